@@ -49,9 +49,9 @@ SLOTS_TIMEOUT_S = 60.0
 
 
 class PS2Context:
-    """A fleet of servers, driven from here. Made by ``PS2Context.getOrCreate``; one at a time in a process.
+    """The driver's end of a fleet of servers. ``PS2Context.getOrCreate`` makes it; a process has one at a time.
 
-    It is also a context manager: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
+    It is a context manager, too: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
     """
 
     _active: PS2Context | None = None
@@ -79,35 +79,37 @@ class PS2Context:
     ) -> PS2Context:
         """Return the running context, or start one.
 
-        The keywords are settings of ``PS2Conf`` that come most, and are documented there, with all others.
+        The keywords are the most common settings of ``PS2Conf``, which documents all settings.
 
         Args:
-            spark: a SparkSession or SparkContext whose tasks are to reach the fleet; None takes the active one, and
-                without any, vectors work in this process only.
-            servers: start a local fleet of so many child processes (default 2).
+            spark: a SparkSession or SparkContext whose tasks use the fleet; None: the active one, if any. Without
+            Spark,
+                vectors work in this process only.
+            servers: start a fleet of so many servers (default 2).
             fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
             launcher: "local", child processes, "spark", containers of the cluster, or one that a package has brought.
-            memoryLimit: bytes that each server may take.
-            ops: modules that declare operations of yours (docs/kernels.md), by name.
+            memoryLimit: bytes that each server's arrays may take.
+            ops: names of modules that declare your own operations (docs/kernels.md).
             replicas: 1 keeps a copy of each shard on another server.
-            checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go.
-            checkpointEveryS: make one every so many seconds.
-            checkpointEverySteps: make one at the end of every so many ``step``s.
-            restore: path of a checkpoint, or of a folder of them: start with what it holds.
-            conf: all other settings; a keyword of this call counts more.
-            moved: none; what was a keyword once is named, with where it is now.
+            checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach.
+            checkpointEveryS: make a checkpoint every so many seconds.
+            checkpointEverySteps: make a checkpoint at the end of every so many ``step``s.
+            restore: start from this checkpoint, or from the newest one in this folder.
+            conf: all other settings. A keyword of this call takes precedence.
+            moved: no keyword; an error says where former keywords are now.
 
         Raises:
-            ConfigError: settings that cannot be used, or differ from those of the running context; Spark's tasks on
-                this host would run with a Python without ps2.
+            ConfigError: settings cannot be used, or differ from the running context's; or tasks on this host would run
+                with a Python without ps2.
             StoppedError: the SparkContext is stopped.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
-            CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit.
+            CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit the
+                servers' memory.
         """
         if task_context() is not None:
             raise UsageError(
-                "a PS2Context belongs into the driver; in a task, use the vectors that came with its closure"
+                "a PS2Context belongs to the driver; in a task, use the vectors that came with its closure"
             )
         with cls._class_lock:
             asked = over(
@@ -139,7 +141,7 @@ class PS2Context:
 
     @classmethod
     def getActive(cls) -> PS2Context | None:
-        """Return the running context; None: there is none."""
+        """Return the running context, or None."""
         return cls._active
 
     def __init__(self, spark_context: Any, conf: PS2Conf) -> None:
@@ -193,7 +195,7 @@ class PS2Context:
 
     @property
     def conf(self) -> PS2Conf:
-        """The settings in effect; printed, a setting a line."""
+        """The settings in effect. ``print(ps.conf)`` shows one setting per line."""
         return self._conf
 
     @property
@@ -203,39 +205,39 @@ class PS2Context:
 
     @property
     def sparkContext(self) -> Any:
-        """The SparkContext whose tasks reach the fleet, or None."""
+        """The SparkContext whose tasks use the fleet, or None."""
         return self._application.context
 
     def batch(self) -> AbstractContextManager[None]:
-        """Collect the calls issued in a ``with`` block into one request a server; see ``ps2.batch``."""
+        """Collect the calls of a ``with`` block into one request per server; see ``ps2.batch``."""
         self._check_running()
         return batch()
 
     @shielded
     def flush(self) -> None:
-        """Wait until all additions made here with ``wait=False`` are applied; raise what failed of them."""
+        """Wait until all additions of this process with ``wait=False`` are applied; raise their errors."""
         self._check_running()
         self._session.flush()
 
     @shielded
     def memory(self) -> list[tuple[int, int]]:
-        """Return the memory limit of each server, by index, and what is taken of it, in bytes."""
+        """Return for each server, by index, its memory limit and the memory in use, in bytes."""
         self._check_running()
         found = self._session.ask(lambda: [self._fleet.control.status(address) for address in self.servers])
         return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
 
     @shielded
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
-        """Write the whole fleet to files, as it is at one moment; return when that is complete.
+        """Write a consistent checkpoint of the whole fleet; return when it is complete.
 
         Args:
-            path: folder, or fsspec URL, that the servers reach; the checkpoint becomes a folder in it. Default: the
+            path: folder or fsspec URL that the servers reach; the checkpoint becomes a folder in it. Default: the
                 context's checkpointDir.
-            step: first step that it does not hold; default: ``nextStep``.
+            step: first step that the checkpoint does not hold; default: ``nextStep``.
 
         Raises:
-            ConfigError: there is no path, or it cannot be written to; or ``step`` is no number of one.
-            RecoveryError: it failed on the way (disk full, a server died); the one before stays the newest.
+            ConfigError: there is no path, or it is not writable; or ``step`` is not a step number.
+            RecoveryError: the checkpoint failed (disk full, a server died). The one before stays the newest.
         """
         self._check_running()
         self._session.flush()
@@ -243,7 +245,7 @@ class PS2Context:
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[int]:
-        """Do one step of a loop that can go back; checkpoints by interval are made at its end.
+        """Run one step of a loop that can go back to a checkpoint. Checkpoints by interval are made at its end.
 
         Example::
 
@@ -258,7 +260,7 @@ class PS2Context:
             number: of the step; default: ``nextStep``.
 
         Raises:
-            RolledBack: the fleet went back to a checkpoint: instead of whatever else that had made fail.
+            RolledBack: the fleet went back to a checkpoint. It replaces other errors that this has caused.
         """
         self._check_running()
         with self._steps.step(number) as current:
@@ -266,7 +268,8 @@ class PS2Context:
 
     @property
     def nextStep(self) -> int:
-        """The step to go on with: after the last one that was finished, or that the checkpoint gone back to holds."""
+        """The next step: after the last finished one, or after the last one in the checkpoint that the fleet went back
+        to."""
         return self._steps.next
 
     @property
@@ -276,10 +279,10 @@ class PS2Context:
 
     @shielded
     def vector(self, name: str) -> DCV:
-        """Return a vector that was made with a name: here, by the driver before, or before the checkpoint restored.
+        """Return a named vector of this driver, of the driver before, or of the restored checkpoint.
 
         Raises:
-            NotFoundError: there is none of that name; says which there are.
+            NotFoundError: there is no vector of that name; lists the names.
         """
         self._check_running()
         return named_vector(self._session, self._fleet.master, name)
@@ -289,7 +292,7 @@ class PS2Context:
         """Wait until Spark can run ``slots`` tasks at once.
 
         Raises:
-            SlotsError: after ``timeout`` seconds it still cannot; names how many there are.
+            SlotsError: Spark still cannot after ``timeout`` seconds; names both numbers.
             StoppedError: this context or the SparkContext was stopped.
         """
         self._check_running()
@@ -313,7 +316,7 @@ class PS2Context:
         read: Callable[..., Any] | None = None,
         onEnd: Callable[[], object] | None = None,
     ) -> RunResult:
-        """Run workers that stay: one Spark stage whose tasks keep their rows and loop over clocks.
+        """Run long-lived workers: one Spark stage whose tasks keep their rows in memory and loop over clocks.
 
         Example::
 
@@ -326,46 +329,51 @@ class PS2Context:
 
             ps.run(data, work, workers=4, onClock=lambda t: update(t))
 
-        A task that dies is started again by Spark, by itself, and goes on with the clock that it had not finished; what
-        it had changed counts once.
+        Spark restarts a task that dies. The new attempt goes on with the first clock that the old one had not finished,
+        and all changes count once. To stop early, return ``ps2.STOP`` from ``onClock``.
 
         Args:
-            data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, as one of records.
+            data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, whose records come
+            as
+                an iterator.
             worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
-            workers: how many; the data are repartitioned if they have not as many partitions. Default: one for each
-                partition, as far as there are task slots.
-            staleness: clocks that a worker may be ahead of the slowest. 0 is BSP; s is SSP: a view at clock t holds
-                every update of the clocks up to t - s - 1; None is ASP: nobody waits.
-            onClock: called here with each clock that all workers have finished, in order, before any of them enters the
-                clock ``staleness + 1`` later. A ``ps2.Message`` that it returns goes to all workers with that clock's
-                release (``Worker.message``); ``ps2.STOP`` ends the run: all workers' loops end before the first clock
-                that none of them has entered. Anything else that it returns means nothing. With two parameters it is
-                called with the clock and a list of what the workers reported in it (``Worker.report``), merged.
-            onLog: called here with rank, clock, name and value of what ``worker.log`` was given, while the job runs.
-            timeoutS: longest time for all of it, in seconds.
+            workers: number of workers; the data are repartitioned if necessary. Default: one per partition, at most the
+                number of task slots.
+            staleness: clocks that a worker may be ahead of the slowest one. 0 is BSP. s is SSP: a view at clock t holds
+                every update of the clocks up to t - s - 1. None is ASP: no worker waits.
+            onClock: called in the driver with each clock that all workers have finished, in order, before a worker
+            enters
+                the clock ``staleness + 1`` later. A returned ``ps2.Message`` goes to all workers with that clock's
+                release (``Worker.message``). A returned ``ps2.STOP`` ends the run: all workers' loops end before the
+                first clock that no worker has entered. Other return values are ignored. With two parameters it is
+                called with the clock and the list of merged reports of the workers (``Worker.report``).
+            onLog: called in the driver with rank, clock, name and value of each ``worker.log``, while the job runs.
+            timeoutS: longest time of the run, in seconds.
             firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
-            seed: of ``worker.rng``; not negative.
+            seed: of ``worker.rng``; non-negative.
             priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
-            bandwidthLimit: bytes a second that updates with ``wait=False`` take, of each worker.
-            read: called first, as ``read(worker, rows)``, once in each task; ``worker_fn`` gets what it returns instead
-                of rows, and does not change it. With it, a worker whose work fails because the fleet went back to
-                a checkpoint does that anew, in the same task: Spark, which limits how often a task fails, is not told.
-            onEnd: called here when all workers have returned, before they are let go, to read what they made. If
+            bandwidthLimit: bytes per second that each worker's updates with ``wait=False`` may take.
+            read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
+            rows,
+                and must not change it. With it, a worker that fails because the fleet went back to a checkpoint begins
+                its work again in the same task, and Spark, which limits the failures of a task, does not notice.
+            onEnd: called in the driver when all workers have returned, before they are let go, to read what they made.
+            If
                 the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
                 called again in the end.
 
         Returns:
-            What the workers returned, by rank, like a list; and where the time went: ``summary()`` prints it,
-            ``plot()`` draws it.
+            The workers' results by rank, like a list; and where the time went: ``summary()`` prints it, ``plot()``
+            draws it.
 
         Raises:
             UsageError: ``worker_fn`` cannot be pickled, or another run is under way.
-            ConfigError: an argument cannot be used, or the tasks run with a Python without ps2 or of another version.
+            ConfigError: an argument cannot be used, or the tasks' Python has no ps2, or another version.
             SlotsError: Spark has fewer free task slots than workers.
-            LimitError: what ``worker_fn`` asked for cannot fit a server; names rank and clock. It is not tried again.
+            LimitError: a request of ``worker_fn`` exceeds a server's memory; names rank and clock. It is not repeated.
             WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
-            DeadlineError: not done after ``timeoutS``.
-            StoppedError: the context was stopped meanwhile, or the job cancelled.
+            DeadlineError: the run has not ended after ``timeoutS``.
+            StoppedError: the context was stopped meanwhile, or the job was cancelled.
         """
         self._check_running()
         spark_context = self._application.running("run")
@@ -417,7 +425,7 @@ class PS2Context:
         self.stop()
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError("a PS2Context belongs into the driver: in a task, use the vectors that came with its closure")
+        raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else ", ".join(self.servers)

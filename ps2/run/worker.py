@@ -32,14 +32,13 @@ LOG_INTERVAL_S = 1.0
 class Worker:
     """One worker of a run: the first argument of ``worker_fn``.
 
-    It belongs to the thread that ``worker_fn`` is called in. DCVs work here as everywhere; what a worker changes counts
-    once, however often its task is started again, as long as all attempts make the same calls in the same order: draw
+    It belongs to the thread that calls ``worker_fn``. DCVs work here as everywhere. A worker's changes count once,
+    however often Spark starts its task again, as long as all attempts make the same calls in the same order: draw
     random numbers from ``rng``, and let nothing depend on the time of day.
 
     Attributes:
-        rank: which one, from 0; also the number of the rdd_partition whose rows it has.
-        workers: how many there are.
-        clock: the clock that it is in; before the first one, or between two loops, the next.
+        rank: number of the worker, from 0, and of the rdd_partition whose rows it has.
+        workers: number of workers.
     """
 
     def __init__(self, loop: ClockLoop) -> None:
@@ -54,23 +53,24 @@ class Worker:
         return self._loop.clock
 
     def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
-        """Yield the clocks up to ``n``, this one not included, each when the others allow it (``staleness``).
+        """Yield the clocks below ``n``, each when the other workers allow it (``staleness``).
 
-        When a clock ends, all that the body has changed is on the servers; what it added with ``wait=False`` may take
-        ``staleness`` clocks more (without staleness: any number), but not beyond the end of the loop. A loop after this
-        one goes on where it ended: clocks count from the beginning of the run. When the task is started again, it goes
-        on with the first clock that it had not finished; when the fleet goes back to a checkpoint, with the first one
-        that is not in it.
+        When a clock ends, all changes of its body are on the servers. Additions with ``wait=False`` may take
+        ``staleness`` clocks more (under ASP: any number), but not longer than the loop. Clocks count from the beginning
+        of the run, so a later loop goes on where this one ended. A task that is started again goes on with the first
+        clock that it had not finished. After the fleet went back to a checkpoint, the loop goes on with the first clock
+        that it does not hold.
 
         Args:
             n: the same for all workers.
-            budgetS: seconds for the body of a clock, which ``within`` and ``timeLeft`` keep to: a slow machine does
-                less, instead of making the others wait (time control; Zhang et al., "Parallelizing Big Data Machine
-                Learning Algorithms with Model Rotation", section IV.D).
+            budgetS: seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine does less then,
+            and
+                the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
+                Algorithms with Model Rotation", section IV.D).
 
         Raises:
             UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` not a positive number.
-            PS2Error: what was added with ``wait=False`` failed; at the end of the clock at the latest.
+            PS2Error: additions with ``wait=False`` failed; raised at the end of the clock at the latest.
         """
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
             raise UsageError(f"clocks: expected an integer, the number of clocks, got {n!r}")
@@ -86,12 +86,13 @@ class Worker:
         budgetS: float | None = None,
         fetch: Fetch | None = None,
     ) -> Iterator[Turn]:
-        """Yield turns: in each, this worker alone has one block of a model, in each rotation every block once.
+        """Yield turns. In each turn this worker alone has one block of a model; in each rotation it has every block
+        once.
 
-        Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). What a
-        block is, is the caller's: a turn changes its block, and nobody else's. What its last owner had changed is
-        applied before a block can be read here. A turn is a clock; which block it has follows from the run's seed and
-        the clock, so a task that is started again goes on with the turn that it had not finished.
+        Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). The
+        caller defines what a block is; a turn changes its own block only. All changes of a block's last owner are
+        applied before the block can be read here. A turn is a clock. Its block follows from the run's seed and the
+        clock, so a task that is started again goes on with the turn that it had not finished.
 
         Example::
 
@@ -102,22 +103,23 @@ class Worker:
                 values = turn.pull()
                 table.add(columns=columns[turn.block], values=..., wait=False)
 
-        All workers must call it alike, and at the same point; it waits for all of them once, as ``barrier`` does.
+        All workers must call it with the same arguments, at the same point. It waits for all once, as ``barrier`` does.
 
         Args:
-            blocks: how many; ``slices * worker.workers`` leave nobody idle. Numbered from 0; block b is of slice
-                b mod ``slices``.
+            blocks: number of blocks, numbered from 0; with ``slices * worker.workers`` no worker idles. Block b belongs
+                to slice b mod ``slices``.
             rotations: how many times every worker has every block.
-            slices: groups of blocks that take turns. The run needs ``staleness=slices - 1`` or less: with 2 and a
-                staleness of 1, what a turn added with ``wait=False`` travels, and the next block comes, while another
-                one is worked on.
-            budgetS: seconds for each turn: ``turn.parts`` and ``turn.expired`` keep to it (section IV.D).
-            fetch: called with the number of a block, one turn ahead; returns what ``worker.prefetch`` returns, or
-                several of these, for ``turn.pull()``.
+            slices: groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``. With 2 slices
+                and a staleness of 1, one block's additions (``wait=False``) and the next block travel while the worker
+                computes on another one.
+            budgetS: seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D).
+            fetch: called with a block's number, one turn ahead; returns a result of ``worker.prefetch``, or several,
+            for
+                ``turn.pull()``.
 
         Raises:
-            UsageError: arguments are wrong, or not what the others called it with; the run's staleness is too large;
-                loops over clocks nest.
+            UsageError: arguments are wrong, or differ from other workers'; the run's staleness is too large; loops over
+                clocks nest.
         """
         schedule = RotationSchedule(self.workers, blocks, slices)
         if isinstance(rotations, bool) or not isinstance(rotations, (int, np.integer)) or rotations < 0:
@@ -137,7 +139,7 @@ class Worker:
         first = self.once(lambda: mine)
         if mine != first:
             raise UsageError(
-                "rotate: expected what another worker called it with, as all must agree who has which block: (blocks, "
+                "rotate: expected another worker's arguments, as all workers must agree on the schedule: (blocks, "
                 f"rotations, slices, budgetS) = {first}, got {mine}"
             )
         self.barrier()
@@ -156,16 +158,16 @@ class Worker:
                     loop.stop_polling()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items until the clock's budget is spent: at least one, and none that is not worked on.
+        """Yield items until the clock's budget is spent, at least one. No item is taken and then skipped.
 
-        How much a worker got done is for the caller to weigh, for example by dividing the sum of all workers' gradients
-        by the number of rows that they all took.
+        Workers get different amounts done, which the caller has to weigh, for example by dividing the sum of all
+        gradients by the number of rows in it.
 
         Args:
             items: such as batches of rows; without ``budgetS`` all are yielded.
         """
         if not isinstance(items, Iterable):
-            raise UsageError(f"within: expected what can be looped over, got {items!r}")
+            raise UsageError(f"within: expected an iterable, got {items!r}")
         return self._within(items)
 
     def _within(self, items: Iterable[T]) -> Iterator[T]:
@@ -178,25 +180,25 @@ class Worker:
     def epoch(self) -> int:
         """How often the fleet had gone back to a checkpoint when this clock was entered.
 
-        When it has grown, the model is as it was at that checkpoint; what a worker keeps of its own is not.
+        When it has grown, the model is that of the checkpoint; the worker's own variables are not.
         """
         return self._loop.ids.epoch
 
     @property
     def goesBack(self) -> bool:
-        """Whether this clock will be done again, or an earlier one, as the fleet has gone back to a checkpoint.
+        """Whether the fleet has gone back to a checkpoint, so that this clock, or an earlier one, will be done again.
 
-        What was read is of that checkpoint then, and what is changed is dropped.
+        Reads return the checkpoint's values then, and changes are dropped.
         """
         return self._loop.ids.seen > self._loop.ids.epoch
 
     @property
     def timeLeft(self) -> float:
-        """Seconds left of this clock's budget, 0 when it is spent; infinite without one."""
+        """Seconds left of this clock's budget; infinite without one."""
         return self._loop.time_left_s
 
     def prefetch(self, source: DCV | DCVMatrix, indices: Any = None, ahead: int = 1, columns: Any = None) -> Prefetch:
-        """Begin to read in the background; ``.result()`` of what this returns is what ``source.pull`` would return.
+        """Start a read in the background; the result's ``.result()`` returns what ``source.pull`` would return.
 
         Example::
 
@@ -205,26 +207,28 @@ class Worker:
                 w, batch = batch.result(), worker.prefetch(weight, keys_of(t + 1))
                 gradient.add(..., wait=False)
 
-        It is never staler than a pull may be: it is sent at once if all that a pull in that clock must hold is on the
-        servers, else as soon as that clock is entered. So it helps where workers may be ahead (SSP, ASP); under BSP it
-        costs what a pull costs, but for ``ahead=0``. All that this worker has changed itself is in it.
+        The result is never staler than a pull. The read is sent at once if all updates that a pull in its clock must
+        see are applied, or else as soon as that clock is entered. So a prefetch helps where workers may be ahead (SSP,
+        ASP). Under BSP it costs as much as a pull, except for ``ahead=0``. The result includes this worker's own
+        changes.
 
         Args:
-            source: a vector, of which a sparse one needs indices, or a matrix.
-            indices: as for ``pull``; of a matrix, rows.
+            source: a vector or a matrix; a sparse vector needs indices.
+            indices: as for ``pull``; rows of a matrix.
             columns: of a matrix, as for ``pull``.
-            ahead: for which clock: 0 is this one, 1 the next. It may be used in earlier ones, too.
+            ahead: clocks from this one to the one that reads the result: 0 is this clock, 1 the next. An earlier clock
+                may read it, too.
 
         Raises:
-            UsageError, OutOfRangeError: it cannot be read so.
+            UsageError, OutOfRangeError: the source cannot be read like this.
         """
         return self._loop.prefetches.begin(source, indices, ahead, columns)
 
     def barrier(self) -> None:
-        """Wait until all workers that have not returned have come here, and what they changed is on the servers.
+        """Wait until all workers that have not returned have called it, and all their changes are on the servers.
 
         Raises:
-            StoppedError: the run has ended, because a worker failed or they wait for each other for ever.
+            StoppedError: the run has ended, because a worker failed or workers wait for each other forever.
         """
         loop = self._loop
         loop.flush()
@@ -233,13 +237,14 @@ class Worker:
         loop.prefetches.note_sync()
 
     def once(self, fn: Callable[[], T]) -> T:
-        """Let one worker call a function; return to all of them what it returned.
+        """Let one worker call a function; return its result in all workers.
 
-        The first to come calls it; all must come by, in the same order. Example: ``weight = worker.once(make_weight)``.
+        The first worker that comes here calls the function. All workers must make such calls in the same order.
+        Example: ``weight = worker.once(make_weight)``.
 
         Args:
-            fn: what it returns is pickled, such as numbers, arrays and DCVs that it made. When its worker dies, that
-                worker's next attempt calls it.
+            fn: its result is pickled, such as numbers, arrays and DCVs that it made. If its worker dies, that worker's
+                next attempt calls it.
 
         Raises:
             StoppedError: the run has ended.
@@ -257,7 +262,7 @@ class Worker:
             made = fn()
             try:
                 value = cloudpickle.dumps(made)
-            except Exception as error:  # it may hold anything, and each thing fails in its own way
+            except Exception as error:  # the result may hold any object, which may raise anything
                 raise UsageError(f"once: {fn!r} returned what cannot be pickled: {made!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
                 loop.session.flush()
@@ -267,22 +272,23 @@ class Worker:
         return result
 
     def rng(self, *key: int) -> np.random.Generator:
-        """Return a random generator seeded by (seed of the run, rank, clock) and ``key``: equal in every attempt.
+        """Return a random generator that is seeded by the run's seed, rank, clock and ``key``, equally in every
+        attempt.
 
-        The same call in the same clock begins with the same numbers again; ``key`` tells several generators of one
-        clock apart.
+        The same call in the same clock returns the same numbers again. Several generators in one clock need different
+        keys.
 
         Args:
-            key: integers that are not negative.
+            key: non-negative integers.
         """
         sequence = np.random.SeedSequence(self._loop.ref.seed, spawn_key=(self.rank, self.clock, *key))
         return np.random.Generator(np.random.Philox(sequence))
 
     def log(self, **metrics: float) -> None:
-        """Tell the driver numbers by name: ``worker.log(loss=0.3)``. They reach it while the job runs (``onLog``).
+        """Send named numbers to the driver: ``worker.log(loss=0.3)``. They arrive while the job runs (``onLog``).
 
-        They travel with the worker's next message to the driver: at the end of the clock, or at once if the last one is
-        a second ago. ``RunResult.metrics`` has them afterwards.
+        They travel with the worker's next message to the driver: at the end of the clock, or at once if the last
+        message is a second ago. ``RunResult.metrics`` has them afterwards.
 
         Raises:
             UsageError: a value is not a number.
@@ -293,25 +299,26 @@ class Worker:
             self._loop.control.note(self._loop.take_metrics())
 
     def report(self, value: Any, merge: str = "sum") -> None:
-        """Give ``onClock(clock, reports)`` a small result of this clock.
+        """Send a small result of this clock to ``onClock(clock, reports)``.
 
-        It travels with the worker's arrival at the next clock. ``reports`` is a list: the workers' first reports of the
-        clock, merged in the order of the ranks, then their second ones, and so on. A clock that a worker leaves before
-        its end has no reports.
+        The report travels with the worker's arrival at the next clock. ``reports`` is a list: all workers' first
+        reports of the clock, merged in the order of ranks, then their second ones, and so on. A clock that a worker
+        leaves before its end has no reports.
 
         Args:
             value: a number or a NumPy array, or a dict of these that are merged by key.
             merge: "sum": numbers, or arrays of equal shape (floats are added in float64, integers exactly in 64 bits);
-                "max": likewise, the largest; "concat": arrays along their first axis, lists as one list, and numbers
-                become a list.
+                "max": likewise, the maximum; "concat": arrays along their first axis, lists as one list; numbers become
+                a list.
 
         Raises:
-            UsageError: the value cannot be merged so, the worker is in no clock, or ``onClock`` takes no reports.
-            LimitError: what the worker reports in this clock takes more than 64 MB.
+            UsageError: the value cannot be merged like this, the worker is in no clock, or ``onClock`` takes no
+            reports.
+            LimitError: the worker's reports of this clock take more than 64 MB.
         """
         self._loop.session.check_process()
         if not self._loop.ref.takes_reports:
-            raise UsageError("report: this run has no onClock(clock, reports) that would take it")
+            raise UsageError("report: this run has no onClock(clock, reports) to take it")
         if not self._loop.is_inside:
             raise UsageError("report: call it in a clock, within a loop over worker.clocks or worker.rotate")
         reports = [*self._loop.reports, report(self.clock, value, merge)]
@@ -324,10 +331,10 @@ class Worker:
 
     @property
     def message(self) -> Any:
-        """The newest message that ``onClock`` had returned when this clock was entered; None: there was none.
+        """The newest message that ``onClock`` had returned when this clock was entered, or None.
 
-        In clock t of a run with staleness s it is of clock t - s - 1 or a later one; under BSP, of the clock before.
-        It is plain data, and its arrays cannot be written to.
+        In clock t of a run with staleness s, it is of clock t - s - 1 or later; under BSP, of the clock before. It is
+        plain data with read-only arrays.
         """
         return self._loop.inbox.newest
 
@@ -335,14 +342,14 @@ class Worker:
     def messages(self) -> list[Any]:
         """All messages up to ``message`` that this property has not returned before, the oldest first.
 
-        In the first use of an attempt, and in the first after ``epoch`` has grown, these are all messages of the run.
+        The first use in an attempt, and the first use after ``epoch`` has grown, returns all messages of the run.
         """
         self._loop.session.check_process()
         return self._loop.inbox.take()
 
 
 def _budget(call: str, given: object) -> float:
-    """Return a budget in seconds, checked; infinite for None."""
+    """Return a checked budget in seconds; infinite for None."""
     if given is None:
         return FOREVER
     if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given > 0:
@@ -351,7 +358,8 @@ def _budget(call: str, given: object) -> float:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a metric's value; scalars and arrays without dimensions of NumPy and its like are numbers, too."""
+    """Return a metric's value. Scalars and arrays without dimensions of NumPy and similar libraries are numbers,
+    too."""
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating) or getattr(value, "ndim", None):
         raise UsageError(f"log: {name}: expected a number, got {value!r}")
     return float(value)

@@ -63,7 +63,7 @@ def test_get_or_create_when_called_in_a_task_then_it_says_that_it_belongs_into_t
             return str(error)
 
     (message,) = sc.parallelize([0], 1).map(attempt).collect()
-    assert "belongs into the driver" in message
+    assert "belongs to the driver" in message
 
 
 def test_a_vector_when_made_in_a_task_without_a_context_then_it_raises_stopped(spark, sc, two_contexts):

@@ -163,12 +163,12 @@ def test_a_run_when_the_function_cannot_be_pickled_then_usage_error_at_once(ps, 
 
 
 def test_a_run_when_the_function_holds_the_context_then_it_says_where_that_belongs(ps, rows):
-    with pytest.raises(UsageError, match="belongs into the driver"):
+    with pytest.raises(UsageError, match="belongs to the driver"):
         ps.run(rows, lambda worker, rows: ps.nextStep, workers=2)
 
 
 def test_a_run_in_a_task_when_tried_then_it_says_where_the_context_belongs(ps, sc):
-    with pytest.raises(Exception, match="belongs into the driver"):
+    with pytest.raises(Exception, match="belongs to the driver"):
         sc.parallelize(range(2), 2).foreach(lambda _: ps.run)
 
 

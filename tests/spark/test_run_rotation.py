@@ -179,5 +179,5 @@ def test_rotate_when_workers_differ_in_their_blocks_then_the_run_ends_with_both(
         list(rows)  # so that Spark can use the process again
         list(worker.rotate(4 + worker.rank))
 
-    with pytest.raises(WorkerError, match=r"another worker called it with.*\([45], 1, 2, inf\), got \([45], 1, 2, inf"):
+    with pytest.raises(WorkerError, match=r"another worker's arguments.*\([45], 1, 2, inf\), got \([45], 1, 2, inf"):
         ps.run(rows, work, WORKERS, staleness=1)
