@@ -83,8 +83,7 @@ class PS2Context:
 
         Args:
             spark: a SparkSession or SparkContext whose tasks use the fleet; None: the active one, if any. Without
-            Spark,
-                vectors work in this process only.
+                Spark, vectors work in this process only.
             servers: start a fleet of so many servers (default 2).
             fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
@@ -334,19 +333,17 @@ class PS2Context:
 
         Args:
             data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, whose records come
-            as
-                an iterator.
+                as an iterator.
             worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
             workers: number of workers; the data are repartitioned if necessary. Default: one per partition, at most the
                 number of task slots.
             staleness: clocks that a worker may be ahead of the slowest one. 0 is BSP. s is SSP: a view at clock t holds
                 every update of the clocks up to t - s - 1. None is ASP: no worker waits.
             onClock: called in the driver with each clock that all workers have finished, in order, before a worker
-            enters
-                the clock ``staleness + 1`` later. A returned ``ps2.Message`` goes to all workers with that clock's
-                release (``Worker.message``). A returned ``ps2.STOP`` ends the run: all workers' loops end before the
-                first clock that no worker has entered. Other return values are ignored. With two parameters it is
-                called with the clock and the list of merged reports of the workers (``Worker.report``).
+                enters the clock ``staleness + 1`` later. A returned ``ps2.Message`` goes to all workers with that
+                clock's release (``Worker.message``). A returned ``ps2.STOP`` ends the run: all workers' loops end
+                before the first clock that no worker has entered. Other return values are ignored. With two parameters
+                it is called with the clock and the list of merged reports of the workers (``Worker.report``).
             onLog: called in the driver with rank, clock, name and value of each ``worker.log``, while the job runs.
             timeoutS: longest time of the run, in seconds.
             firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
@@ -354,12 +351,10 @@ class PS2Context:
             priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
             bandwidthLimit: bytes per second that each worker's updates with ``wait=False`` may take.
             read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
-            rows,
-                and must not change it. With it, a worker that fails because the fleet went back to a checkpoint begins
-                its work again in the same task, and Spark, which limits the failures of a task, does not notice.
+                rows, and must not change it. With it, a worker that fails because the fleet went back to a checkpoint
+                begins its work again in the same task, and Spark, which limits the failures of a task, does not notice.
             onEnd: called in the driver when all workers have returned, before they are let go, to read what they made.
-            If
-                the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
+                If the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
                 called again in the end.
 
         Returns:

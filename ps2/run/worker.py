@@ -64,8 +64,7 @@ class Worker:
         Args:
             n: the same for all workers.
             budgetS: seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine does less then,
-            and
-                the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
+                and the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
                 Algorithms with Model Rotation", section IV.D).
 
         Raises:
@@ -114,8 +113,7 @@ class Worker:
                 computes on another one.
             budgetS: seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D).
             fetch: called with a block's number, one turn ahead; returns a result of ``worker.prefetch``, or several,
-            for
-                ``turn.pull()``.
+                for ``turn.pull()``.
 
         Raises:
             UsageError: arguments are wrong, or differ from other workers'; the run's staleness is too large; loops over
@@ -313,7 +311,7 @@ class Worker:
 
         Raises:
             UsageError: the value cannot be merged like this, the worker is in no clock, or ``onClock`` takes no
-            reports.
+                reports.
             LimitError: the worker's reports of this clock take more than 64 MB.
         """
         self._loop.session.check_process()
