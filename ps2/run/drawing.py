@@ -1,4 +1,4 @@
-"""Pictures want matplotlib, which not everybody has: the error that says so, for all that draws."""
+"""The error of charts without matplotlib, an optional package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps2.errors import ConfigError
 
 @contextmanager
 def needs_matplotlib(what: str) -> Iterator[None]:
-    """Raise ConfigError, which says what to install, where an import of matplotlib fails.
+    """Turn a failed import of matplotlib into a ConfigError that names the package to install.
 
     Args:
         what: wants to draw.

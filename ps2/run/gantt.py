@@ -1,4 +1,4 @@
-"""Draws where the workers' time went as a Gantt chart. Needs matplotlib, and no display."""
+"""Draws the workers' times as a Gantt chart. Needs matplotlib, and no display."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Span = tuple[float, float]  # begin and end, in seconds
 
 MOST_LANES = 32
 WIDTH_IN = 12.0
-# Columns of pixels that the lanes have, about; of shares there are not more, and with so many rows in each or more.
+# Approximate width of a lane in pixels, and so the maximum number of columns of shares; and the rows in each.
 COLUMNS = 1200
 COLUMN_ROWS = 2
-# With more rows than these in a lane, columns of shares are drawn instead of bars; fewer have borders between clocks.
+# Lanes with more rows are drawn as columns of shares instead of bars; lanes with fewer have lines between clocks.
 MOST_BARS = 150
 MOST_BORDERS = 80
-# Clocks have numbers in so many lanes, where a number has this share of the chart's width.
+# Clocks are numbered in at most so many lanes, if a number has this share of the chart's width.
 MOST_NUMBERED = 12
 NUMBER_ROOM = 0.016
-# Of what is before the first clock and after the last one, a margin of this share of the time between is drawn, unless
-# it is not much longer than that margin.
+# Before the first clock and after the last one, the chart shows a margin of this share of the time between, or all of
+# it if that is not much longer.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
-# What is waited has the warm colours.
+# Waiting has the warm colours.
 COLORS = {
     "outside": GREY,
     "compute": BLUE,
@@ -58,21 +58,21 @@ COLORS = {
 }
 LABELS = {"outside": "outside of clocks"}
 HEIGHT = 0.8  # of a lane, in lanes
-# Below it, in a rotation, a band with the colours of the blocks; they come again.
+# Below it, in a rotation, a band with the colours of the blocks, which repeat.
 BAND = 0.08
 BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What one rank did: bar i is of the kind ``kinds[i]`` (see ``ORDER``) from ``begins[i]`` to ``ends[i]``."""
+    """The bars of one rank: bar i is of the kind ``kinds[i]`` (see ``ORDER``) from ``begins[i]`` to ``ends[i]``."""
 
     kinds: NDArray[np.int64]
     begins: Floats
     ends: Floats
 
 
-# From the bottom of a lane to its top, where shares are drawn.
+# Order of shares, from the bottom of a lane to its top.
 ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
 LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 
@@ -118,7 +118,7 @@ def _span(tables: Sequence[ClockTable]) -> Span:
 
 
 def _view(whole_s: Span, clocks_s: Span | None) -> Span:
-    """Return what the axis shows: everything, but of long times before and after the clocks only a margin."""
+    """Return the range of the axis: all, except for long times before and after the clocks."""
     if clocks_s is None or clocks_s[0] == clocks_s[1]:
         return whole_s
     spent_s = clocks_s[1] - clocks_s[0]
@@ -141,7 +141,7 @@ def _within(table: ClockTable, clocks: range | tuple[int, int] | None) -> ClockT
 
 
 def _bars(table: ClockTable) -> Bars:
-    """Return the bars of a lane, in the order of time; the parts of a row follow each other as in ``KINDS``."""
+    """Return the bars of a lane in order of time. The parts of a row are ordered as in ``KINDS``."""
     lengths = np.stack([table[kind] for kind in KINDS], axis=1)
     ends = table.began[:, None] + lengths.cumsum(axis=1)
     kinds = np.tile([ORDER.index(kind) for kind in KINDS], (len(table), 1))
@@ -156,14 +156,14 @@ def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
 
 
 def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, between: Span, colors: Any) -> None:
-    """Draw boxes of one height; ``colors`` is one for all, or one for each."""
+    """Draw boxes of one height; ``colors``: one for all, or one for each."""
     low, high = (np.full(len(begins), y) for y in between)
     corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
     axes.add_collection(PolyCollection(list(corners), facecolors=colors, linewidths=0), autolim=False)
 
 
 def _draw_blocks(axes: Axes, lane: int, table: ClockTable) -> None:
-    """Draw which block of a rotation the rank had when."""
+    """Draw the rank's blocks of a rotation."""
     turns = table[table.block >= 0]
     if not len(turns):
         return
@@ -173,7 +173,7 @@ def _draw_blocks(axes: Axes, lane: int, table: ClockTable) -> None:
 
 
 def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
-    """Draw, between each two edges, the share of the time that each kind took, one above the other."""
+    """Draw, between neighbouring edges, the share of time of each kind, stacked."""
     x = np.repeat(edges, 2)[1:-1]
     low = np.full(len(x), lane + HEIGHT / 2)  # the axis points down
     for kind, shares in zip(ORDER, _shares(bars, edges), strict=True):
@@ -183,11 +183,11 @@ def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
 
 
 def _shares(bars: Bars, edges: Floats) -> Floats:
-    """Return which share of the time between each two edges the bars of each kind of ``ORDER`` cover."""
+    """Return the share of time between neighbouring edges that the bars of each kind of ``ORDER`` cover."""
     if not len(bars.kinds):
         return np.zeros((len(ORDER), len(edges) - 1))
     lengths = bars.ends - bars.begins
-    # The bar that each edge is in, or behind; and how far.
+    # For each edge: the bar that it is in, or after, and how far.
     at = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
     into = np.clip(edges - bars.begins[at], 0.0, lengths[at])
     until_edges = []
@@ -198,7 +198,7 @@ def _shares(bars: Bars, edges: Floats) -> Floats:
 
 
 def _draw_borders(axes: Axes, lane: int, table: ClockTable, room_s: float) -> None:
-    """Draw a line where each clock begins, and its number if that is ``room_s`` before the next."""
+    """Draw a line at the beginning of each clock, and its number if the next clock is ``room_s`` later."""
     inside = table[~table.outside]
     axes.vlines(inside.began, lane - 0.5, lane + HEIGHT / 2, colors="black", linewidths=0.8)
     for row, next_s in zip(inside, [*inside.began, np.inf][1:], strict=True):
@@ -223,7 +223,7 @@ def _dress(chart: Chart, axes: Axes, ranks: Sequence[int], view_s: Span) -> None
 
 
 def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
-    """Write, below the ends of the axis, where it would begin and end."""
+    """Write, below the ends of the axis, the real beginning and end."""
     cut_off = []
     if whole_s[0] < view_s[0]:
         cut_off.append((0, "left", f"◀ setup from {rounded(whole_s[0])} s"))
@@ -236,7 +236,7 @@ def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
 
 
 def _tell_of_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
-    """Write why there is nothing in a lane: its rank did no clocks, or none of these, and was gone before."""
+    """Write why a lane is empty: its rank was in no clock, or in none of these."""
     for lane, table in enumerate(shown):
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
             when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""

@@ -46,15 +46,12 @@ class FleetState(Protocol):
     @property
     def gone_back(self) -> tuple[int, int | None]:
         """How often the fleet has gone back to a checkpoint, and the step that it went back to last."""
-        ...
 
     def present(self) -> dict[str, str]:
         """Return the address of each server that is not lost, by server id."""
-        ...
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
         """Forget the calls of stages, or runs, below a number."""
-        ...
 
 
 class StepLog(Protocol):
@@ -63,7 +60,6 @@ class StepLog(Protocol):
     @property
     def by_clock(self) -> bool:
         """Whether checkpoints are made at the end of clocks."""
-        ...
 
     def begin_run(self, run: RunState) -> None: ...
     def checkpoint_beginning(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a run of workers that stay came to."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult(Sequence[Any]):
-    """What ``ps.run`` returns: what ``worker_fn`` returned, by rank, like a list; and where the time went.
+    """The result of ``ps.run``: a sequence of the workers' results by rank, with timings and logged numbers.
 
     Attributes:
-        results: what was returned, by rank.
-        seconds: that the run took, Spark's start of its tasks included.
-        staleness: that it ran with.
-        firstClock: that it began with.
+        results: the workers' results, by rank.
+        seconds: duration of the run, the start of Spark's tasks included.
+        staleness: of the run.
+        firstClock: the run's first clock.
     """
 
     results: tuple[Any, ...]
@@ -51,7 +51,7 @@ class RunResult(Sequence[Any]):
         return iter(self.results)
 
     def __eq__(self, other: object) -> bool:
-        """Like a list: whether the same was returned, whatever time it took."""
+        """Compare the results like a list. Timings do not count."""
         return list(self) == list(other) if isinstance(other, (RunResult, list)) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # as a list
@@ -61,7 +61,7 @@ class RunResult(Sequence[Any]):
 
     @cached_property
     def timeline(self) -> tuple[ClockTable, ...]:
-        """Where the time of each rank went, clock by clock.
+        """The times of each rank, clock by clock.
 
         By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
         ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds); then
@@ -78,7 +78,7 @@ class RunResult(Sequence[Any]):
 
     @property
     def outside(self) -> tuple[ClockTable, ...]:
-        """Where the time of each rank went outside of clocks; columns as in ``timeline``.
+        """The times of each rank outside of clocks; columns as in ``timeline``.
 
         Rows being read before the first clock (from when the task had started), what is between two loops, and what
         comes after the last one, the wait for the others to end it included. ``clock`` is the next one.
@@ -87,11 +87,11 @@ class RunResult(Sequence[Any]):
 
     @property
     def metricNames(self) -> list[str]:
-        """What the workers logged, by ``worker.log``."""
+        """The names of the workers' logged numbers (``worker.log``)."""
         return sorted({metric.name for _, metric in self._logged})
 
     def metrics(self, name: str) -> NDArray[np.float64]:
-        """Return what the workers logged under a name.
+        """Return the numbers that the workers logged under a name.
 
         Example: ``result.metrics("loss").mean(axis=0)`` is the mean over the workers, by clock.
 
@@ -100,7 +100,7 @@ class RunResult(Sequence[Any]):
             where a worker logged nothing, the last value where it logged several in one clock.
 
         Raises:
-            NotFoundError: nothing was logged under it.
+            NotFoundError: no worker logged a number under the name.
         """
         found = [
             (rank, metric.clock - self.firstClock, metric.value) for rank, metric in self._logged if metric.name == name
@@ -141,7 +141,7 @@ class RunResult(Sequence[Any]):
         return frame.sort_values(["rank", "clock"], kind="stable", ignore_index=True)
 
     def summary(self) -> None:
-        """Print a table: by rank, how many clocks, how long they took and with what; who was waited for most."""
+        """Print a table by rank: clocks and their times; and the ranks that the others waited for most."""
         print(summary(self._tables, self.seconds, self.staleness))
 
     def plot(self, path: str | os.PathLike[str] | None = None, clocks: range | tuple[int, int] | None = None) -> Figure:

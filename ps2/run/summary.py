@@ -1,4 +1,4 @@
-"""Prints where a run's time went, in 80 columns."""
+"""A run's times as text, in 80 columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None)
     """
     shown = some_ranks(tables, MOST_RANKS)
     header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
-    # Counted apart from the pace: starting Spark's tasks and reading rows are in it.
+    # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
     whole = f"{_seconds(seconds)} s from call to return"
     lines = [
         *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
@@ -96,7 +96,7 @@ def _done_again(tables: Sequence[ClockTable]) -> list[str]:
 
 
 def _left(tables: Sequence[ClockTable]) -> list[str]:
-    """Say how much of the turns' work was left for want of time."""
+    """Return the share of the turns' work that was left when time was up."""
     left = [table.left[table.block >= 0] for table in tables]
     if not any(turns.any() for turns in left):
         return []
@@ -109,11 +109,11 @@ def _left(tables: Sequence[ClockTable]) -> list[str]:
 
 
 def _cell(value: float) -> str:
-    """Write seconds in seven characters: many as hours."""
+    """Format seconds in seven characters; long times as hours."""
     return _seconds(value) if value < 1e6 else f"{value / 3600:.0f}h"
 
 
 def _seconds(value: float) -> str:
-    """Write seconds with four digits or more, and never as a power."""
+    """Format seconds with at least four digits, and never as a power."""
     digits = 0 if value >= 1e4 else 4 if value < 1 else 3 if value < 10 else 2 if value < 100 else 1
     return f"{value:.{digits}f}"

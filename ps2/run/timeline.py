@@ -1,4 +1,4 @@
-"""Where the workers' time went, as tables; who waited for whom. Pure."""
+"""The workers' times as tables, and which ranks the others waited for. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ps2.rpc.run_control import ClockTimes
 
-# A table has a row for each time a worker was in a clock, or outside of them, in the order in which that was.
+# A table has a row for each stay of a worker in a clock, or between clocks, in order of time.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know
 KINDS = ("wait", "onClock", "pull", "compute", "push")
 NAMES = {
@@ -37,7 +37,7 @@ def to_table(times: Iterable[ClockTimes]) -> ClockTable:
 
 
 def rows(table: ClockTable, outside: bool) -> ClockTable:
-    """Return the rows of clocks, or those outside of them, without the column that tells which."""
+    """Return the rows of clocks, or the rows between clocks, without the column that says which."""
     chosen = table[table.outside == outside]
     short = np.empty(len(chosen), FIELDS)
     for name in FIELDS.names or ():
@@ -46,7 +46,7 @@ def rows(table: ClockTable, outside: bool) -> ClockTable:
 
 
 def busy(table: ClockTable) -> NDArray[np.float64]:
-    """Return the seconds of each row without what it waited."""
+    """Return the seconds of each row without waiting."""
     return np.asarray(table.compute + table.pull + table.push)
 
 
@@ -61,7 +61,7 @@ def ended(table: ClockTable) -> NDArray[np.float64]:
 
 
 def clocks_done(table: ClockTable) -> int:
-    """Return how many clocks a rank was in; one that was done again counts once."""
+    """Return how many clocks a rank was in; a repeated clock counts once."""
     clocks = table.clock[~table.outside]
     return len(clocks) if (np.diff(clocks) > 0).all() else len(np.unique(clocks))
 
@@ -75,7 +75,7 @@ class WaitedFor:
 
 
 def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor:
-    """Find out whom the workers waited for.
+    """Find the ranks that the others waited for.
 
     Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, at
     barriers or for the coordinator's answer, was not for that rank.
@@ -90,7 +90,7 @@ def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor
     for rank, table in enumerate(tables):
         inside = table[~table.outside]
         mine = np.full(len(last_s), -np.inf)
-        mine[inside.clock - base] = ended(inside)  # of a clock that was done again, the last time
+        mine[inside.clock - base] = ended(inside)  # the last time, if the clock was repeated
         later = mine > last_s
         last_s[later], last_rank[later] = mine[later], rank
     for rank, table in enumerate(tables):
@@ -113,7 +113,7 @@ def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
 
 
 def progress(tables: Sequence[ClockTable]) -> str:
-    """Say how many clocks there were, and how many a second while there were any: "30 clocks at 52.1 a second"."""
+    """Format the number of clocks and their rate: "30 clocks at 52.1 a second"."""
     done = [*map(clocks_done, tables)]
     least, most, span_s = min(done), max(done), clocks_span(tables)
     if span_s is None:
@@ -128,7 +128,7 @@ def progress(tables: Sequence[ClockTable]) -> str:
 
 
 def some_ranks(tables: Sequence[ClockTable], most: int) -> list[int]:
-    """Choose ranks to show: the busiest, and as many that are evenly spread among the others."""
+    """Choose ranks to show: the busiest ones, and others at even distances."""
     if len(tables) <= most:
         return list(range(len(tables)))
     by_work = sorted(range(len(tables)), key=lambda rank: -busy(tables[rank]).sum())
@@ -139,15 +139,15 @@ def some_ranks(tables: Sequence[ClockTable], most: int) -> list[int]:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with what it counts: "1 clock", "1,000 clocks"."""
+    """Format a count: "1 clock", "1,000 clocks"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def rounded(value: float) -> str:
-    """Return a number with three digits or more, and a large one never as a power."""
+    """Format a number with at least three digits, and never as a power."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def discipline(staleness: int | None) -> str:
-    """Return what a staleness is called."""
+    """Return the name of a staleness: BSP, SSP or ASP."""
     return "ASP" if staleness is None else "BSP" if staleness == 0 else f"SSP, staleness {staleness}"
