@@ -119,7 +119,7 @@ def _measured(workers: int, clocks: int) -> Line:
         own = str(ps._token)
         began_s = time.monotonic()
         ending.enter_context(_clients(face.address, token, addresses, own, workers, clocks))
-        _wait(lambda: not run.never_joined(), "workers have come")
+        _wait(lambda: not run.absent(), "workers have come")
         connect_s = time.monotonic() - began_s
         begin = [_used(process) for process in (here, *servers)]
         ends = []

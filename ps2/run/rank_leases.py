@@ -36,7 +36,6 @@ class RankLeases:
         self._numbers = itertools.count(1)
         self._held: dict[int, RankLease] = {}
         self._waiting: list[RankLease] = []
-        self._seen: set[int] = set()
 
     def new(self, rank: int, attempt: int, wake: Wake) -> RankLease:
         """Return a lease for an attempt that has connected. It waits until ``grant`` or ``revoke``."""
@@ -55,7 +54,6 @@ class RankLeases:
 
     def grant(self, lease: RankLease) -> None:
         self._held[lease.rank] = lease
-        self._seen.add(lease.rank)
 
     def revoke(self, lease: RankLease) -> bool:
         """End a lease; return whether it held the rank."""
@@ -79,10 +77,6 @@ class RankLeases:
     def absent(self) -> list[int]:
         """Return the ranks that no attempt holds."""
         return [rank for rank in range(self._workers) if rank not in self._held]
-
-    def never_held(self) -> list[int]:
-        """Return the ranks that no attempt has ever held."""
-        return [rank for rank in range(self._workers) if rank not in self._seen]
 
     def wake(self, rank: int) -> None:
         if rank in self._held:

@@ -210,11 +210,6 @@ class RunState:
     def error(self) -> PS2Error | None:
         return self._error
 
-    def never_joined(self) -> list[int]:
-        """Return the ranks that no attempt has ever held."""
-        with self.lock:
-            return self.leases.never_held()
-
     def absent(self) -> list[int]:
         """Return the ranks that have neither an attempt now nor a result."""
         with self.lock:
