@@ -22,7 +22,7 @@ import ps2.server.process  # noqa: F401 - what servers need
 from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.processes import has_come
-from ps2.server.fast_path import is_compiled, load
+from ps2.server.fast_path_compiled import is_compiled, load
 
 PARENT_CHECK_S = 0.5
 

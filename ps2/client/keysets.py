@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.config import WireConfig
 from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
 from ps2.ops.packing import is_ascending
@@ -24,6 +25,9 @@ GROUP_KEYS = 1 << 18
 GROUP_BYTES = 16 << 20
 # A smaller set is sent as quickly as its name.
 MIN_NAMED_KEYS = 1024
+# Keys of blocks that take less travel beside values that take far more than keys do, and compiled code of the server
+# reads them.
+NAMED_BLOCK_BYTES = WireConfig.block_bytes
 # What the groups of remembered sets may take in this process.
 REMEMBERED_BYTES = 128 << 20
 # Sets that were seen once: only their hashes are kept.
@@ -101,12 +105,12 @@ class Split:
         assert self.firsts is not None
         return np.diff(self.firsts, append=self.order.size)
 
-    def named(self) -> Split:
-        """Return the same with hashes of its groups, and with columns of its own."""
+    def named(self, least: int) -> Split:
+        """Return the same with hashes of its groups of at least so many columns, and with columns of its own."""
         columns = self.columns.copy()
         groups = tuple(
             replace(group, digest=key_digest(columns[group.begin : group.end]))
-            if group.end - group.begin >= MIN_NAMED_KEYS
+            if group.end - group.begin >= least
             else group
             for group in self.groups
         )
@@ -206,15 +210,19 @@ class SplitCache:
         self._bytes = 0
 
     def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
-        return self._split(split, GROUP_KEYS, spec, route, columns)
+        return self._split(split, GROUP_KEYS, MIN_NAMED_KEYS, spec, route, columns)
 
     def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
-        return self._split(split_blocks, _blocks_in_group(spec), spec, route, columns)
+        least = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
+        return self._split(split_blocks, _blocks_in_group(spec), least, spec, route, columns)
 
-    def _split(self, cut: Cutter, size: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    def _split(self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+        """Args:
+        size, least: columns of a group at most, and of one that is named at least.
+        """
         if columns.size < MIN_NAMED_KEYS:
             return cut(spec, route, columns)
-        name = (cut, size, key_digest(columns), spec.kind, spec.dim, route.bounds)
+        name = (cut, size, least, key_digest(columns), spec.kind, spec.dim, route.bounds)
         with self._lock:
             known = self._splits.get(name)
             if known is not None:
@@ -228,7 +236,7 @@ class SplitCache:
         parts = cut(spec, route, columns)
         if not again:
             return parts
-        parts = parts.named()
+        parts = parts.named(least)
         with self._lock:
             if name not in self._splits and parts.nbytes <= self._limit_bytes:
                 self._splits[name] = parts

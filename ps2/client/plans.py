@@ -411,12 +411,12 @@ def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Ite
 
     Args:
         many: the operation on several rows.
-        one: the operation on some columns of one row: for rows that are longer than a block, and in layout "column",
-            where rows lie apart.
+        one: the operation on some columns of one row: for a single row, for rows that are longer than a block, and in
+            layout "column", where rows lie apart.
     """
     itemsize = target.spec.np_dtype.itemsize
     for p in target.route.partitions:
-        if target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
+        if numbers.size > 1 and target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
             for some in _blocks_of_rows(numbers.size, p.width * itemsize):
                 yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
             continue

@@ -74,11 +74,12 @@ MOST_HANDLES = 1024
 Parts = tuple[bytes, list[Array]]
 ReplyParts = tuple[bytes, list[Array | StreamedArray]]
 
-# The common fields of requests of one shape: the signature, matrix, partition and row of their only operation, and the
-# id's scope ("" without an id). A server that knows the shape assigns it a number for the connection: its handle, a
-# hint.
+# The common fields of requests of one shape: the signature, matrix, partition and row (NO_ROW: it names none) of their
+# only operation, and the id's scope ("" without an id). A server that knows the shape assigns it a number for the
+# connection: its handle, a hint.
 Shape = tuple[bytes, int, int, int, str]
 Handles = dict[Shape, int]
+NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,12 @@ def shape_of(request: Request) -> Shape | None:
     if len(request.operations) != 1 or request.forwarded:
         return None
     operation = request.operations[0]
-    if len(operation.rows) != 1 or operation.others:
+    if len(operation.rows) > 1 or operation.others:
         return None
     scope = "" if request.id is None else request.id.scope
     signature = signature_of(operation.name, operation.params).encoded
-    return signature, operation.matrix, operation.partition, operation.rows[0], scope
+    row = operation.rows[0] if operation.rows else NO_ROW
+    return signature, operation.matrix, operation.partition, row, scope
 
 
 def note(handles: Handles, shape: Shape, handle: int) -> None:

@@ -18,9 +18,12 @@ Place = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# The most frequent operations on one row of floats. Clients keep prepared headers of them (``ps2.client.prepared``),
-# and a compiled loop answers them (``ps2.server.fast_path_loop``).
-PLAIN = ("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub")
+# The most frequent operations on one row, or on blocks of columns. Clients keep prepared headers of those on rows of
+# floats (``ps2.client.prepared``), and a compiled loop answers them all (``ps2.server.fast_path_loop``).
+PLAIN = (
+    *("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub"),
+    *("columns_pull", "columns_push", "columns_add", "columns_add_some"),
+)
 PLAIN_FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 
 
@@ -187,6 +190,11 @@ class Reply:
 
     results: tuple[Result, ...]
     replayed: bool = False
+
+
+def may_be_plain(request: Request) -> bool:
+    """Return True if a request is one operation that the compiled loop may answer."""
+    return len(request.operations) == 1 and request.operations[0].name in PLAIN and not request.forwarded
 
 
 def nbytes(arrays: Iterable[Array | StreamedArray]) -> int:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
-
-import numpy as np
 
 from ps2.errors import (
     BusyError,
@@ -19,63 +15,26 @@ from ps2.errors import (
     PS2Error,
     StaleRouteError,
     StoppedError,
-    UsageError,
 )
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.ops.all import has_answer, lookup, writes
 from ps2.protocol.drafts import RequestDraft
-from ps2.protocol.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
+from ps2.protocol.messages import NO_RESULT, Place, Reply, Request, RequestId
 from ps2.rpc.server_status import MatrixStatus
-from ps2.server import udf
 from ps2.server.applied import EndedStages
-from ps2.server.call import call, keys_of, result_of
-from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
+from ps2.server.copies import FILLING, Copies
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
-from ps2.server.keycache import KeyCache, KeySet
+from ps2.server.keycache import KeyCache
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
-from ps2.server.reply_cache import CachedReply, ReplyCache
-from ps2.server.shard import Shard, check_meet, lined_up, with_shards
-from ps2.server.streamed import streamed_blocks
+from ps2.server.reply_cache import ReplyCache
+from ps2.server.request_runner import Copying, RequestRunner
+from ps2.server.shard import Shard, check_meet
 
 log = logging.getLogger(__name__)
-
-
-class Copying(Protocol):
-    """Where copies of shards are, on which a change is made too before it is acknowledged."""
-
-    def wants(self, shard: Shard) -> bool:
-        """Tell whether the shard has a copy that is in step with it."""
-        ...
-
-    def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Bring copies into step with shards that are new, or were filled; if this fails, it goes on by itself."""
-        ...
-
-    def level(self, shards: Mapping[Place, Shard]) -> None:
-        """Let all of some shards, whose locks are held, have copies in step, or none: they are changed together."""
-        ...
-
-    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        """Make changes on the copies, and let them note the id; the shards' locks are held.
-
-        Args:
-            begun: how many operations of the request were applied, where it failed; 0 if it did not.
-            shards: those that have noted the id here.
-
-        Raises:
-            StaleRouteError: the copies may be those of another server by now.
-            PS2Error: the copies cannot follow; they are made anew.
-        """
-        ...
-
-    def lose(self, shards: Iterable[Shard]) -> None:
-        """Make the copies of shards anew: it is not known what has changed."""
-        ...
 
 
 class Engine:
@@ -83,7 +42,6 @@ class Engine:
 
     def __init__(self, memory_limit_bytes: int, allow_udf: bool) -> None:
         self.memory = MemoryAccount(memory_limit_bytes)
-        self._allow_udf = allow_udf
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # of the dict; each shard has its own
         self.kept = ReplyCache()
@@ -94,7 +52,8 @@ class Engine:
         self.copying: Copying | None = None
         self._copies = Copies(self.kept, self.keys)
         self._pieces = Pieces(self.memory)
-        self.fast_paths = FastPaths(self)
+        self._runner = RequestRunner(self.kept, self.meter, self.memory, allow_udf)
+        self.fast_paths = FastPaths(self.shard, self.memory, self.fence, self.meter)
 
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
@@ -216,7 +175,7 @@ class Engine:
         """Count what the arrays of a request and of its reply take, before they are taken, and when it is its turn.
 
         Args:
-            copies: of the reply that are made on its way.
+            copies: of the arrays, and of the reply, that exist beside them meanwhile.
 
         Returns:
             The bytes, for ``release``, by the thread that ran the request, when the reply has been sent.
@@ -226,7 +185,7 @@ class Engine:
             BusyError: they do not fit for now.
         """
         reply = reply_bytes(draft, self._shards, copies)
-        size = draft.memory_bytes + reply
+        size = draft.memory_bytes + copies * draft.nbytes + reply
         try:
             self.memory.admit(size, f"a request with its reply of {reply:,} bytes", draft.forwarded)
         except (LimitError, BusyError) as error:
@@ -267,7 +226,7 @@ class Engine:
                     reply = self._copies.apply(request, shards, keys)
                 else:
                     self.fence.check_active()
-                    reply = self._run(request, shards, keys)
+                    reply = self._runner.run(request, shards, keys, self.copying)
             # It may have been stopped meanwhile, for so long that another server is in its place.
             self.fence.check_lease()
             for used in keys:
@@ -348,109 +307,6 @@ class Engine:
         if id is not None and self._ended.has(id.series, id.stage):
             raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is applied any more")
 
-    def _run(self, request: Request, shards: list[tuple[Shard, ...]], keys: list[KeySet | None]) -> Reply:
-        id = request.id
-        replayed = id is not None and any(id in mine[0].applied for mine in shards)
-        if id is not None and self.copying is not None:
-            for operation, mine in zip(request.operations, shards, strict=True):
-                if len(mine) > 1:
-                    self.copying.level(dict(zip(operation.places, mine, strict=True)))
-        changed: dict[Place, Shard] = {}
-        changes: list[Change] = []
-        results: list[Result] = []
-        for position, (operation, mine) in enumerate(zip(request.operations, shards, strict=True)):
-            again = id is not None and mine[0].applied.covers(id, position)
-            live = mine[0].live
-            began_s = time.perf_counter()
-            try:
-                results.append(self._run_one(request, position, mine, keys[position]))
-            except Exception as error:
-                self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
-                if id is not None:
-                    for done in changed.values():
-                        done.applied.add_begun(id, position)
-                    changes += self._left(operation, mine, live, error)
-                    self._forward(id, position, changes, changed)
-                if changed and isinstance(error, PS2Error):
-                    raise type(error)(
-                        f"{error}\n(the {position} operations before it in the batch are applied)"
-                    ) from error
-                raise
-            self.meter.ran(operation, time.perf_counter() - began_s)
-            if writes(operation.name):
-                # Those that it only reads note the id too: all shards of an operation know of it, or none does.
-                changed.update(zip(operation.places, mine, strict=True))
-                if not again and self.copying is not None and any(map(self.copying.wants, mine)):
-                    last = position == len(shards) - 1
-                    try:
-                        changes += _changes(operation, mine, keys[position], (position, results[-1], last))
-                    except MemoryError:
-                        self.copying.lose(mine)
-        if id is not None:
-            fresh = {place: shard for place, shard in changed.items() if id not in shard.applied}
-            for done in changed.values():
-                done.applied.add(id)
-            self._forward(id, 0, changes, fresh)
-        return Reply(tuple(results), replayed)
-
-    def _forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        if self.copying is not None and (changes or shards):
-            self.copying.forward(id, begun, changes, shards)
-
-    def _left(self, operation: Operation, shards: Sequence[Shard], live: int, error: Exception) -> list[Change]:
-        """Return what an operation that failed has changed all the same."""
-        if self.copying is None or not any(map(self.copying.wants, shards)):
-            return []
-        if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error):
-            self.copying.lose(shards)
-            return []
-        return [inserted(operation, shards[0], live)] if shards[0].live > live else []
-
-    def _run_one(self, request: Request, position: int, shards: Sequence[Shard], keys: KeySet | None) -> Result:
-        id, operation, alone = request.id, request.operations[position], len(request.operations) == 1
-        if id is None and writes(operation.name):
-            raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
-        again = id is not None and shards[0].applied.covers(id, position)
-        if operation.name == "keys":
-            return Result(arrays=(keys_of(shards[0], operation),))
-        if operation.name == "look":
-            return self._map(operation, shards)
-        if not writes(operation.name):
-            if alone and (coming := streamed_blocks(operation, shards[0], keys)) is not None:
-                return Result(streamed=coming)
-            return result_of(call(lookup(operation.name), operation, shards, keys))
-        assert id is not None
-        answers = has_answer(operation.name)
-        if again:
-            return self.kept.get(id, position, operation) if answers else NO_RESULT
-        if operation.name == "map":
-            result = self._map(operation, shards)
-        else:
-            result = result_of(call(lookup(operation.name), operation, shards, keys))
-        if answers:
-            self.kept.put(CachedReply(id, position, (operation.matrix, operation.partition), result))
-        return result
-
-    def _map(self, operation: Operation, shards: Sequence[Shard]) -> Result:
-        if not self._allow_udf:
-            raise UsageError(
-                "mapPartitions: this fleet does not run users' functions (it was started without a token or "
-                "with --no-udf)"
-            )
-        if len(operation.arrays) != 1 or operation.arrays[0].dtype != np.uint8:
-            raise ProtocolError(f"operation {operation.name!r} takes one array of bytes, the pickled function")
-        if operation.others and len(operation.others) != len(operation.rows) - 1:
-            raise ProtocolError(f"operation {operation.name!r}: {len(operation.rows)} rows of {len(shards)} matrices")
-        fn = udf.unpickle(operation.arrays[0])
-        leading = (shards[0].partition,) if operation.params.get("with_index") else ()
-        if operation.name == "look":
-            with lined_up(shards, operation.rows, written=False) as rows:
-                return Result(arrays=(udf.look(fn, leading, rows),))
-        with lined_up(shards, operation.rows, written=True) as rows:
-            for shard, number in with_shards(shards, operation.rows):
-                shard.touched.drop([number])
-            return Result(arrays=(udf.run(fn, leading, rows, self.memory),))
-
 
 def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
     """Raise ProtocolError unless they are different partitions of the matrix that do not overlap."""
@@ -464,14 +320,3 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
         end_before = partition.end
     if len({partition.index for partition in partitions}) < len(partitions):
         raise ProtocolError(f"two partitions of matrix {matrix:x} have one index")
-
-
-def _changes(
-    operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
-) -> list[Change]:
-    """Return what an operation has changed; ``ran``: its position, its result, and whether it was the last."""
-    position, result, last = ran
-    if operation.name == "map":
-        return [mapped(operation, shards, position, result, last)]
-    answer = [answered(operation, shards, position, result)] if has_answer(operation.name) else []
-    return [applied(operation, shards, keys), *answer]

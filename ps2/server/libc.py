@@ -103,3 +103,58 @@ def send_all(descriptor: int, at: Any, size: Any) -> bool:
 @kernel
 def address_of(array: Any) -> Any:
     return Address(array.ctypes.data)
+
+
+# -- messages in parts -------------------------------------------------------------------------------------------------
+
+# A ``struct msghdr`` and its parts, as int64 words: parts begin at PARTS, each an address and a size.
+PARTS, OF_PART = 8, 2
+MESSAGE_WORDS = PARTS + 5 * OF_PART
+
+
+@kernel
+def set_part(message: Any, part: int, at: Any, size: Any) -> None:
+    message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1] = at, size
+
+
+@kernel
+def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
+    """Receive all of a message, each part to its place; False if the connection ends before."""
+    _set_head(message, parts)
+    got = max(c_recvmsg(descriptor, address_of(message), MSG_WAITALL), np.int64(-1))
+    if got == 0 or (got < 0 and error_number() != EINTR):
+        return False
+    got = max(got, np.int64(0))
+    for part in range(parts):
+        at, size = message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1]
+        if got < size and not receive_all(descriptor, Address(at + got), size - got):
+            return False
+        got = max(got - size, np.int64(0))
+    return True
+
+
+@kernel
+def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
+    """Send a message, as much as goes at once; return the bytes, -1 if the connection has ended."""
+    _set_head(message, parts)
+    sent = c_sendmsg(descriptor, address_of(message), flags | MSG_NOSIGNAL)
+    if sent >= 0:
+        return sent
+    return 0 if error_number() in (EAGAIN, EINTR) else -1
+
+
+@kernel
+def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
+    """Send what is left of a message after so many bytes; False if the connection has ended."""
+    for part in range(parts):
+        at, size = message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1]
+        if sent < size and not send_all(descriptor, Address(at + sent), size - sent):
+            return False
+        sent = max(sent - size, np.int64(0))
+    return True
+
+
+@kernel
+def _set_head(message: Any, parts: int) -> None:
+    message[:7] = 0
+    message[2], message[3] = address_of(message) + Address(8 * PARTS), parts

@@ -101,7 +101,7 @@ class ServerServicer:
 
         def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
-            # The reply is also copied into a message.
+            # gRPC holds its message until the call ends, and the reply is copied into another one.
             reserved = self._engine.reserve(draft, copies=1)
 
         try:

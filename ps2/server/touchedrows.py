@@ -36,6 +36,10 @@ class TouchedRows:
     def __contains__(self, row: int) -> bool:
         return row in self._sets
 
+    def __len__(self) -> int:
+        """How many rows have a set."""
+        return len(self._sets)
+
     @property
     def nbytes(self) -> int:
         return len(self._sets) * Touched.bytes_for(self._width)

@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.protocol.binary import ReplyParts, error_parts, reply_parts, shape_of
+from ps2.protocol.binary import ReplyParts, error_parts, reply_parts
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
-from ps2.protocol.messages import Reply, Request
+from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, part
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_come
@@ -294,7 +294,7 @@ class DataServer:
 
     def _bind(self, request: Request, reply: Reply, peer: AuthenticatedPeer) -> int:
         """Return a handle for requests like this one, as far as there is a fast path for them."""
-        if not self._wire.fast_path or peer.connection is not peer.plain or shape_of(request) is None:
+        if not self._wire.fast_path or peer.connection is not peer.plain or not may_be_plain(request):
             return 0
         fast_path = self._fast_paths.get(peer.plain) or self._service.open_fast_path(request)
         if fast_path is None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ps2.config import WireConfig
 from ps2.errors import NotFoundError, PS2Error, StaleRouteError, StoppedError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.ops.blocks import fold
 from ps2.protocol import binary
 from ps2.protocol.framing import HEAD, read_reply
 from ps2.protocol.messages import PLAIN, Keys, Operation, Request, RequestId
@@ -29,8 +30,13 @@ from ps2.transport.sockets import abstract, receive
 from tests.contract.servers import TOKEN, connected, outcomes, send, serving
 
 BEGIN, WIDTH = 32, 96
-DTYPES = {1: "float32", 2: "float64", 3: "float32"}
-SPARSE = 3
+DTYPES = {1: "float32", 2: "float64", 3: "float32", 4: "int32", 5: "int64", 6: "int64"}
+DTYPES |= {11: "float32", 12: "float64", 13: "int32", 14: "int64", 15: "int32"}
+SPARSE, SPARSE_INTEGERS, SPARSE_BLOCKS = 3, 6, 15
+OF_SPARSE = (SPARSE, SPARSE_INTEGERS, SPARSE_BLOCKS)
+# Matrices with layout "column", and how many rows they have.
+OF_BLOCKS, K = (11, 12, 13, 14, 15), 40
+KEYED = PLAIN[4:]
 SERIES = "fleet/app"
 
 
@@ -42,12 +48,12 @@ def an_engine(memory_limit_bytes=1 << 26):
 
 def create(engine):
     for matrix, dtype in DTYPES.items():
-        if matrix == SPARSE:
-            engine.create_matrix(
-                matrix, MatrixSpec(2**63, 3, dtype=dtype, kind="sparse"), [Partition(1, 0, HASH_SPACE)]
-            )
+        layout, rows = ("column", K) if matrix in OF_BLOCKS else ("row", 3)
+        if matrix in OF_SPARSE:
+            spec = MatrixSpec(2**63, rows, dtype=dtype, kind="sparse", layout=layout)
+            engine.create_matrix(matrix, spec, [Partition(1, 0, HASH_SPACE)])
         else:
-            spec = MatrixSpec(BEGIN + WIDTH, 3, dtype=dtype)
+            spec = MatrixSpec(BEGIN + WIDTH, rows, dtype=dtype, layout=layout)
             engine.create_matrix(matrix, spec, [Partition(1, BEGIN, BEGIN + WIDTH)])
 
 
@@ -91,29 +97,50 @@ ids = st.builds(
 )
 starts = st.sampled_from([0, 0, 1, WIDTH - 1, WIDTH, WIDTH + 1, -1])
 key_sets = st.lists(st.integers(BEGIN, BEGIN + WIDTH - 1), min_size=1, max_size=40, unique=True).map(sorted)
-bad_keys = st.sampled_from([[BEGIN - 1, BEGIN], [BEGIN, BEGIN + WIDTH], [0], [2**62]])
+# Those of blocks come in any order, and more than once.
+unordered = st.lists(st.integers(BEGIN, BEGIN + WIDTH - 1), min_size=1, max_size=60)
+bad_keys = st.sampled_from([[BEGIN - 1, BEGIN], [BEGIN, BEGIN + WIDTH], [0], [2**62], [BEGIN + 5, BEGIN, BEGIN - 1]])
 rows = st.sampled_from([0, 0, 1, 2, 3])
+factors = st.sampled_from([-3, 0, 1, 2, 100, 1000, 1 << 20, 1 << 40])
+
+
+@st.composite
+def some_changes(draw, count):
+    """The arrays of ``columns_add_some`` for so many columns; now and then they cannot be."""
+    unsigned = st.sampled_from(["uint8", "uint16", "uint32"])
+    sizes = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)), draw(unsigned))
+    total = int(sizes.sum()) + draw(st.sampled_from([0] * 9 + [1]))
+    most = draw(st.sampled_from([K - 1] * 9 + [K]))
+    places = np.resize(np.array(draw(st.lists(st.integers(0, most), min_size=1, max_size=20)), draw(unsigned)), total)
+    return sizes, places, fold((np.arange(total, dtype=np.int32) - 3) * draw(st.sampled_from([1, 100, 1 << 20])))
 
 
 @st.composite
 def requests(draw):
     """Plain ones mostly; and what fast paths leave to Python."""
-    kind, matrix = draw(st.sampled_from(PLAIN)), draw(st.sampled_from([1, 1, 2, SPARSE, SPARSE, 9]))
+    kind, known = draw(st.sampled_from(PLAIN)), st.sampled_from([*DTYPES] * 3 + [9])
+    of_blocks = kind.startswith("columns")
+    matrix = draw(known.filter(lambda matrix: (matrix in OF_BLOCKS) == of_blocks) if draw(st.booleans()) else known)
     params, arrays, keys, count = {}, (), None, draw(st.integers(0, WIDTH))
-    if kind in ("gather", "scatter", "scatter_add", "scatter_sub"):
-        columns = np.array(draw(key_sets | key_sets | bad_keys), np.int64)
+    if kind in KEYED:
+        columns = np.array(draw(key_sets | (unordered if of_blocks else key_sets) | bad_keys), np.int64)
         keys, count = Keys(columns.size, columns), columns.size
-        count = draw(st.sampled_from([count, count, count, count + 1]))
+        count = draw(st.sampled_from([count] * 5 + [count + 1]))
     elif kind == "pull":
         params = draw(st.sampled_from([{}, {"start": 0, "stop": WIDTH}]))
         params = params or {"start": draw(starts), "stop": draw(starts)}
     else:
         params = {"start": draw(starts)} if draw(st.booleans()) else {}
-    changes = kind not in ("pull", "gather")
+    changes = kind not in ("pull", "gather", "columns_pull")
     if changes:
         dtype = draw(st.sampled_from([DTYPES.get(matrix, "float32")] * 5 + ["float64"]))
-        arrays = (np.arange(count).astype(dtype) + draw(st.integers(-3, 3)),)
-    operation = Operation(kind, matrix, 1, (draw(rows),), params, arrays, keys)
+        shape = (count, draw(st.sampled_from([K] * 9 + [K + 1]))) if of_blocks else (count,)
+        with np.errstate(all="ignore"):
+            values = (np.arange(np.prod(shape)).reshape(shape) % 113 * draw(factors)).astype(dtype)
+        arrays = (values,)
+    if kind == "columns_add_some":
+        arrays = draw(some_changes(count))
+    operation = Operation(kind, matrix, 1, () if of_blocks else (draw(rows),), params, arrays, keys)
     id = draw(ids) if draw(st.sampled_from([changes] * 9 + [not changes])) else None
     return Request((operation,), id, draw(st.sampled_from([0, 0, 0, 5])))
 
@@ -171,22 +198,73 @@ def test_requests_when_they_are_any_then_a_server_with_lanes_is_as_one_without(t
     until(lambda: counted(ours.engine) == counted(plain.engine), "a pull has been counted, too")
 
 
+def plain(kind, matrix, width=3, most=1):
+    """A plain request's operation on that matrix; None if there is none of that kind."""
+    if (matrix in OF_BLOCKS) != kind.startswith("columns") or (matrix in OF_SPARSE and kind not in KEYED):
+        return None
+    keys = Keys(width, np.array([BEGIN + 31 * i % WIDTH for i in range(width)])) if kind in KEYED else None
+    if keys is not None and matrix not in OF_BLOCKS:
+        keys.columns.sort()
+    shape = (width, K) if matrix in OF_BLOCKS else (width,)
+    arrays = () if "pull" in kind or kind == "gather" else (np.full(shape, most, DTYPES[matrix]),)
+    params = {"start": 0, "stop": width} if kind == "pull" else {}
+    if kind == "columns_add_some":
+        if DTYPES[matrix] != "int32":
+            return None
+        arrays = (
+            np.full(width, 2, np.uint8),
+            np.arange(2 * width, dtype=np.uint16),
+            fold(np.full(2 * width, -1000, "i4")),
+        )
+    return Operation(kind, matrix, 1, () if matrix in OF_BLOCKS else (2,), params, arrays, keys)
+
+
 @pytest.mark.parametrize("matrix", DTYPES)
 @pytest.mark.parametrize("kind", PLAIN)
-def test_a_plain_request_when_one_like_it_was_answered_then_the_lane_answers_it(kind, matrix):
-    columns = np.array([BEGIN, BEGIN + 7, BEGIN + WIDTH - 1])
-    keys = Keys(3, columns) if kind in ("gather", "scatter", "scatter_add", "scatter_sub") else None
-    arrays = () if kind in ("pull", "gather") else (np.ones(3, DTYPES[matrix]),)
-    operation = Operation(kind, matrix, 1, (2,), {"start": 0, "stop": 3} if kind == "pull" else {}, arrays, keys)
-    if matrix == SPARSE and keys is None:
-        return  # how many columns there are changes with every key
+def test_request_when_one_like_it_was_answered_then_it_is_fast(kind, matrix):
+    operation = plain(kind, matrix)
+    if operation is None:
+        return
     with one() as (engine, ask):
-        if matrix == SPARSE:
-            engine.shards()[3, 1].slots(columns, create=True)
+        if matrix in OF_SPARSE:
+            engine.shards()[matrix, 1].slots(operation.keys.columns, create=True)
         for number in range(5):
-            ask(Request((operation,), an_id(number) if arrays else None))
+            ask(Request((operation,), an_id(number) if operation.arrays else None))
         assert quick(engine) == 4
-        assert int(engine.meter.fast_path[MUTATIONS]) == (4 if arrays else 0)
+        assert int(engine.meter.fast_path[MUTATIONS]) == (4 if operation.arrays else 0)
+
+
+@pytest.mark.parametrize("matrix", [4, 5, 6, 13, 14, 15])
+@pytest.mark.parametrize("most", [1, 1000, 1 << 20, 1 << 40])
+def test_integers_when_fewer_bytes_hold_them_then_they_travel_so(matrix, most):
+    """There and back, as long as they take 4 KiB; sums are those of Python."""
+    verb, read, width, rows = (
+        ("columns_add", "columns_pull", 60, ()) if matrix in OF_BLOCKS else ("scatter_add", "gather", 90, (2,))
+    )
+    most = min(most, np.iinfo(DTYPES[matrix]).max)
+    engine = an_engine()
+    if matrix not in OF_BLOCKS:
+        width = 3000
+        engine.free_matrix(matrix)
+        kind, space = ("sparse", HASH_SPACE) if matrix in OF_SPARSE else ("dense", 5000)
+        engine.create_matrix(matrix, MatrixSpec(5000, 3, dtype=DTYPES[matrix], kind=kind), [Partition(1, 0, space)])
+    columns = np.arange(BEGIN, BEGIN + width)
+    if matrix in OF_SPARSE:
+        engine.shards()[matrix, 1].slots(columns, create=True)
+    shape = (width, K) if matrix in OF_BLOCKS else (width,)
+    values = (np.arange(np.prod(shape)) % (most + 1)).reshape(shape).astype(DTYPES[matrix])
+    values.flat[-1] = -most
+    add, pull = (
+        Operation(name, matrix, 1, rows, {}, arrays, Keys(width, columns))
+        for name, arrays in ((verb, (values,)), (read, ()))
+    )
+    with one(engine) as (_, ask):
+        for number in range(4):
+            ask(Request((add,), an_id(number)))
+            found = ask(Request((pull,))).results[0].arrays[0]
+            assert found.dtype == values.dtype
+            assert found.tolist() == ((number + 1) * values).tolist()
+        assert quick(engine) == 6
 
 
 def test_a_request_when_it_comes_again_then_it_is_not_applied_again():
@@ -400,7 +478,7 @@ def test_token_when_it_was_replaced_then_who_knows_the_old_one_is_sent_away():
 
 
 def test_memory_when_there_is_none_for_lanes_then_python_answers():
-    with one(an_engine(SHARE * 1000)) as (engine, ask):
+    with one(an_engine(SHARE * 10_000)) as (engine, ask):
         bound(ask)
         assert (quick(engine), engine.fast_paths.nbytes) == (0, 0)
 

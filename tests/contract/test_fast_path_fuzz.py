@@ -13,7 +13,17 @@ from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
 from ps2.protocol.messages import Keys, Operation, Request, RequestId
 from ps2.server import fast_path_loop
 from ps2.server.fast_path import FIRST_BYTES, CompiledFastPath
-from tests.contract.test_fast_path_answers import BEGIN, SPARSE, WIDTH, an_engine, state, written
+from tests.contract.test_fast_path_answers import (
+    BEGIN,
+    OF_SPARSE,
+    SPARSE,
+    SPARSE_BLOCKS,
+    WIDTH,
+    K,
+    an_engine,
+    state,
+    written,
+)
 
 # ``make test ARGS=tests/contract/test_fast_path_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.
 TIMES = int(os.environ.get("PS2_FUZZ", "20000"))
@@ -22,12 +32,25 @@ COLUMNS = np.arange(BEGIN, BEGIN + WIDTH, 5)
 
 
 def plain_requests():
-    keys = Keys(COLUMNS.size, COLUMNS)
+    keys, twice = Keys(COLUMNS.size, COLUMNS), Keys(2 * COLUMNS.size, COLUMNS.repeat(2))
     values = np.arange(WIDTH, dtype=np.float32)
     for number, matrix in enumerate((1, SPARSE)):
         id = RequestId("session/a", 40 * number, series="app", stage=3)
         yield Request((Operation("gather", matrix, 1, (0,), keys=keys),))
         yield Request((Operation("scatter_add", matrix, 1, (0,), {}, (values[: COLUMNS.size],), keys),), id)
+    for number, matrix in enumerate((13, SPARSE_BLOCKS), 2):
+        id = RequestId("session/a", 40 * number, series="app", stage=3)
+        yield Request((Operation("columns_pull", matrix, 1, keys=Keys(COLUMNS.size, COLUMNS[::-1])),))
+        blocks = np.arange(COLUMNS.size * K, dtype=np.int32).reshape(-1, K)
+        yield Request((Operation("columns_add", matrix, 1, (), {}, (blocks,), keys),), id)
+        sizes = np.full(COLUMNS.size, 3, np.uint8)
+        some = sizes, np.arange(3 * sizes.size, dtype=np.uint16) % K, np.arange(3 * sizes.size, dtype=np.uint32)
+        yield Request((Operation("columns_add_some", matrix, 1, (), {}, some, keys),), id)
+        yield Request((Operation("columns_push", matrix, 1, (), {}, (blocks.repeat(2, 0),), twice),), id)
+    yield Request((Operation("pull", 5, 1, (0,), {"start": 3, "stop": WIDTH}),))
+    yield Request(
+        (Operation("push_sub", 4, 1, (1,), {}, (np.arange(WIDTH, dtype=np.int32),)),), RequestId("session/a", 8)
+    )
     yield Request((Operation("pull", 1, 1, (0,), {"start": 3, "stop": WIDTH}),))
     yield Request((Operation("push_add", 1, 1, (0,), {"start": 0}, (values,)),), RequestId("session/a", 7))
 
@@ -39,7 +62,7 @@ def damaged(frame, rng):
         if rng.random() < 0.5:
             frame[rng.integers(len(frame))] = rng.integers(256)
         else:
-            at = HEAD.size + 8 * rng.integers((TAIL_AT + 40) // 8)
+            at = HEAD.size + 8 * rng.integers((TAIL_AT + 48) // 8)
             frame[at : at + 8] = rng.choice(EDGES).tobytes()
         if rng.random() < 0.2:  # as many bytes as it declares, perhaps
             frame[4:12] = np.uint64(rng.integers(0, 2000)).tobytes()
@@ -71,7 +94,8 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
     monkeypatch.setattr("ps2.server.fast_path.LINGER_MS", 0)
     ours, plain = an_engine(), an_engine()
     for engine in (ours, plain):
-        engine.shards()[SPARSE, 1].slots(COLUMNS, create=True)
+        for matrix in OF_SPARSE:
+            engine.shards()[matrix, 1].slots(COLUMNS, create=True)
     fast_path, rng, answered = CompiledFastPath(ours.fast_paths, fast_path_loop), np.random.default_rng(7), 0
     generation = np.zeros(1, np.int64)
     frames = []
@@ -82,7 +106,7 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
         frames.append(written(request, handle))
     before = state(ours)
     # Whatever is declared, so much comes: nothing waits.
-    padding = bytes(1 << 14)
+    padding = bytes(1 << 15)
     server, client = socket.socketpair()
     with server, client:
         for end in (server, client):

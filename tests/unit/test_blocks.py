@@ -10,7 +10,7 @@ from ps2.client import blocks, keysets, plans
 from ps2.client.declared import declared
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
-from ps2.ops.blocks import columns_add, columns_pull, columns_push
+from ps2.ops.blocks import columns_add, columns_add_some, columns_pull, columns_push, fold, unfold
 from ps2.ops.prefetch import AHEAD
 from ps2.server.memory import MemoryAccount
 from tests.fakes import FleetInProcess, installed, session_over
@@ -164,6 +164,7 @@ def test_fill_when_all_rows_or_some_are_named_then_active_columns_of_those_alone
 @pytest.mark.parametrize("order", [1, -1])
 def test_blocks_when_keys_come_again_then_their_hash_travels(world, fleet, order, monkeypatch):
     monkeypatch.setattr(keysets, "MIN_NAMED_KEYS", 4)
+    monkeypatch.setattr(keysets, "NAMED_BLOCK_BYTES", 0)
     target, run, model = world
     filled(*world)
     columns = np.arange(DIM)[::order]
@@ -317,3 +318,54 @@ def test_memory_when_keys_are_added_then_counts_what_the_shard_takes(fleet):
         shards = engine.shards().values()
         lasting = sum(shard.array.nbytes + shard.index.nbytes for shard in shards)
         assert memory.taken_bytes - engine.keys.nbytes == lasting
+
+
+# -- some values of blocks ---------------------------------------------------------------------------------------------
+
+COUNTED, LONG = 12, 300
+
+
+@pytest.fixture
+def counts():
+    return np.random.default_rng(0).integers(0, 2000, (COUNTED, LONG)).astype(np.int32)
+
+
+def unfolded(folded):
+    out = np.empty(len(folded), np.int32)
+    unfold(folded.astype(np.uint32).view(np.int32), out)
+    return out.tolist()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"), [([0, -1, 127, -128], "uint8"), ([128, 3], "uint16"), ([2**31 - 1, -(2**31)], "uint32")]
+)
+def test_fold_when_undone_then_numbers_are_as_they_were(numbers, dtype):
+    folded = fold(np.array(numbers, np.int32))
+    assert folded.dtype == dtype
+    assert unfolded(folded) == numbers
+
+
+def test_add_some_when_changes_are_sparse_then_no_others_change(counts):
+    expected = counts.copy()
+    slots, sizes = np.array([3, 9]), np.array([2, 1], np.uint8)
+    places, changes = np.array([299, 0, 17], np.uint16), np.array([5, -1, 300], np.int32)
+    expected[[3, 3, 9], places] += changes
+    columns_add_some(counts, slots, sizes, places, fold(changes))
+    np.testing.assert_array_equal(counts, expected)
+
+
+@pytest.mark.parametrize(
+    ("slots", "places", "error"),
+    [
+        ([COUNTED], [0], OutOfRangeError),
+        ([0], [LONG], OutOfRangeError),
+        ([0], [1, 2], ShapeError),
+    ],
+)
+def test_add_some_when_it_cannot_be_then_nothing_changes(counts, slots, places, error):
+    before = counts.copy()
+    with pytest.raises(error):
+        columns_add_some(
+            counts, np.array(slots), np.ones(1, np.uint8), np.array(places, np.uint16), np.ones(1, np.uint8)
+        )
+    np.testing.assert_array_equal(counts, before)

@@ -26,6 +26,7 @@ from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reply_cache
 from ps2.server.engine import Engine
+from ps2.server.request_runner import RequestRunner
 
 DIM = 8
 M = 1  # the dense matrix, columns [0, 8) in partitions 0 and 1
@@ -231,7 +232,7 @@ def test_map_when_a_later_operation_failed_then_the_next_attempt_gets_its_first_
 def test_batch_when_a_bug_in_the_server_stops_it_then_what_was_applied_is_not_applied_twice(engine, monkeypatch):
     """An error that is not one of ours."""
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "_map", lambda *_: 1 // 0)
+        patched.setattr(RequestRunner, "_map", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             run(engine, add(0), mapped(len, 0), id=number(0))
     run(engine, add(0), mapped(len, 0), id=number(0))

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 from numba.core.errors import TypingError
 
-from ps2.server import fast_path, fast_path_loop, lock
+from ps2.server import fast_path, fast_path_compiled, fast_path_loop, lock
 from ps2.server.engine import Engine
-from ps2.server.fast_path import FIRST_BYTES, SHARE, CompiledFastPath, FastPaths
+from ps2.server.fast_path import FIRST_BYTES, SHARE, CompiledFastPath
 from ps2.server.lock import ShardLock
 
 BUSY = 16  # EBUSY
 
 
 def test_loop_when_it_is_tried_out_then_it_works():
-    assert fast_path.works(fast_path.load())
+    assert fast_path_compiled.works(fast_path_compiled.load())
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_loop_when_it_is_tried_out_then_it_works():
 def test_loop_when_it_does_not_do_what_it_should_then_there_are_no_lanes(monkeypatch, caplog, serve):
     broken = SimpleNamespace(**{**vars(fast_path_loop), "serve": serve})
     monkeypatch.setattr(fast_path, "load", lambda: broken)
-    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    fast_paths = Engine(1 << 20, allow_udf=False).fast_paths
     fast_paths.load()
     assert fast_paths.loop is None
-    assert "fast_paths do not work on this system" in caplog.text
+    assert "fast paths do not work on this system" in caplog.text
 
 
 def test_loop_when_it_cannot_be_compiled_then_there_are_no_lanes(monkeypatch, caplog):
@@ -43,27 +43,27 @@ def test_loop_when_it_cannot_be_compiled_then_there_are_no_lanes(monkeypatch, ca
         raise TypingError("no such thing in this version")
 
     monkeypatch.setattr(fast_path, "load", fails)
-    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    fast_paths = Engine(1 << 20, allow_udf=False).fast_paths
     fast_paths.load()
     assert fast_paths.loop is None
     assert "no such thing in this version" in caplog.text
 
 
 def test_loop_when_the_system_is_another_then_nothing_is_loaded(monkeypatch):
-    monkeypatch.setattr(fast_path, "HAS_MUTEX", False)
-    assert fast_path.load() is None
-    assert not fast_path.is_compiled()
-    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    monkeypatch.setattr(fast_path_compiled, "HAS_MUTEX", False)
+    assert fast_path_compiled.load() is None
+    assert not fast_path_compiled.is_compiled()
+    fast_paths = Engine(1 << 20, allow_udf=False).fast_paths
     fast_paths.load()
     assert fast_paths.loop is None
 
 
 def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_source_is_another(monkeypatch, tmp_path):
-    fast_path.load()
-    assert fast_path.is_compiled()
+    fast_path_compiled.load()
+    assert fast_path_compiled.is_compiled()
     (tmp_path / "other.py").write_text("")
-    monkeypatch.setattr(fast_path, "_sources", lambda: [tmp_path / "other.py"])
-    assert not fast_path.is_compiled()
+    monkeypatch.setattr(fast_path_compiled, "_sources", lambda: [tmp_path / "other.py"])
+    assert not fast_path_compiled.is_compiled()
 
 
 def test_memory_when_lanes_have_their_share_then_there_are_no_more():
@@ -107,18 +107,18 @@ def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(mon
     source, others = tmp_path / "short.py", tmp_path / "another_loop.serve.nbi"
     source.write_text("1")
     others.touch()
-    monkeypatch.setitem(sys.modules, "ps2.server.a_loop", Loop(serve=serve, SLOTS=1, FIELDS=1, ARRAYS_AT=8))
-    monkeypatch.setattr(fast_path, "LOOP", "ps2.server.a_loop")
-    monkeypatch.setattr(fast_path, "_sources", lambda: [source])
+    monkeypatch.setitem(sys.modules, "ps2.server.a_loop", Loop(serve=serve))
+    monkeypatch.setattr(fast_path_compiled, "LOOP", "ps2.server.a_loop")
+    monkeypatch.setattr(fast_path_compiled, "_sources", lambda: [source])
     stale = tmp_path / "a_loop._settle.1.nbc"
     stale.touch()
-    fast_path.load()
+    fast_path_compiled.load()
     assert not stale.exists()
     stale.touch()
-    fast_path.load()
+    fast_path_compiled.load()
     assert stale.exists()
     source.write_text("22")
-    fast_path.load()
+    fast_path_compiled.load()
     assert not stale.exists()
     assert others.exists()
 

@@ -97,6 +97,12 @@ def oracle_columns_add(m, slots, values):
     np.add.at(m, slots[slots >= 0], values[slots >= 0])
 
 
+def oracle_columns_add_some(m, slots, sizes, places, changes):
+    signed = np.where(changes % 2, -1 - changes.astype(np.int32) // 2, changes // 2)
+    at = np.repeat(slots, sizes)
+    np.add.at(m, (at[at >= 0], places[at >= 0]), signed[at >= 0])
+
+
 def oracle_rows_gather(m, rows, slots):
     return np.where(slots >= 0, m[rows][:, slots], 0)
 
@@ -320,6 +326,7 @@ ORACLES = {
     "columns_pull": oracle_columns_pull,
     "columns_push": oracle_columns_push,
     "columns_add": oracle_columns_add,
+    "columns_add_some": oracle_columns_add_some,
     "columns_fill": oracle_fill,
     "rows_pull": lambda m, rows: m[rows],
     "rows_gather": oracle_rows_gather,
@@ -369,6 +376,9 @@ def operands(op, dtype, width):
     counts = rng.integers(0, 5, slots).astype(np.uint8)
     fitting = {
         "counts": lambda: counts,
+        "sizes": lambda: counts,
+        "places": lambda: rng.integers(0, BLOCK, counts.sum()).astype(np.uint8),
+        "changes": lambda: rng.integers(0, 9, counts.sum()).astype(np.uint16),
         "samples": lambda: rng.integers(0, SAMPLES, counts.sum()).astype(np.uint16),
         "x": lambda: numbers(rng, counts.sum() if "counts" in op.names else (slots, SAMPLES), dtype),
         "b": lambda: numbers(rng, (SAMPLES, 1), dtype),

@@ -135,6 +135,7 @@ def test_table_when_listed_then_only_additive_writes_create_keys():
         "rows_scatter_add",
         "columns_push",
         "columns_add",
+        "columns_add_some",
     }
 
 

@@ -8,9 +8,10 @@ from scipy.special import gammaln
 
 from ps2 import DCV
 from ps2.algorithms.topics import ops
-from ps2.errors import OutOfRangeError, ShapeError, UsageError
+from ps2.errors import UsageError
 from ps2.matrix.partition import Partition
 from ps2.ops.all import lookup
+from ps2.ops.blocks import fold
 from ps2.ops.warm import _compile
 from tests.fakes import FleetInProcess, installed, session_over
 
@@ -21,40 +22,6 @@ WORDS, TOPICS = 12, 300
 def counts():
     rng = np.random.default_rng(0)
     return (rng.integers(0, 2000, (WORDS, TOPICS)) * (rng.random((WORDS, TOPICS)) < 0.3)).astype(np.int32)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "dtype"), [([0, -1, 127, -128], "uint8"), ([128, 3], "uint16"), ([2**31 - 1, -(2**31)], "uint32")]
-)
-def test_fold_when_undone_then_numbers_are_as_they_were(numbers, dtype):
-    folded = ops.fold(np.array(numbers, np.int32))
-    assert folded.dtype == dtype
-    assert ops.unfold(folded).tolist() == numbers
-
-
-def test_add_counts_when_changes_are_sparse_then_only_these_counts_change(counts):
-    expected = counts.copy()
-    words, sizes = np.array([3, 9]), np.array([2, 1], np.uint8)
-    topics, changes = np.array([299, 0, 17], np.uint16), np.array([5, -1, 300], np.int32)
-    expected[[3, 3, 9], topics] += changes
-    ops.add_counts(counts, words, sizes, topics, ops.fold(changes))
-    np.testing.assert_array_equal(counts, expected)
-
-
-@pytest.mark.parametrize(
-    ("words", "topics", "error"),
-    [
-        ([WORDS], [0], OutOfRangeError),
-        ([-1], [0], OutOfRangeError),
-        ([0], [TOPICS], OutOfRangeError),
-        ([0], [1, 2], ShapeError),
-    ],
-)
-def test_add_counts_when_there_are_no_such_counts_then_raises_and_nothing_changes(counts, words, topics, error):
-    before = counts.copy()
-    with pytest.raises(error):
-        ops.add_counts(counts, np.array(words), np.ones(1, np.uint8), np.array(topics, np.uint16), np.ones(1, np.uint8))
-    np.testing.assert_array_equal(counts, before)
 
 
 def test_look_when_counts_are_small_and_large_then_finds_likelihood_and_totals(counts):
@@ -78,7 +45,7 @@ def test_clear_when_words_are_of_several_shards_then_each_clears_its_own(begin, 
     assert np.flatnonzero(counts[:, 0]).tolist() == left
 
 
-@pytest.mark.parametrize("name", ["add_counts", "clear", "look"])
+@pytest.mark.parametrize("name", ["clear", "look"])
 def test_operation_when_compiled_ahead_then_it_takes_tiny_arrays(name):
     _compile(lookup(f"topics.{name}"))
 
@@ -90,12 +57,12 @@ def test_counts_when_others_change_without_waiting_then_what_was_read_ahead_stay
         _, reading = session.read([m._pull(None, np.array([2, 7]))])
         one = {
             "sizes": np.ones(1, np.uint8),
-            "topics": np.array([5], np.uint16),
-            "changes": ops.fold(np.ones(1, np.int32)),
+            "places": np.array([5], np.uint16),
+            "changes": fold(np.ones(1, np.int32)),
         }
-        m.apply("topics.add_counts", wait=False, words=[3], **one)
+        m.apply("columns_add_some", wait=False, slots=[3], **one)
         assert not reading.is_void
-        m.apply("topics.add_counts", wait=False, words=[7], **one)
+        m.apply("columns_add_some", wait=False, slots=[7], **one)
         assert reading.is_void
         assert m.pull(columns=[3, 7])[:, 5].tolist() == [1, 1]
 

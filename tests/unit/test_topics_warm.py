@@ -62,8 +62,7 @@ def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
     held, totals = np.zeros((4, topics), np.int32), np.bincount(assignments.topics, minlength=topics)
     for begin, end in corpus.slices(2):
         listed = assignments.listed(begin, end)
-        args = listed.sizes.astype(np.uint16), listed.topics.astype(np.uint32), ops.fold(listed.by)
-        ops.add_counts(held, listed.words, *args)
+        np.add.at(held, (np.repeat(listed.words, listed.sizes), listed.topics), listed.by)
         old = assignments.topics[corpus.begins[begin] : corpus.begins[end]].copy()
         of_words = held[corpus.words[begin:end]]
         assignments.sample(begin, end, of_words, totals, Prior(np.full(topics, 0.1), 0.1, 4), key_of(1, 1))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics import ops
 from ps2.algorithms.topics.alpha import AlphaSchedule, keys_of
 from ps2.algorithms.topics.assignments import Assignments, Changes
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.ops.blocks import fold, narrow_unsigned
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -194,11 +194,12 @@ class SamplingWorker:
 
     def _add(self, changes: Changes) -> None:
         some = changes.sizes > 0
-        words, sizes = changes.words[some], ops.narrow(changes.sizes[some], int(changes.sizes.max(initial=0)))
-        topics, by = ops.narrow(changes.topics, self.options.topics - 1), ops.fold(changes.by)
+        words, most = changes.words[some], int(changes.sizes.max(initial=0))
+        sizes, by = narrow_unsigned(changes.sizes[some], most), fold(changes.by)
+        topics = narrow_unsigned(changes.topics, self.options.topics - 1)
         if len(words):
             self._fleet.counts.apply(
-                "topics.add_counts", wait=False, words=words, sizes=sizes, topics=topics, changes=by
+                "columns_add_some", wait=False, slots=words, sizes=sizes, places=topics, changes=by
             )
         self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + by.nbytes
 

@@ -1,0 +1,201 @@
+"""What a compiled loop does with the numbers of a row or of blocks, and with integers that travel in fewer bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
+from ps2.ops import blocks, kernels
+from ps2.ops.kernels import Int64s, kernel
+from ps2.server.fast_path_line import (
+    ARRAYS,
+    CAME,
+    CHANGES,
+    COLUMNS_ADD,
+    COLUMNS_ADD_SOME,
+    COLUMNS_PULL,
+    COLUMNS_PUSH,
+    COUNT,
+    DATA,
+    DTYPE,
+    FLOAT32,
+    FLOAT64,
+    FOUND,
+    GATHER,
+    INT8,
+    INT16,
+    INT32,
+    ITEMS,
+    KIND,
+    LIVE,
+    NARROW_AT,
+    PLACES,
+    PULL,
+    PUSH,
+    PUSH_ADD,
+    PUSH_SUB,
+    SCATTER,
+    SCATTER_ADD,
+    SCATTER_SUB,
+    SIZES,
+    START,
+    UINT8,
+    UINT16,
+    VALUES_AT,
+    WIDE_AT,
+    WIDTH,
+)
+from ps2.server.libc import Address, pointer
+
+
+@kernel
+def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
+    """Run an operation between a shard's numbers and those in the buffer at that address."""
+    kind, dtype, live, width = line[KIND], line[DTYPE], line[LIVE], line[WIDTH]
+    data, values = pointer(Address(line[DATA])), pointer(at + Address(plan[ARRAYS + WIDE_AT]))
+    size, count = live * width, plan[FOUND]
+    if kind == COLUMNS_ADD_SOME:
+        blocks.add_some(carray(data, (live, width), np.int32), slots, *_some(at, plan))
+    elif kind in (PUSH_ADD, PUSH_SUB, SCATTER_ADD, SCATTER_SUB, COLUMNS_ADD):
+        if dtype == FLOAT32:
+            _add(line, plan, slots, carray(data, size, np.float32), carray(values, count, np.float32))
+        elif dtype == FLOAT64:
+            _add(line, plan, slots, carray(data, size, np.float64), carray(values, count, np.float64))
+        elif dtype == INT32:
+            _add(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
+        else:
+            _add(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
+    elif ITEMS[dtype] == 4:  # what is only moved is moved as bits
+        _move(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
+    else:
+        _move(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
+
+
+@kernel
+def _move(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
+    kind, width = line[KIND], line[WIDTH]
+    if kind == GATHER:
+        kernels.gather(data, slots, values)
+    elif kind == SCATTER:
+        kernels.scatter_set(data, slots, values)
+    elif kind == COLUMNS_PULL:
+        blocks.take(data.reshape((-1, width)), slots, values.reshape((-1, width)))
+    elif kind == COLUMNS_PUSH:
+        blocks.put(data.reshape((-1, width)), slots, values.reshape((-1, width)))
+    else:
+        row = data[plan[START] : plan[START] + values.size]
+        if kind == PUSH:
+            _copy(values, row)
+        else:
+            _copy(row, values)
+
+
+@kernel
+def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
+    kind, width = line[KIND], line[WIDTH]
+    if kind == SCATTER_ADD:
+        kernels.scatter_add(data, slots, values)
+    elif kind == SCATTER_SUB:
+        kernels.scatter_sub(data, slots, values)
+    elif kind == COLUMNS_ADD:
+        blocks.add(data.reshape((-1, width)), slots, values.reshape((-1, width)))
+    else:
+        # As a slice: with ``start + i`` as an index, the compiler would not use SIMD lanes.
+        to = data[plan[START] : plan[START] + values.size]
+        if kind == PUSH_ADD:
+            for i in range(values.size):
+                to[i] += values[i]
+        else:
+            for i in range(values.size):
+                to[i] -= values[i]
+
+
+# -- integers in fewer bytes -------------------------------------------------------------------------------------------
+
+
+@kernel
+def prepare(line: Int64s, at: Any, plan: Int64s) -> bool:
+    """Widen the integers that came in fewer bytes; return False if a request cannot be done with them."""
+    if line[KIND] != COLUMNS_ADD_SOME:
+        if line[KIND] not in (PULL, GATHER, COLUMNS_PULL) and plan[ARRAYS + CAME] != line[DTYPE]:
+            _widen(plan[ARRAYS:], at, line[DTYPE])
+        return True
+    for array in (plan[SIZES:], plan[PLACES:], plan[CHANGES:]):
+        _widen_unsigned(array, at)
+    sizes, places, changes = _some(at, plan)
+    blocks.unfold(changes, changes)
+    return blocks.fit(sizes, places, line[WIDTH])
+
+
+@kernel
+def _some(at: Any, plan: Int64s) -> Any:
+    """Return the arrays of ``columns_add_some``, widened to int32."""
+    return (_int32s(plan[SIZES:], at), _int32s(plan[PLACES:], at), _int32s(plan[CHANGES:], at))
+
+
+@kernel
+def _int32s(array: Int64s, at: Any) -> Any:
+    return carray(pointer(at + Address(array[WIDE_AT])), array[COUNT], np.int32)
+
+
+@kernel
+def _widen_unsigned(array: Int64s, at: Any) -> None:
+    count, values, wide = array[COUNT], pointer(at + Address(array[VALUES_AT])), _int32s(array, at)
+    if array[CAME] == UINT8:
+        _copy(carray(values, count, np.uint8), wide)
+    elif array[CAME] == UINT16:
+        _copy(carray(values, count, np.uint16), wide)
+    else:
+        _copy(carray(values, count, np.int32), wide)
+
+
+@kernel
+def _widen(array: Int64s, at: Any, dtype: int) -> None:
+    came, count = array[CAME], array[COUNT]
+    values, wide = pointer(at + Address(array[VALUES_AT])), pointer(at + Address(array[WIDE_AT]))
+    if dtype == INT32:
+        if came == INT8:
+            _copy(carray(values, count, np.int8), carray(wide, count, np.int32))
+        else:
+            _copy(carray(values, count, np.int16), carray(wide, count, np.int32))
+    elif came == INT8:
+        _copy(carray(values, count, np.int8), carray(wide, count, np.int64))
+    elif came == INT16:
+        _copy(carray(values, count, np.int16), carray(wide, count, np.int64))
+    else:
+        _copy(carray(values, count, np.int32), carray(wide, count, np.int64))
+
+
+@kernel
+def narrow(line: Int64s, at: Any, plan: Int64s) -> int:
+    """Copy an answer to narrower integers, if these hold it; return the number of its dtype then."""
+    count, values = plan[FOUND], pointer(at + Address(plan[ARRAYS + WIDE_AT]))
+    if line[DTYPE] == INT32:
+        return _narrow(carray(values, count, np.int32), at, plan, line[DTYPE])
+    return _narrow(carray(values, count, np.int64), at, plan, line[DTYPE])
+
+
+@kernel
+def _narrow(values: Any, at: Any, plan: Int64s, dtype: int) -> int:
+    least = largest = values[0]
+    for i in range(values.size):
+        least, largest = min(least, values[i]), max(largest, values[i])
+    to = pointer(at + Address(plan[NARROW_AT]))
+    if least >= -(1 << 7) and largest < 1 << 7:
+        _copy(values, carray(to, values.size, np.int8))
+        return INT8
+    if least >= -(1 << 15) and largest < 1 << 15:
+        _copy(values, carray(to, values.size, np.int16))
+        return INT16
+    if dtype != INT32 and least >= -(1 << 31) and largest < 1 << 31:
+        _copy(values, carray(to, values.size, np.int32))
+        return INT32
+    return dtype
+
+
+@kernel
+def _copy(source: Any, to: Any) -> None:
+    for i in range(source.size):
+        to[i] = source[i]

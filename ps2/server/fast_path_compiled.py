@@ -1,0 +1,103 @@
+"""The compiled loop of fast paths: loaded from numba's cache, or compiled, and tried out.
+
+``python -m ps2.server.fast_path_compiled`` compiles it; else the first server does, in the background.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import socket
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops import blocks, kernels, keyindex, packing, warm
+from ps2.ops.table import Array
+from ps2.ops.warm import compiling_alone
+from ps2.protocol import arrays, binary, framing, messages
+from ps2.protocol.framing import written
+from ps2.protocol.messages import Operation, Request, RequestId
+from ps2.server import applied, fence, metrics
+from ps2.server.fast_path_line import ARRAYS_AT
+from ps2.server.fast_path_table import HandleTable
+from ps2.server.lock import HAS_MUTEX
+from ps2.server.memory import MemoryAccount
+from ps2.server.shard import Shard
+from ps2.transport.sockets import send_all
+
+log = logging.getLogger(__name__)
+
+LOOP = "ps2.server.fast_path_loop"
+LOCK = "ps2-fast-path.lock"
+# Modules beside it that hold compiled parts of the loop, or constants in them.
+PARTS = ("fast_path_arrays", "fast_path_ids", "fast_path_line", "fast_path_request", "libc")
+FIRST_BYTES = 1 << 16
+
+
+def load() -> ModuleType | None:
+    """Load the compiled loop, or compile it, which one process does while others wait; None where it cannot run."""
+    if not HAS_MUTEX or sys.byteorder != "little":
+        return None
+    loop = importlib.import_module(LOOP)
+    folder = loop.serve.stats.cache_path
+    with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as wanted:
+        if wanted:
+            # Numba looks at the file of a function alone, and these have numbers and functions of others in them.
+            for stem in (LOOP.rpartition(".")[2], *PARTS):
+                for file in Path(folder).glob(f"{stem}.*.nb[ic]"):
+                    file.unlink(missing_ok=True)
+        nothing = np.zeros(1, np.int64)
+        loop.serve(-1, 0, nothing, 0, nothing, HandleTable().lines, new_buffer(ARRAYS_AT), nothing)
+    return loop
+
+
+def is_compiled() -> bool:
+    """Return True if ``load`` would take a moment only."""
+    if not HAS_MUTEX or sys.byteorder != "little":
+        return False
+    folder = importlib.import_module(LOOP).serve.stats.cache_path
+    return bool(folder) and warm.is_compiled(Path(folder), LOCK, _sources())
+
+
+def works(loop: ModuleType) -> bool:
+    """Return True if an addition and a pull do what they should, with this C library and this processor."""
+    shard = Shard(MatrixSpec(3, 1), Partition(0, 0, 3), MemoryAccount(1 << 24))
+    add = Operation("push_add", 1, 0, (0,), {"start": 0}, (np.array([1, 2, 3], np.float32),))
+    requests = Request((add,), RequestId("s", 0)), Request((Operation("pull", 1, 0, (0,)),))
+    table, fence_words = HandleTable(), fence.Fence().words
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        handles = {shape: table.bind(request, shard) for request in requests if (shape := binary.shape_of(request))}
+        for request in requests:
+            send_all(theirs, written(binary.request_parts(request, handles)))
+        theirs.shutdown(socket.SHUT_WR)
+        generation, counts = np.zeros(1, np.int64), metrics.Meter().fast_path
+        ended = loop.serve(ours.fileno(), 100, generation, 0, fence_words, table.lines, new_buffer(FIRST_BYTES), counts)
+        ours.shutdown(socket.SHUT_WR)
+        replies = theirs.recv(1 << 16)
+    row = shard.array[0].tobytes()
+    fine = ended == loop.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
+    if not fine:
+        log.warning("fast paths do not work on this system: Python answers all requests")
+    return fine
+
+
+def new_buffer(size: int) -> Array:
+    """Return so many bytes, aligned to 8."""
+    return np.zeros(size // 8, np.int64).view(np.uint8)
+
+
+def _sources() -> list[Path]:
+    """Return the files that the loop is made of."""
+    modules = (applied, arrays, binary, blocks, fence, framing, kernels, keyindex, messages, metrics, packing)
+    here = [Path(__file__).with_name(f"{name}.py") for name in ("fast_path_compiled", "fast_path_loop", *PARTS)]
+    return [*here, *(Path(module.__file__ or "") for module in modules)]
+
+
+if __name__ == "__main__":
+    load()

@@ -1,0 +1,128 @@
+"""The table of a fast path: what the compiled loop knows of each shape of requests, by handle."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from ps2.ops.all import writes
+from ps2.protocol import binary
+from ps2.protocol.arrays import NUMBER_OF
+from ps2.protocol.binary import Shape
+from ps2.protocol.messages import PLAIN, Request
+from ps2.server.fast_path_line import (
+    BEGIN,
+    CELL_COUNT,
+    CELLS,
+    COLUMNS_PULL,
+    DATA,
+    DTYPE,
+    FIELDS,
+    FORM,
+    FORM_BYTES,
+    GATHER,
+    HANDLE,
+    KIND,
+    LAID_OUT,
+    LAYOUT,
+    LIVE,
+    MOST_HEADER,
+    MUTEX,
+    SCALARS,
+    SCALARS_AT,
+    SCOPE,
+    SLOTS,
+    TAIL_WORD,
+    WIDTH,
+)
+from ps2.server.shard import Shard
+
+KEYED, OF_BLOCKS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
+
+
+class HandleTable:
+    """Of one connection; one thread at a time uses it.
+
+    Attributes:
+        lines: int64 of shape (SLOTS, FIELDS), for the loop.
+    """
+
+    def __init__(self) -> None:
+        self.lines = np.zeros((SLOTS, FIELDS), np.int64)
+        # By slot: what its line points to stays as long as the line, but for the shard's numbers. They may go at any
+        # time: the loop looks at them only under the lock, and if the shard's layout is the same.
+        self._kept: list[Any] = [None] * SLOTS
+        self._slots: dict[Shape, int] = {}
+        self._serials = itertools.count(1)
+
+    def bind(self, request: Request, shard: Shard) -> int:
+        """Return a handle for the shape of a request that was done; 0 if there is none, or not now.
+
+        Args:
+            shard: whose lock is held.
+        """
+        shape, operation, id = binary.shape_of(request), request.operations[0], request.id
+        if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
+            return 0
+        serial = next(self._serials)
+        slot = self._slots.get(shape, len(self._slots) if len(self._slots) < SLOTS else serial % SLOTS)
+        handle = (serial & 0xFFFFFF) * SLOTS + slot
+        header, _ = binary.request_parts(request, {shape: handle})
+        if len(header) > MOST_HEADER:
+            return 0
+        self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {shape: slot}
+        line = self.lines[slot]
+        line[:] = 0
+        form, words = np.frombuffer(header, np.uint8), None
+        line[[FORM, FORM_BYTES]] = form.ctypes.data, form.size
+        line[[KIND, SCALARS]] = PLAIN.index(operation.name), len(operation.params)
+        line[SCALARS_AT] = TAIL_WORD + len(operation.rows)
+        if id is not None:
+            words = shard.applied.words(id)
+            line[SCOPE] = words.ctypes.data
+        self._kept[slot] = (shard.lock, shard.layout, form, words)
+        line[[MUTEX, LAYOUT, LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
+        numbers = shard.array[operation.rows[0]] if operation.rows else shard.array
+        line[[DATA, LIVE, WIDTH]] = numbers.ctypes.data, shard.array.shape[1], 1 if operation.rows else shard.rows
+        if shard.index is None:
+            line[BEGIN] = shard.partition.begin
+        else:
+            cells = shard.index.cells
+            line[[CELLS, CELL_COUNT]] = cells.ctypes.data, len(cells)
+        line[DTYPE] = NUMBER_OF[shard.spec.np_dtype]
+        line[HANDLE] = handle
+        return handle
+
+
+def may_be_plain(request: Request, shard: Shard | None) -> bool:
+    """Return True if requests like this one, on that shard, may be plain."""
+    operation = request.operations[0]
+    if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
+        return False
+    if (shard.spec.layout == "column") != (operation.name in OF_BLOCKS):
+        return False
+    if operation.name == "columns_add_some" and shard.spec.dtype != "int32":
+        return False
+    # How many columns a sparse shard has changes with every key.
+    return shard.spec.kind == "dense" or operation.keys is not None
+
+
+def is_plain(request: Request) -> bool:
+    """Return True if the request is written as plain ones are."""
+    operation, id = request.operations[0], request.id
+    if operation.wire is not None or (id is not None and (id.part or id.parts > 1)):
+        return False
+    if (operation.keys is not None) != (operation.name in KEYED):
+        return False
+    if operation.keys is not None:
+        return not operation.params and operation.keys.digest is None and operation.keys.columns is not None
+    scalars = tuple(operation.params)
+    return scalars in ((), ("start",)) or (operation.name == "pull" and scalars == ("start", "stop"))
+
+
+def _has_plain_rows(shard: Shard, rows: tuple[int, ...], name: str) -> bool:
+    if name in OF_BLOCKS:
+        return not rows and not shard.touched
+    return len(rows) == 1 and rows[0] not in shard.touched and shard.uses(rows[0])
