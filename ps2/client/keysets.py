@@ -130,9 +130,12 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
     if count == 1:
         return Split(columns, _groups([0, columns.size], _blocks_in_group(spec)))
     owners = partition_of(spec, route.bounds, columns)
-    order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
-    cuts = np.searchsorted(owners[order], np.arange(count + 1))
-    return Split(columns[order], _groups(cuts, _blocks_in_group(spec)), order)
+    order: Int64Array | None = None
+    if (owners[1:] < owners[:-1]).any():
+        order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
+        columns, owners = columns[order], owners[order]
+    cuts = np.searchsorted(owners, np.arange(count + 1))
+    return Split(columns, _groups(cuts, _blocks_in_group(spec)), order)
 
 
 def _blocks_in_group(spec: MatrixSpec) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.client import keysets
-from ps2.client.keysets import KnownKeys, SplitCache, split
+from ps2.client.keysets import KnownKeys, SplitCache, split, split_blocks
 from ps2.errors import OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, partition_bounds, partition_of, place
 from ps2.matrix.route import Route
@@ -76,6 +76,17 @@ def test_split_when_columns_ascend_then_nothing_is_copied():
     parts = split(spec, routed(spec, 3), columns)
     assert parts.order is None
     assert np.shares_memory(parts.columns, columns)
+
+
+@given(splits())
+def test_blocks_when_grouped_then_duplicates_stay_in_order(found):
+    spec, route, columns, _ = found
+    parts = split_blocks(spec, route, columns)
+    owners = partition_of(spec, route.bounds, columns)
+    for partition, where, _ in parts.key_sets():
+        assert parts.columns[where].tolist() == columns[owners == partition].tolist()
+    assert sum(keys.count for *_, keys in parts.key_sets()) == columns.size
+    assert (parts.order is None) == (np.diff(owners) >= 0).all()
 
 
 def test_split_when_there_are_many_keys_then_groups_are_bounded(monkeypatch):
