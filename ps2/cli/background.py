@@ -17,13 +17,13 @@ def go_to_background() -> Callable[[Path], None]:
         What ends the wait when all is well: it takes a file, to which everything is printed from then on. The process
         that waits exits with 0 then; if the other one ends before, with its exit code.
     """
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(tell)
-        is_well = os.read(told, 1) != b""
+        os.close(writing)
+        is_well = os.read(reading, 1) != b""
         sys.exit(0 if is_well else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    os.close(told)
+    os.close(reading)
 
     def all_is_well(log: Path) -> None:
         sys.stdout.flush()
@@ -34,7 +34,7 @@ def go_to_background() -> Callable[[Path], None]:
             os.dup2(nothing.fileno(), 0)
             for number in (OUT, ERR):
                 os.dup2(file.fileno(), number)
-        os.write(tell, b"+")
-        os.close(tell)
+        os.write(writing, b"+")
+        os.close(writing)
 
     return all_is_well

@@ -1,4 +1,4 @@
-"""``PS2Conf``: all that a ``PS2Context`` can be told, checked."""
+"""``PS2Conf``: all settings of a ``PS2Context``, checked."""
 
 from __future__ import annotations
 
@@ -21,60 +21,61 @@ MAX_SERVERS = 4096
 class PS2Conf:
     """Settings of a fleet and of the driver that drives it, as SparkConf is for an application.
 
-    Made of keywords; of a YAML file and ``PS2_*`` variables: ``PS2Conf.load``. ``dataclasses.replace`` makes another
-    one of it; ``ps.conf`` is that of the running context, and ``print(ps.conf)`` shows it, a setting a line.
+    Made from keywords, or by ``PS2Conf.load`` from a YAML file and ``PS2_*`` variables. ``dataclasses.replace`` makes a
+    changed copy. ``ps.conf`` has the running context's settings; ``print(ps.conf)`` shows one per line.
 
     Attributes:
-        servers: start so many servers; None: 2, or those of ``fleet``.
-        fleet: instead, attach to running ones: "host:port,host:port" or a list. What a driver that is gone had named
-            there is taken over; see ``PS2Context.vector``.
-        tokenFile: the fleet's token, with ``fleet``; else a token is made.
+        servers: start so many servers; None: 2, or the servers of ``fleet``.
+        fleet: instead, attach to running servers: "host:port,host:port" or a list. The named vectors of an earlier
+            driver are taken over; see ``PS2Context.vector``.
+        tokenFile: the fleet's token, with ``fleet``; otherwise a new token is made.
         launcher: what starts the servers. "local": child processes, as that needs nothing. "spark": a second Spark
             application on the same cluster, one server a container (docs/deploy.md). Installed packages may bring more
             (docs/contributing/launcher.md).
-        sparkConf: Spark's settings of that second application, before those that it shares with the training's.
+        sparkConf: Spark's settings of that second application; they override those that it copies from the training's.
         memoryLimit: bytes that each server may take. Default: of a local fleet, its share of the machine's memory; in
             containers 1 GiB, as a cluster has to be asked for it.
-        startTimeoutS: seconds that all servers may take to start; default 60, and 120 in containers, for which a
-            cluster may have to end something else first.
-        ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
-            fleet is not attached, by its servers; those of an attached one were told by ``ps2 launch --ops``.
+        startTimeoutS: seconds that all servers may take to start; default 60, and 120 in containers, as a cluster may
+            have to end other applications first.
+        ops: names of modules that declare your own operations (docs/kernels.md). They are loaded here, in tasks and by
+            the servers; those of an attached fleet get theirs by ``ps2 launch --ops``.
         strict: make operations between vectors that are not co-located an error. Default: a warning, as the result is
-            right all the same.
+            right in any case.
         bindAddress: host that the master, runs and a local fleet listen on. Default: with Spark on this host alone
-            loopback, which nobody else reaches; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``.
-            ``::`` is all of both families.
-        advertiseAddress: host that tasks and servers are told, where that is not bindAddress. Default: on a cluster
-            ``spark.driver.host``, for a bindAddress of ``0.0.0.0`` or ``::`` that or this host's name.
-        ports: "40000-40020": of which all that listens here takes the first that are free: the master first, two for
-            each server of a local fleet, one for a run. Default: any, as only firewalls care.
-        tlsCert: encrypt all that goes between hosts (docs/security.md): file of this driver's certificate (PEM), which
-            a local fleet's servers use as well; tasks get all three by Spark's own means. Default: no TLS.
+            loopback, which other hosts cannot reach; on a cluster ``spark.driver.bindAddress``, else
+            ``spark.driver.host``. ``::`` is all of both families.
+        advertiseAddress: host by which tasks and servers reach the driver, if it is not bindAddress. Default: on a
+            cluster ``spark.driver.host``; for a bindAddress of ``0.0.0.0`` or ``::``, that or this host's name.
+        ports: "40000-40020": listen on the first free ports of these: one for the master, two for each server of a
+            local fleet, one for a run. Default: any free ports, as only firewalls care.
+        tlsCert: encrypt all connections between hosts (docs/security.md): file of this driver's certificate (PEM),
+            which a local fleet's servers use, too. Tasks get all three files through Spark. Default: no TLS.
         tlsKey: file of its private key, which only its owner can read.
-        tlsCa: file of the authority whose certificates are believed.
-        tlsName: name that all certificates of the fleet carry; default: the host that each process is reached by.
-        replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses
-            anything. Default 0, as it takes twice the memory, and longer for what changes data.
-        checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are replaced
-            and get their shards back from the newest complete one.
-        checkpointEveryS: make one every so many seconds; in a run or with ``step`` at the end of a clock or step.
-        checkpointEverySteps: make one at the end of every so many ``step``s.
-        keep: complete checkpoints of this context that stay in checkpointDir; those of others always do. Default 3: two
-            to go back to, if what the newest one holds turns out wrong.
-        restore: path of a checkpoint, or of a folder of them (the newest complete one): start with what it holds, on
-            any number of servers; see ``PS2Context.vector`` and ``nextStep``.
+        tlsCa: file of the trusted authority.
+        tlsName: name in all certificates of the fleet; default: the host of each process.
+        replicas: 1 keeps an up-to-date copy of each shard on another server: the loss of one server loses no data.
+            Default 0, as copies double the memory and slow changes down.
+        checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach. Lost servers are replaced
+            and recover their shards from the newest complete checkpoint.
+        checkpointEveryS: make a checkpoint every so many seconds; in a run or with ``step``, at the end of a clock or
+            step.
+        checkpointEverySteps: make a checkpoint at the end of every so many ``step``s.
+        keep: how many complete checkpoints of this context stay in checkpointDir; those of other drivers always stay.
+            Default 3: two are left if the newest one turns out to be wrong.
+        restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
+            see ``PS2Context.vector`` and ``nextStep``.
         recover: without copies, "consistent": all servers go back to the checkpoint, and the clocks of a run with them;
             else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section 5.3),
             and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can go on
             from there, else the lost one alone.
-        heartbeatS: seconds between two signs of life of a server; default 1: a thousand servers cost a third of a core.
-        lostAfterS: a server is lost after so many seconds without one; one whose process has ended, at once. Default 5,
-            which is longer than machines commonly stand still; at least two heartbeats.
-        retryTimeoutS: seconds that calls wait for a lost server to be brought back; default 600, as reading a large
+        heartbeatS: seconds between two heartbeats of a server; default 1: a thousand servers cost a third of a core.
+        lostAfterS: a server is lost after so many seconds without a heartbeat, or as soon as its process has ended.
+            Default 5, longer than machines commonly stand still; at least two heartbeats.
+        retryTimeoutS: seconds that calls wait for the recovery of a lost server; default 600, as reading a large
             checkpoint takes minutes.
 
     Raises:
-        ConfigError: a setting has a value that cannot be used; which go together, ``PS2Context.getOrCreate`` says.
+        ConfigError: a setting has an invalid value. ``PS2Context.getOrCreate`` checks combinations.
     """
 
     servers: int | None = None

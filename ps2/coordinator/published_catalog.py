@@ -41,13 +41,13 @@ class CatalogPublisher:
                 log.warning("leaving the catalog with %s: %s", address, error)
 
 
-def newest_catalog(meetings: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
+def newest_catalog(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
     """Return the named matrices of the last coordinator; none if servers were restarted since."""
-    left = [json.loads(meeting.catalog) for meeting in meetings if meeting.catalog]
+    left = [json.loads(server.catalog) for server in servers if server.catalog]
     if not left:
         return ()
     content = max(left, key=lambda each: each["number"])
-    if content["servers"] != [meeting.server_id for meeting in meetings]:
+    if content["servers"] != [server.server_id for server in servers]:
         log.warning("servers were restarted, or are in another order, since the driver before: what it had is dropped")
         return ()
     try:

@@ -106,9 +106,9 @@ class StageWatch:
         # Spark may have forgotten its first jobs. Jobs that have ended already had no access to the fleet.
         jobs = [*self._tracker.getJobIdsForGroup(), *self._tracker.getActiveJobsIds()]
         self._stages = Stages(min(jobs, default=0))
-        self._told: dict[str, Over] = {}  # by server id: a replacement has to be told, too
-        self._master_told = Over()
-        self._all_told = False  # that the application is over
+        self._informed: dict[str, Over] = {}  # by server id: a replacement has to be informed, too
+        self._master_informed = Over()
+        self._all_informed = False  # that the application is over
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
@@ -122,13 +122,13 @@ class StageWatch:
 
     def _watch(self) -> None:
         loop = GuardedLoop("ps2-stages")
-        while not (self._all_told or self._stopping.wait(POLL_INTERVAL_S)):
-            loop.run_once(self._look_and_tell)
+        while not (self._all_informed or self._stopping.wait(POLL_INTERVAL_S)):
+            loop.run_once(self._look_and_inform)
 
-    def _look_and_tell(self) -> None:
+    def _look_and_inform(self) -> None:
         over = self._look()
-        if over is not None and self._tell(over):
-            self._all_told = over.below == NO_MORE_STAGES
+        if over is not None and self._inform(over):
+            self._all_informed = over.below == NO_MORE_STAGES
 
     def _look(self) -> Over | None:
         """Return which stages are over; None if Spark does not answer."""
@@ -148,22 +148,22 @@ class StageWatch:
             return None
         return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
-    def _tell(self, over: Over) -> bool:
+    def _inform(self, over: Over) -> bool:
         """Inform servers and master of news; return whether all know it now."""
         present = self._master.registry.present()
-        self._told = {id: told for id, told in self._told.items() if id in present}
+        self._informed = {id: informed for id, informed in self._informed.items() if id in present}
         for id, address in present.items():
-            if self._told.get(id, Over()) == over:
+            if self._informed.get(id, Over()) == over:
                 continue
             try:
                 self._servers.end_stages(address, self._series, over.below, sorted(over.live))
-                self._told[id] = over
+                self._informed[id] = over
             except PS2Error as error:
                 log.debug("telling %s which stages are over: %s", address, error)
-        if any(self._told.get(id, Over()) != over for id in present):
+        if any(self._informed.get(id, Over()) != over for id in present):
             return False
         # The master last: it may hand out freed rows again, and by then no server may accept a zombie's writes to them.
-        if self._master_told != over:
+        if self._master_informed != over:
             self._master.end_stages(self._series, over.below, sorted(over.live))
-            self._master_told = over
+            self._master_informed = over
         return True

@@ -63,11 +63,11 @@ def named_vector(session: Session, master: Master, name: str) -> DCV:
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
     """Become the coordinator of running servers, once the earlier one has been silent for long enough."""
     master, servers = fleet.master, fleet.control
-    meetings = _wait_until_alone(fleet, conf)
-    servers.route_version = max(meeting.route_version for meeting in meetings)
+    servers_info = _wait_until_alone(fleet, conf)
+    servers.route_version = max(info.route_version for info in servers_info)
     fleet.activate()
     fleet.discard_checkpoints()
-    held = newest_catalog(meetings) if adopt else ()
+    held = newest_catalog(servers_info) if adopt else ()
     kept = {matrix.id for matrix in held}
     for address in master.registry.addresses():
         for status in servers.status(address).matrices:
@@ -81,10 +81,10 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
 def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
     began_s = time.monotonic()
     while True:
-        meetings = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
-        driven = [m for m in meetings if m.coordinator and m.heard_s < conf.lostAfterS]
+        servers_info = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
+        driven = [m for m in servers_info if m.coordinator and m.heard_s < conf.lostAfterS]
         if not driven:
-            return meetings
+            return servers_info
         # A sign of life since this wait began: that driver is running.
         alive = [m for m in driven if m.heard_s < time.monotonic() - began_s - POLL_S]
         if alive:

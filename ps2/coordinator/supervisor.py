@@ -112,11 +112,11 @@ class Supervisor:
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member
         try:
-            meeting = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
-            if meeting.server_id == server_id:
+            info = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
+            if info.server_id == server_id:
                 self._master.registry.alive(index)
                 # The server may serve as long as it counts as alive here.
-                self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=meeting.now_s)
+                self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=info.now_s)
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)
 

@@ -374,6 +374,6 @@ class RunState:
         all_wait = len(waiting) + len(self.blocked) == unfinished and self.clocks.due() is None
         if all_wait or (self.points.open_barriers and unfinished < self.workers):
             waits = {rank: f"before clock {clock}" for rank, clock in waiting.items()} | self.blocked
-            told = "; ".join(f"rank {rank} waits {waits[rank]}" for rank in sorted(waits))
-            told += f"; ranks {self.clocks.done} have returned" if self.clocks.done else ""
-            self.fail(WorkerError(f"workers wait for each other forever: {told}"))
+            reasons = "; ".join(f"rank {rank} waits {waits[rank]}" for rank in sorted(waits))
+            reasons += f"; ranks {self.clocks.done} have returned" if self.clocks.done else ""
+            self.fail(WorkerError(f"workers wait for each other forever: {reasons}"))

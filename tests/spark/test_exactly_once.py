@@ -243,7 +243,7 @@ def test_a_row_of_a_task_when_its_handle_is_returned_by_the_second_attempt_then_
     stage = max(
         stage for job in range(10_000) if (info := sc.statusTracker().getJobInfo(job)) for stage in info.stageIds
     )
-    until(lambda: ps._application.stages[-1]._master_told.below > stage, "the stages are over", SETTLED_S)
+    until(lambda: ps._application.stages[-1]._master_informed.below > stage, "the stages are over", SETTLED_S)
     total.derive()
     assert made.pull().tolist() == [7] * 5
 

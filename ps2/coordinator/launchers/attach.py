@@ -50,11 +50,11 @@ class AttachLauncher(Launcher):
     def start(self, index: int, master: str) -> None:
         address = self._addresses[index]
         try:
-            meeting = self._server.hello(address)
-            if meeting.coordinator == self._coordinator != "":
+            info = self._server.hello(address)
+            if info.coordinator == self._coordinator != "":
                 # An earlier attempt to bring it back has failed after it got some of its shards.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
-            self._met[index] = meeting.server_id
+            self._met[index] = info.server_id
         except UnavailableError as error:
             raise UnavailableError(f"no server answers at {address}: {error}") from error
         if len(set(self._met.values())) < len(self._met):
@@ -68,14 +68,14 @@ class AttachLauncher(Launcher):
             StoppedError: another driver has taken the fleet over.
         """
         found = dict(zip(self._met, at_once(self._met, self._meet), strict=True))
-        answers = {index: meeting for index, meeting in found.items() if meeting is not None}
-        for meeting in answers.values():
-            if meeting.coordinator not in ("", self._coordinator):
-                raise StoppedError(f"another driver (coordinator {meeting.coordinator}) has taken this fleet over")
-        self.leaving = frozenset(index for index, meeting in answers.items() if meeting.leaving)
+        answers = {index: info for index, info in found.items() if info is not None}
+        for info in answers.values():
+            if info.coordinator not in ("", self._coordinator):
+                raise StoppedError(f"another driver (coordinator {info.coordinator}) has taken this fleet over")
+        self.leaving = frozenset(index for index, info in answers.items() if info.leaving)
         return {
-            index: None if meeting.server_id == self._met[index] else "it was restarted, and what it held is gone"
-            for index, meeting in answers.items()
+            index: None if info.server_id == self._met[index] else "it was restarted, and what it held is gone"
+            for index, info in answers.items()
         }
 
     def _meet(self, index: int) -> ServerInfo | None:

@@ -36,7 +36,7 @@ class FleetApplication:
             LaunchError: the program cannot be started.
         """
         self._log = log
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         try:
             with open(log, "ab") as file:
                 self._process = subprocess.Popen(
@@ -64,20 +64,20 @@ class FleetApplication:
         if code is None:
             return None
         self._reader.join(1.0)
-        if fault := self._told.get("fault"):
+        if fault := self._reported.get("fault"):
             return f"the fleet's Spark application has ended: {fault}"
         return f"the fleet's Spark application has ended with exit code {code}; it said:{self.tail()}"
 
     def failures(self) -> dict[int, tuple[int, str]]:
         """Return by index how many task attempts have failed, and the last error."""
-        told = self._told.get("failures", {})
-        return {int(index): (count, said) for index, (count, said) in told.items()}
+        reported = self._reported.get("failures", {})
+        return {int(index): (count, said) for index, (count, said) in reported.items()}
 
     def status_text(self) -> str:
         """Return the application's name, and its state in the cluster manager."""
-        name, master = self._told.get("application"), self._told.get("master")
+        name, master = self._reported.get("application"), self._reported.get("master")
         begun = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
-        manager = self._told.get("manager")
+        manager = self._reported.get("manager")
         return f"{begun}; {manager}" if manager else begun
 
     def tail(self) -> str:
@@ -101,7 +101,7 @@ class FleetApplication:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._told = {**self._told, **json.loads(line)}
+            self._reported = {**self._reported, **json.loads(line)}
 
 
 def _environment(submission: Submission) -> dict[str, str]:

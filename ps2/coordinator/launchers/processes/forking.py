@@ -54,18 +54,18 @@ class ForkServer:
             log.write_bytes(b"")
             with self._lock:
                 # The second attempt starts a new fork server, if the first one was killed.
-                told = self._ask({"start": wanted}, log) or self._ask({"start": wanted}, log)
+                answer = self._ask({"start": wanted}, log) or self._ask({"start": wanted}, log)
         except OSError as error:
             raise LaunchError(f"{name} cannot be started: {error}") from error
-        if told is None or "error" in told:
-            raise LaunchError(f"{name} cannot be started: {told['error'] if told else tail(log)}")
-        return Child(ProcessId.of(told["pid"]), self.code_of)
+        if answer is None or "error" in answer:
+            raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else tail(log)}")
+        return Child(ProcessId.of(answer["pid"]), self.code_of)
 
     def code_of(self, pid: int) -> int:
         """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
         with self._lock:
-            told = self._ask({"ended": pid}) if self._process is not None else None
-        return told.get("code", UNKNOWN) if told else UNKNOWN
+            answer = self._ask({"ended": pid}) if self._process is not None else None
+        return answer.get("code", UNKNOWN) if answer else UNKNOWN
 
     def close(self) -> None:
         """End the fork server. Servers go on."""
