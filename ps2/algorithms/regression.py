@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
-from ps2.algorithms.estimators.models import RegressionHalf
+from ps2.algorithms.estimators.models import FleetRegressionModel
 from ps2.algorithms.estimators.params import choice, getter, own_param, setter
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
@@ -113,7 +113,7 @@ def _label_scale(found: Survey) -> float:
     return found.facts.label_std or abs(found.facts.label_mean) or 1.0
 
 
-class LinearRegressionModel(WeightsModel, RegressionHalf, _LinearParams, RegressionModel[Vector]):
+class LinearRegressionModel(WeightsModel, FleetRegressionModel, _LinearParams, RegressionModel[Vector]):
     """What ``LinearRegression.fit`` returns."""
 
     @property
@@ -163,7 +163,7 @@ class FMRegressor(LinearEstimator, FactorSetters, Regressor["FMRegressionModel"]
         return FMRegressionModel(weights)
 
 
-class FMRegressionModel(FactorModel, RegressionHalf, FactorParams, RegressionModel[Vector]):
+class FMRegressionModel(FactorModel, FleetRegressionModel, FactorParams, RegressionModel[Vector]):
     """What ``FMRegressor.fit`` returns."""
 
     def _head(self) -> ValueHead:
@@ -233,7 +233,7 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
         return GBTRegressionModel(fitted)
 
 
-class GBTRegressionModel(ForestModel, RegressionHalf, _GBTParams, RegressionModel[Vector]):
+class GBTRegressionModel(ForestModel, FleetRegressionModel, _GBTParams, RegressionModel[Vector]):
     """What ``GBTRegressor.fit`` returns."""
 
     def _head(self) -> ValueHead:

@@ -90,7 +90,7 @@ class GrpcTransport:
 
         Args:
             token: of the fleet.
-            sure: it is that for certain: who does not know it is no reason to doubt it, but a stranger.
+            sure: the token is certainly right: a server that does not know it is an impostor.
         """
         self._token = Tokens.of(token)
         self._wire = wire or WireConfig()
@@ -269,7 +269,7 @@ class GrpcTransport:
                 connection.handshake(deadline_s)
             try:
                 handshake(connection, self._token, peer.server_id, deadline_s, plain.name)
-            except PS2Error as error:  # a stranger, or a proxy with nobody behind it
+            except PS2Error as error:  # an unauthenticated peer, or a proxy with nobody behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
             wait_at_most(connection, min(plain.patience_s, POLL_S))

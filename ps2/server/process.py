@@ -232,7 +232,7 @@ def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: t
         except NotFoundError as error:
             log.warning("the master does not want this server any more: %s", error)
             stop.set()
-        except PS2Error as error:  # also of a stranger that listens there now
+        except PS2Error as error:  # also of an unauthenticated peer that listens there now
             alone_s = time.monotonic() - heard_s
             if alone_s > orphan_timeout_s:
                 log.warning("no answer from the master for %.0f s: %s", alone_s, error)

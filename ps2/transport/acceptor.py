@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 # From the first byte to the last, for all that comes before requests.
 GREETING_TIMEOUT_S = 10.0
 # Connections of those who have not proven themselves yet. One more, and the oldest of them ends: who knows the token
-# needs milliseconds, so however many strangers there are, it finds a place.
-MAX_STRANGERS = 128
+# needs milliseconds, so however many unauthenticated peers there are, it finds a place.
+MAX_UNAUTHENTICATED = 128
 BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
 # After a connection that could not be taken, for want of descriptors, threads or memory.
@@ -83,7 +83,7 @@ class Acceptor:
             raise
         self._shut = threading.Event()
         self._lock = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}  # the oldest comes first
+        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest comes first
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
             for listener in listeners
@@ -92,14 +92,14 @@ class Acceptor:
             acceptor.start()
 
     def shut(self) -> None:
-        """Take no new connections, and end those of strangers."""
+        """Take no new connections, and end those of unauthenticated peers."""
         with self._lock:
             self._shut.set()
-            strangers = list(self._strangers)
+            peers = list(self._unauthenticated)
         for listener in self._listeners:
             close(listener)
-        for stranger in strangers:
-            hang_up(stranger)
+        for peer in peers:
+            hang_up(peer)
 
     def join(self) -> None:
         """Wait until the listeners' names are free: the system keeps them until the last ``accept`` returns."""
@@ -117,33 +117,33 @@ class Acceptor:
                 log.warning("a connection could not be accepted: %s", error)
                 self._shut.wait(PAUSE_S)
                 continue
-            if not self._receive_stranger(connection):
+            if not self._add_unauthenticated(connection):
                 close(connection)
                 continue
             try:
                 threading.Thread(target=self._meet, args=(connection,), name="ps2-data", daemon=True).start()
             except (RuntimeError, MemoryError) as error:  # the limit of threads: some will end
                 log.warning("a connection is refused, as it gets no thread: %s", error)
-                self._forget_stranger(connection)
+                self._remove_unauthenticated(connection)
                 close(connection)
                 self._shut.wait(PAUSE_S)
 
-    def _receive_stranger(self, connection: socket.socket) -> bool:
-        """Give a connection a stranger's place, of another one if need be; return False if there is none any more."""
+    def _add_unauthenticated(self, connection: socket.socket) -> bool:
+        """Register a connection, and drop the oldest one if there are too many; return False after ``close``."""
         with self._lock:
             if self._shut.is_set():
                 return False
-            if len(self._strangers) >= MAX_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+            if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
                 hang_up(oldest)  # its thread closes it
-            self._strangers[connection] = None
+            self._unauthenticated[connection] = None
             return True
 
-    def _forget_stranger(self, connection: socket.socket) -> bool:
-        """Give a stranger's place back; return whether it still had one, and may come in."""
+    def _remove_unauthenticated(self, connection: socket.socket) -> bool:
+        """Unregister a connection; return whether it was still registered, and may be admitted."""
         with self._lock:
-            return self._strangers.pop(connection, connection) is None and not self._shut.is_set()
+            return self._unauthenticated.pop(connection, connection) is None and not self._shut.is_set()
 
     def _meet(self, connection: socket.socket) -> None:
         peer = None
@@ -161,7 +161,7 @@ class Acceptor:
             log.debug("a connection ended: %s", error)
         except Exception:  # a bug, or no memory: logged whole; its place is given back in any case
             log.exception("a connection ended by an internal error")
-        if not self._forget_stranger(connection) or peer is None:
+        if not self._remove_unauthenticated(connection) or peer is None:
             close(connection)
         else:
             self._welcome(peer)

@@ -109,8 +109,8 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
         plain = shell.run(*named)
         assert plain.returncode == 2
         assert plain.stderr.startswith(f"ps2: {address}: it speaks TLS"), plain.stderr
-        stranger = write(tmp_path / "stranger", signed_by="a stranger's", believed="a stranger's")
-        wrong = shell.run(*named, *stranger.arguments())
+        other = write(tmp_path / "other", signed_by="another's", believed="another's")
+        wrong = shell.run(*named, *other.arguments())
         assert wrong.returncode == 6
         assert wrong.stderr.startswith(f"ps2: {address}: its certificate is not trusted"), wrong.stderr
         without = shell.run(*named, "--tls-ca", files.ca)

@@ -62,7 +62,7 @@ def test_data_port_when_a_thread_cannot_begin_then_the_next_is_served(carrier, n
         with suppress(ConnectionError), dialled(server, carrier, b"PS2D") as connection:
             assert connection.recv(1) == b""
         until(lambda: left == [0], "one was refused")
-        assert not server.data._acceptor._strangers
+        assert not server.data._acceptor._unauthenticated
         with dialled(server, carrier) as connection:
             connection.sendall(spoken(changing(op("fill", 1, value=2.0))))
             assert hear(connection).error.type == ""

@@ -1,4 +1,4 @@
-"""Who is let in, and what a stranger is told."""
+"""Who is let in, and what an unauthenticated peer is told."""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ def test_message_when_a_worker_is_started_again_then_it_hears_all(start, join):
     assert again.messages(0, 3) == [b"message 1", b"message 2", b"message 3"]
 
 
-def test_face_when_a_stranger_says_nothing_then_workers_are_served(start, join):
+def test_face_when_a_peer_says_nothing_then_workers_are_served(start, join):
     _, address = start(1)
     with socket.create_connection(split_address(address)):
         assert join(address, 0).arrive(1, 1, 0, None).clock == 1

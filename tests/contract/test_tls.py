@@ -69,7 +69,10 @@ def test_requests_when_both_sides_have_certificates_then_they_go_through(server,
 WRONG = {
     "another host's": ({"names": ["server.example"]}, "mismatch"),
     "expired": ({"expired": True}, "certificate has expired"),
-    "of another authority": ({"signed_by": "a stranger's", "believed": "the fleet's"}, "unable to get local issuer"),
+    "of another authority": (
+        {"signed_by": "another's", "believed": "the fleet's"},
+        "unable to get local issuer",
+    ),
 }
 
 
@@ -86,7 +89,7 @@ def test_a_certificate_when_it_is_not_to_be_believed_then_the_client_is_told_why
 CALLERS = {
     "none": ({}, "it has none"),
     "expired": ({"expired": True}, "certificate has expired"),
-    "of another authority": ({"signed_by": "a stranger's"}, "unable to get local issuer"),
+    "of another authority": ({"signed_by": "another's"}, "unable to get local issuer"),
 }
 
 
@@ -147,19 +150,19 @@ def test_certificates_when_all_carry_one_name_then_it_counts_instead_of_the_host
         assert "IP address mismatch" in str(refusal(by_host, served.address))
 
 
-def test_strangers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_served(server, files):
+def test_peers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_served(server, files):
     host, port = "127.0.0.1", server.data.port
-    with contextlib.ExitStack() as strangers:
+    with contextlib.ExitStack() as peers:
         for said in [b""] * 5 + [b"PS2D garbage", b"\x16\x03\x01\x02\x00\x01"]:
-            stranger = strangers.enter_context(socket.create_connection((host, port), timeout=10))
-            stranger.sendall(said)
+            peer = peers.enter_context(socket.create_connection((host, port), timeout=10))
+            peer.sendall(said)
         with calling(files) as transport:
             assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
             (peer,) = transport._peers.values()
             assert [type(connection) for connection in peer.idle] == [TlsConnection]
 
 
-def test_a_stranger_when_it_is_silent_on_the_data_port_then_it_is_gone_in_time(files, monkeypatch):
+def test_a_peer_when_it_is_silent_on_the_data_port_then_it_is_gone_in_time(files, monkeypatch):
     monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.2)
     with (
         serving(an_engine(), wire=over(files)) as served,

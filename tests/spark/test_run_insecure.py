@@ -43,13 +43,13 @@ def test_a_run_when_the_servers_have_no_token_then_it_takes_none_but_its_own_wor
 
         for _ in worker.clocks(2):
             total.add(np.ones(3, np.int64))
-        stranger = RunControl(worker._loop.ref.address, None)
+        peer = RunControl(worker._loop.ref.address, None)
         try:
-            stranger.join(0, 1000, "host", 1)
+            peer.join(0, 1000, "host", 1)
         except AuthError as error:
             return str(error)
         finally:
-            stranger.close()
+            peer.close()
 
     said = insecure.run(sc.parallelize(range(2), 2), work)
     assert [text.split(";")[0] for text in said] == ["no token given"] * 2

@@ -28,8 +28,8 @@ def test_calls_when_more_than_may_be_under_way_then_answers_are_in_order():
 
 
 def test_calls_when_each_waits_for_all_then_they_are_under_way_together():
-    meeting = threading.Barrier(MOST, timeout=20)
-    assert len(at_once(range(MOST), lambda _: meeting.wait())) == MOST
+    barrier = threading.Barrier(MOST, timeout=20)
+    assert len(at_once(range(MOST), lambda _: barrier.wait())) == MOST
 
 
 def test_error_when_some_may_pass_by_themselves_then_the_other_is_raised_when_all_are_done():

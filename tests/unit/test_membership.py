@@ -58,7 +58,7 @@ def test_heartbeat_when_the_process_has_ended_then_not_found(membership):
 
 
 @pytest.mark.parametrize(("index", "server_id"), [(0, "id1"), (2, "id0")])
-def test_heartbeat_when_of_a_stranger_then_not_found(membership, index, server_id):
+def test_heartbeat_when_of_a_peer_then_not_found(membership, index, server_id):
     with pytest.raises(NotFoundError, match=f"{server_id} is not server {index}"):
         membership.heartbeat(index, server_id, 1)
 

@@ -17,7 +17,7 @@ from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
 WAIT_S = 10.0
 
 
-class HoldsTheOutbox:
+class HoldsQueuedUpdates:
     """Passes everything on; what the async_writer sends waits while ``open`` is not set."""
 
     def __init__(self, transport):
@@ -36,7 +36,7 @@ class HoldsTheOutbox:
 
 @pytest.fixture
 def fleet():
-    return HoldsTheOutbox(FleetInProcess())
+    return HoldsQueuedUpdates(FleetInProcess())
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ class ProbabilityModel(ClassifyingModel):
         return thresholds
 
 
-class RegressionHalf(FleetModel):
+class FleetRegressionModel(FleetModel):
     """Base class of regression models."""
 
     def _outputs(self) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.heads import ValueHead
-from ps2.algorithms.estimators.models import RegressionHalf
+from ps2.algorithms.estimators.models import FleetRegressionModel
 from ps2.algorithms.estimators.predict import rows_of
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import column
@@ -22,7 +22,7 @@ from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest, Tree
 
 
-class BoostedTreeModel(RegressionHalf, _DecisionTreeRegressorParams, RegressionModel[Vector]):
+class BoostedTreeModel(FleetRegressionModel, _DecisionTreeRegressorParams, RegressionModel[Vector]):
     """A tree of a model of boosted trees: what it predicts, times its weight, is its part of the margin.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Strangers at a server's ports keep nobody out, and one in a server's place learns and brings about nothing."""
+"""Unauthenticated peers of a server shut no client out; one that poses as a server learns and changes nothing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from tests.contract.servers import (
 )
 
 # The server under test has 4 threads for calls.
-STRANGERS = 40
+UNAUTHENTICATED = 40
 HELLO = "/ps2.v1.Server/Hello"
 CHECK = "/grpc.health.v1.Health/Check"
 on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 
 
 @contextmanager
-def idle_calls(address, method, metadata=(), count=STRANGERS):
+def idle_calls(address, method, metadata=(), count=UNAUTHENTICATED):
     """Calls on which no message ever comes; yields them."""
     gone = threading.Event()
 
@@ -76,7 +76,7 @@ def idle_calls(address, method, metadata=(), count=STRANGERS):
     ],
     ids=["nothing", "a request", "the token itself", "garbage", "no proof"],
 )
-def test_call_when_a_stranger_makes_it_then_it_is_refused_before_a_message_comes(address, method, metadata):
+def test_call_when_a_peer_makes_it_then_it_is_refused_before_a_message_comes(address, method, metadata):
     with idle_calls(address, method, metadata) as calls:
         assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
 
@@ -88,14 +88,14 @@ def test_call_when_anybody_may_make_it_then_it_is_answered_before_a_message_come
 
 
 def test_health_when_it_is_to_be_watched_then_unimplemented(address):
-    """Clients take that for a server that is well; a stream without an end would be a stranger's for ever."""
+    """Clients accept that from a healthy server; an unauthenticated peer would keep an endless stream for ever."""
     with grpc.insecure_channel(address) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert watch.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_clients_when_strangers_hold_calls_of_all_kinds_then_are_served(address, carrier):
-    """Strangers' calls that stay: they take the answer, and do not end their side."""
+def test_clients_when_peers_hold_calls_of_all_kinds_then_are_served(address, carrier):
+    """Unauthenticated peers' calls that stay: they take the answer, and do not end their side."""
     with ExitStack() as held, connected(carrier) as transport:
         for method in (HELLO, CHECK, CHALLENGE, "/ps2.v1.Server/Execute", "/no.such/Method"):
             held.enter_context(idle_calls(address, method))
@@ -103,7 +103,7 @@ def test_clients_when_strangers_hold_calls_of_all_kinds_then_are_served(address,
         assert ServerControl(transport).hello(address)
 
 
-def test_messages_when_they_come_from_strangers_then_they_are_not_read(address):
+def test_messages_when_they_come_from_peers_then_they_are_not_read(address):
     """Each would be whole in memory, 64 MiB at most, before anybody looks at who sent it."""
     with grpc.insecure_channel(address, [("grpc.max_send_message_length", -1)]) as channel:
         for _ in range(4):
@@ -139,11 +139,11 @@ def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_
 
 
 @on_sockets
-def test_data_connections_when_strangers_have_all_their_places_then_clients_find_one(server, address, carrier):
+def test_data_connections_when_peers_have_all_their_places_then_clients_find_one(server, address, carrier):
     before = server.data.connections
-    with ExitStack() as strangers, connected(carrier) as transport:
-        for _ in range(acceptor.MAX_STRANGERS + 20):
-            strangers.enter_context(dialled(server, carrier, b"PS2D"))
+    with ExitStack() as peers, connected(carrier) as transport:
+        for _ in range(acceptor.MAX_UNAUTHENTICATED + 20):
+            peers.enter_context(dialled(server, carrier, b"PS2D"))
         assert count(transport, address) == DIM
         assert server.data.connections == before + 1
 
@@ -294,7 +294,7 @@ def test_impostor_when_the_token_is_known_to_be_right_then_unavailable_at_once()
 
 class Fatal:
     def __reduce__(self):
-        return pytest.fail, ("what a stranger sent was unpickled",)
+        return pytest.fail, ("what an unauthenticated peer sent was unpickled",)
 
 
 def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_parsed(engine, until):
@@ -335,10 +335,10 @@ def test_trust_when_another_process_takes_an_address_then_it_is_the_one_there():
 
 
 def test_call_when_it_comes_again_with_the_same_proof_then_it_is_refused(address):
-    with a_channel(address) as known, grpc.insecure_channel(address) as stranger:
+    with a_channel(address) as known, grpc.insecure_channel(address) as peer:
         known.call("Server/Status", b"", 10)
         metadata = known._metadata(known._session, "/ps2.v1.Server/Status", 7, b"")
-        status = stranger.unary_unary("/ps2.v1.Server/Status")
+        status = peer.unary_unary("/ps2.v1.Server/Status")
         assert pb.StatusReply.FromString(status(b"", metadata=metadata)).server_id
         with pytest.raises(grpc.RpcError) as caught:
             status(b"", metadata=metadata)
@@ -346,11 +346,11 @@ def test_call_when_it_comes_again_with_the_same_proof_then_it_is_refused(address
 
 
 def test_call_when_its_message_was_changed_then_auth_error(address):
-    with a_channel(address) as known, grpc.insecure_channel(address) as stranger:
+    with a_channel(address) as known, grpc.insecure_channel(address) as peer:
         known.call("Server/Status", b"", 10)
         metadata = known._metadata(known._session, "/ps2.v1.Server/Stop", 7, b"")
         with pytest.raises(grpc.RpcError) as caught:
-            stranger.unary_unary("/ps2.v1.Server/Stop")(b"\x08\x01", metadata=metadata)
+            peer.unary_unary("/ps2.v1.Server/Stop")(b"\x08\x01", metadata=metadata)
     assert "not the one that was sent" in caught.value.details()
 
 

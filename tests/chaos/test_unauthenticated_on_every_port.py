@@ -1,4 +1,4 @@
-"""Strangers hold whatever they can of every port of a fleet: all goes on as if they were not there."""
+"""Unauthenticated peers hold whatever they can of every port of a fleet: all goes on as if they were not there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
 from ps2.rpc.transport import GrpcTransport
-from ps2.transport.acceptor import MAX_STRANGERS
+from ps2.transport.acceptor import MAX_UNAUTHENTICATED
 
 DIM = 1000
 IDLE_CALLS = 40  # of each kind, on each gRPC port: more than there are threads
 SILENT_CONNECTIONS = 20
-DRIPPING_CONNECTIONS = MAX_STRANGERS + 20
+DRIPPING_CONNECTIONS = MAX_UNAUTHENTICATED + 20
 DRIP_PAUSE_S = 0.1
 CALLS = (
     "/ps2.v1.Server/Execute",
@@ -44,15 +44,15 @@ def ps():
 
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.chaos)])
-def test_a_fleet_when_strangers_hold_all_that_they_can_then_updates_are_exact_and_no_server_is_replaced(ps, seconds):
+def test_a_fleet_when_peers_hold_all_that_they_can_then_updates_are_exact_and_no_server_is_replaced(ps, seconds):
     total, adds = DCV.dense(DIM, dtype="int64"), 0
     hellos = [hello(ps._fleet.control._transport, address) for address in ps.servers]
-    with ExitStack() as strangers:
+    with ExitStack() as peers:
         for address in (ps._fleet.master_server.address, *ps.servers):
-            strangers.enter_context(idle_calls(address))
-            strangers.enter_context(silent_connections(address))
+            peers.enter_context(idle_calls(address))
+            peers.enter_context(silent_connections(address))
         for address, met in zip(ps.servers, hellos, strict=True):
-            strangers.enter_context(dripping_connections(split_address(address)[0], met.data_port))
+            peers.enter_context(dripping_connections(split_address(address)[0], met.data_port))
         deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s:
             total.add(np.ones(DIM, np.int64))
