@@ -30,12 +30,12 @@ class PrefetchedPiece:
     """A piece of a batch whose rows are being prefetched.
 
     Attributes:
-        drawn: the piece, with row numbers in place of words.
+        batch: the piece, with row numbers in place of words.
         words: of the rows, by table.
         rows: prefetches, by table.
     """
 
-    drawn: SampledBatch
+    batch: SampledBatch
     words: tuple[Int64s, ...]
     rows: tuple[Any, ...]
 
@@ -47,17 +47,17 @@ def train_rows(context: WorkerContext) -> None:
     for clock in context.clocks():
         before = None
         for piece in _pieces(context, clock):
-            asked = _ask(context, numbers, tables, piece)
+            prefetched = _prefetch(context, numbers, tables, piece)
             if before is not None:
                 _train(context, tables, before)
-            before = asked
+            before = prefetched
         if before is not None:
             _train(context, tables, before)
 
 
 def _pieces(context: WorkerContext, clock: int) -> Iterator[SampledBatch]:
-    for drawn in context.batches(clock):
-        yield from drawn.pieces(piece_groups(context.settings))
+    for batch in context.batches(clock):
+        yield from batch.pieces(piece_groups(context.settings))
 
 
 def piece_groups(settings: EmbeddingSettings) -> int:
@@ -70,23 +70,25 @@ def batch_tokens(settings: EmbeddingSettings) -> int:
     return min(BATCH_TOKENS, piece_groups(settings) * settings.tokens_per_example)
 
 
-def _ask(context: WorkerContext, numbers: RowNumbering, tables: list[Table], drawn: SampledBatch) -> PrefetchedPiece:
-    drawn, words = numbers.of(drawn)
-    rows = tuple(context.ask(table, some) for table, some in zip(tables, words, strict=True))
-    return PrefetchedPiece(drawn, words, rows)
+def _prefetch(
+    context: WorkerContext, numbers: RowNumbering, tables: list[Table], batch: SampledBatch
+) -> PrefetchedPiece:
+    batch, words = numbers.of(batch)
+    rows = tuple(context.prefetch(table, some) for table, some in zip(tables, words, strict=True))
+    return PrefetchedPiece(batch, words, rows)
 
 
-def _train(context: WorkerContext, tables: list[Table], asked: PrefetchedPiece) -> None:
+def _train(context: WorkerContext, tables: list[Table], piece: PrefetchedPiece) -> None:
     rows: list[Float32s] = [
         table.with_initial(words, pulled.result())
-        for table, words, pulled in zip(tables, asked.words, asked.rows, strict=True)
+        for table, words, pulled in zip(tables, piece.words, piece.rows, strict=True)
     ]
     before = [some.copy() for some in rows]
-    tokens = len(asked.drawn.tokens)
-    context.add_statistics(asked.drawn.train(rows[0], rows[-1], context.rate, context.threads))
+    tokens = len(piece.batch.tokens)
+    context.add_statistics(piece.batch.train(rows[0], rows[-1], context.rate, context.threads))
     changes = [np.subtract(new, old, out=old) for new, old in zip(rows, before, strict=True)]
-    context.damp(changes, rows, tokens, asked.words)
-    for table, words, changed in zip(tables, asked.words, changes, strict=True):
+    context.damp(changes, rows, tokens, piece.words)
+    for table, words, changed in zip(tables, piece.words, changes, strict=True):
         table.add(words, changed)
         context.add_statistics(np.zeros(0), 2 * changed.nbytes)
 
@@ -98,9 +100,9 @@ class RowNumbering:
         self._settings = settings
         self._cells = np.full(settings.vocabulary, -1, np.int32)
 
-    def of(self, drawn: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
+    def of(self, batch: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
         """Return the renumbered piece, and the words of its rows, ascending, by table."""
-        settings, tokens, negatives = self._settings, drawn.tokens, drawn.negatives
+        settings, tokens, negatives = self._settings, batch.tokens, batch.negatives
         inputs, outputs = tokens, tokens
         if settings.architecture == "edges":
             inputs, outputs = tokens[::2], tokens[1::2]
@@ -110,13 +112,13 @@ class RowNumbering:
         if settings.shares_table:
             words, numbered = self._number(used)
             at, of = numbered[: len(tokens)], numbered[len(tokens) :]
-            return drawn.renumbered(at, at, of.reshape(negatives.shape)), (words,)
+            return batch.renumbered(at, at, of.reshape(negatives.shape)), (words,)
         of_vectors, at = self._number(inputs)
         of_contexts, numbered = self._number(used)
         targets, of = numbered[: len(outputs)], numbered[len(outputs) :]
         if settings.architecture == "edges":
             at, targets = np.repeat(at, 2), np.repeat(targets, 2)
-        return drawn.renumbered(at, targets, of.reshape(negatives.shape)), (of_vectors, of_contexts)
+        return batch.renumbered(at, targets, of.reshape(negatives.shape)), (of_vectors, of_contexts)
 
     def _number(self, words: Int32s) -> tuple[Int64s, Int32s]:
         """Return the distinct words, ascending, and each word's position among them."""

@@ -36,10 +36,10 @@ class StrategyChoice:
             return settings, f"by {settings.via!r}, as requested"
         by_way = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
         way = min(STRATEGIES, key=lambda name: by_way[name])
-        told = ", ".join(
+        predicted = ", ".join(
             f"{name!r} {1e6 * s:.3g}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
         )
-        return replace(settings, via=way), f"by {way!r}, chosen by predicted microseconds per token: {told}"
+        return replace(settings, via=way), f"by {way!r}, chosen by predicted microseconds per token: {predicted}"
 
 
 def choose(

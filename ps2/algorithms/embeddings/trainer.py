@@ -148,7 +148,7 @@ class _Driver:
         record.enter(clock)
         del self._metrics[len(record.seconds) :], self._reports[clock:]
         with self._journal.page(clock):
-            # If workers were ahead when an earlier driver ended, nobody has the reports of those clocks.
+            # If workers were ahead when an earlier driver ended, the reports of those clocks are lost.
             heard: list[Any] = self._journal.hear(
                 lambda: [reports[0] if reports else np.zeros(REPORT_LENGTH), record.lap_s]
             )

@@ -117,10 +117,10 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
                 found = ONLY_NEIGHBOUR - found
             elif length > 1 and not first_order:
                 number = uniform(key, proposal - 1, 1)
-                told = judge(number, before, found, bias)
-                if told == UNDECIDED:
-                    told = ACCEPTED if number < (near if is_neighbour(pack, before, found) else far) else REJECTED
-                if told == REJECTED:
+                verdict = judge(number, before, found, bias)
+                if verdict == UNDECIDED:
+                    verdict = ACCEPTED if number < (near if is_neighbour(pack, before, found) else far) else REJECTED
+                if verdict == REJECTED:
                     refused += 1
                     if refused < MOST_REJECTIONS:
                         continue
@@ -177,20 +177,20 @@ def settle(
         proposals[walker] += 1
         if next_one == NO_NEIGHBOUR:
             continue
-        told = ACCEPTED
+        verdict = ACCEPTED
         if next_one <= ONLY_NEIGHBOUR:
             next_one = ONLY_NEIGHBOUR - next_one
         elif lengths[walker] > 1 and not first_order:
             last = np.int64(walks[walker, lengths[walker] - 2])
-            told = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, next_one, bias)
-            if told == UNDECIDED:
+            verdict = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, next_one, bias)
+            if verdict == UNDECIDED:
                 asked[asking], before[asking], proposed[asking] = walker, last, next_one
                 asking += 1
-        if told == ACCEPTED:
+        if verdict == ACCEPTED:
             walks[walker, lengths[walker]] = next_one
             lengths[walker] += 1
             settled[walker] = proposals[walker]
-        if told == UNDECIDED or lengths[walker] < walks.shape[1]:
+        if verdict == UNDECIDED or lengths[walker] < walks.shape[1]:
             active[going] = walker
             going += 1
     return going, asking

@@ -86,7 +86,7 @@ class WorkerContext:
             yield self.sampler.subsample(batch, key), key
             self._report[TOKENS] += len(batch[0])
 
-    def ask(self, table: Table, words: Int64s) -> Any:
+    def prefetch(self, table: Table, words: Int64s) -> Any:
         """Prefetch rows of a table; they hold all changes that this worker made before."""
         return self._worker.prefetch(table.matrix, columns=table.columns(words), ahead=0)
 

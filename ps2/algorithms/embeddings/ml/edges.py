@@ -191,10 +191,10 @@ def _count(edges: DataFrame, columns: EdgeColumns) -> int:
     assert found is not None
     if not found["rows"]:
         raise InputError("expected edges, got an empty DataFrame")
-    for name, (told, wrong) in faults.items():
+    for name, (message, wrong) in faults.items():
         if found[name]:
             row = str(edges.where(wrong).first())[:SHOWN_CHARS]
-            raise InputError(f"{told} in {found[name]} of {found['rows']} rows; such a row: {row}")
+            raise InputError(f"{message} in {found[name]} of {found['rows']} rows; such a row: {row}")
     if not np.isfinite(found["total"]):
         raise InputError(f"column {columns.weight!r}: its weights add up to more than a float64 holds")
     return int(found["rows"])
