@@ -26,29 +26,29 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Float64s = npt.NDArray[np.float64]
 
-# Rows that hold so much of their features are laid out with all of them.
+# Rows that hold this share of their features are stored dense.
 DENSE_FROM = 0.25
-# Rows that numbers are made for at once: what is needed for it stays in the caches.
+# Rows hashed at once, so that their data stay in the caches.
 AT_ONCE = 1 << 12
-# Histograms that travel with their empty bins: those that have few, or are small: to name bins costs more.
+# Histograms with few empty bins, or small ones, travel whole: bin numbers would cost more.
 FULL, SMALL_BYTES = 0.25, 1 << 17
 
 Binned = DenseRows | SparseRows
 
 
 def is_dense(x: sp.csr_array, dim: int) -> bool:
-    """Tell whether rows are better laid out with all features."""
+    """Return whether rows are stored dense."""
     return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
 
 
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
-    """Return rows' features with the numbers that all workers know them by."""
+    """Return rows' features by their global numbers."""
     indices = rows.keys.astype(np.int32)[rows.x.indices]
     return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
 
 
 def laid_out(x: sp.csr_array, absent: Absent) -> Array:
-    """Return sparse rows as dense ones; what they do not hold is 0, or NaN if it is missing."""
+    """Return sparse rows as dense ones; absent values are 0, or NaN if they are missing."""
     out: Array = x.toarray()
     if absent == "missing":
         held = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
@@ -72,7 +72,7 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: Columns | None 
 
 
 def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
-    """Return a number for each row that its features and label make, wherever it lies."""
+    """Return a hash of each row's features and label: the same wherever the row lies."""
     x = rows.x
     labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
     nothing = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
@@ -93,7 +93,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, nothing: np.uint64, l
     for row in range(len(out)):
         state = scrambled(labels[row])
         for at in range(indptr[row], indptr[row + 1]):
-            # What absent values are counts nothing, whether a row holds it or not; the order counts neither.
+            # A value equal to an absent one does not count, stored or not; nor does the order.
             if values[at] != nothing:
                 state += scrambled(values[at] + GOLDEN * np.uint64(columns[at] + 1))
         out[row] = scrambled(state)
@@ -101,7 +101,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, nothing: np.uint64, l
 
 @kernel
 def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
-    """Tell which rows a tree is grown of: each with a probability, by its id."""
+    """Draw the rows that a tree is grown from: each with a probability, by its id."""
     drawn = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -111,7 +111,7 @@ def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
 
 @kernel
 def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
-    """Return rows' weights as whole numbers of units: what lies between two goes up by chance, by a row's id."""
+    """Return rows' weights as whole numbers of units, rounded at random by the row's id."""
     found = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
         by = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
@@ -120,7 +120,7 @@ def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
 
 
 class NodeRows:
-    """The rows of each node of a tree that grows."""
+    """The rows of each node of a growing tree."""
 
     def __init__(self, rows: Binned, order: Int32s) -> None:
         """Args:
