@@ -125,3 +125,14 @@ def test_operations_when_they_bring_arrays_then_all_of_them_are_counted():
     products = {name for name, op in own.items() if "Float64s" in str(op.fn.__annotations__["return"])}
     told = {name for name in (*own, "keys", "map", "nothing") if name in replies.BRINGING}
     assert told == bringing | products | {"keys"}
+
+
+def test_reserve_when_a_message_is_held_too_then_it_is_counted(engine):
+    """gRPC holds the message of ``Execute`` while its arrays are here."""
+    request = Request((op("push", np.ones(50, np.float32), rows=(0,)),), RequestId("test", 1))
+    draft = binary.open_request(binary.request_parts(request)[0], 1 << 30)
+    sizes = []
+    for copies in (0, 1):
+        sizes.append(engine.reserve(draft, copies))
+        engine.release(sizes[-1])
+    assert sizes == [200, 400]
