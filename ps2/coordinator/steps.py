@@ -177,13 +177,13 @@ class Steps:
         if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
-            before = len(self._settled())
+            before = len(self.wait_for_servers())
             try:
                 self.checkpoint(None, None)
                 return
             except RecoveryError:
                 # A server may have been lost meanwhile. If it came back with all that it had, try again.
-                since = self._settled()[before:]
+                since = self.wait_for_servers()[before:]
                 if not since or any(recovery.source == "checkpoint" for recovery in since):
                     raise
 
@@ -203,7 +203,7 @@ class Steps:
     def close(self) -> None:
         self._closing.set()
 
-    def _settled(self) -> list[Recovery]:
+    def wait_for_servers(self) -> list[Recovery]:
         """Wait until all servers answer; return all recoveries.
 
         Raises:

@@ -21,12 +21,10 @@ class LosesServers:
         self._active_run = SimpleNamespace(returns=0)
         self._session = SimpleNamespace(check_epoch=lambda newest: None)
         self._fleet = SimpleNamespace(master=SimpleNamespace(gone_back=(0, None)))
+        self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries)
 
     def lose(self):
         self.recoveries.append(SimpleNamespace(source=self._source))
-
-    def _settled(self):
-        return self.recoveries
 
 
 @pytest.fixture

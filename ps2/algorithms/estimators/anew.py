@@ -79,7 +79,7 @@ def _settled(ps: Any) -> bool:
     if ps is None or ps._stopped:
         return False
     try:
-        ps._settled()
+        ps._steps.wait_for_servers()
     except PS2Error:
         return False
     return True
