@@ -13,8 +13,8 @@ from ps2.config import split_address
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.pb import server_pb2
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import NAME
-from ps2.rpc.transport import GrpcTransport
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import open_files
 from ps2.transport.worker_channel import framed
@@ -71,7 +71,7 @@ def main() -> None:
 
 def _places(asked: Asked) -> list[tuple[str, int, str]]:
     """Return host, port and id of each server's data listener."""
-    transport = GrpcTransport(asked.own)
+    transport = FleetNetwork(asked.own)
     hello = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION)
     try:
         found = []

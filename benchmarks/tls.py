@@ -30,7 +30,7 @@ from ps2.errors import PS2Error
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 
 LARGE = 16_000_000  # float32 elements: 64 MB
 BLOCK = 1 << 20  # of them: 4 MiB, as clients cut calls
@@ -76,7 +76,7 @@ class Served:
     def __init__(self, address: str, token: str | None, tls: TlsFiles | None) -> None:
         self.address = address
         self._token, self._wire = token, WireConfig(tls=tls, unix_sockets=False)
-        self.transport = GrpcTransport(token, self._wire)
+        self.transport = FleetNetwork(token, self._wire)
         ServerControl(self.transport).create_matrix(
             address, MATRIX, MatrixSpec(LARGE, 1, dtype="float32"), [Partition(0, 0, LARGE)]
         )
@@ -105,7 +105,7 @@ class Served:
 
     def anew(self) -> None:
         """Connect like a new process: a gRPC connection, Hello, a data connection, and one request."""
-        before, self.transport = self.transport, GrpcTransport(self._token, self._wire)
+        before, self.transport = self.transport, FleetNetwork(self._token, self._wire)
         self.small()
         self.transport.close()
         self.transport = before

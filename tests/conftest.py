@@ -197,9 +197,9 @@ def ps(request, shared_fleet):
 def statuses(ps):
     """``statuses()``: what each server tells of itself (a ServerStatus), by index."""
     from ps2.rpc.control import ServerControl
-    from ps2.rpc.transport import GrpcTransport
+    from ps2.rpc.network import FleetNetwork
 
-    transport = GrpcTransport(ps._token)
+    transport = FleetNetwork(ps._token)
     control = ServerControl(transport)
     yield lambda: [control.status(address) for address in ps.servers]
     transport.close()

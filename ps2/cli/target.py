@@ -102,9 +102,9 @@ def find_target(which: Which) -> NamedFleet:
 def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerControl]:
     """Open control calls to servers."""
     from ps2.rpc.control import ServerControl
-    from ps2.rpc.transport import GrpcTransport
+    from ps2.rpc.network import FleetNetwork
 
-    transport = GrpcTransport(token, WireConfig(tls=tls))
+    transport = FleetNetwork(token, WireConfig(tls=tls))
     try:
         yield ServerControl(transport)
     finally:

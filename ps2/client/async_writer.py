@@ -32,10 +32,14 @@ class AsyncWriter:
     """Sends mutations by a thread that lives while there are any, and a little longer, in the order that ``pace`` says.
 
     Safe for threads.
+
+    Attributes:
+        is_idle: nothing is under way, was lost, or is read meanwhile, as far as the calling thread is concerned.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
         """``send`` sends mutations, and returns the errors of those that failed."""
+        self.is_idle = True
         self._send = send
         self._changed = threading.Condition()
         self._waiting: list[QueuedUpdate] = []
@@ -56,11 +60,6 @@ class AsyncWriter:
                 return bool(self._waiting)
             return sum(update.held_bytes for update in self._waiting) >= BACKED_UP_BYTES
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way, was lost, or is read meanwhile, as far as the calling thread is concerned."""
-        return not (self._waiting or self._flying or self._readings or self._error)
-
     def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
         """Return an addition as the chunks in which it is to leave, each with an id of its own."""
         return self._scheduler.cut(plan)
@@ -76,6 +75,7 @@ class AsyncWriter:
             wait_for(self._changed, lambda: self._has_room(size))
             update = self._scheduler.queued(plan, name(), clock)
             self._waiting.append(update)
+            self._note_state()
             self._bytes += update.held_bytes
             for reading in self._readings:
                 reading.lacks(plan)
@@ -140,6 +140,7 @@ class AsyncWriter:
             self._changed.notify_all()
             wait_for(self._changed, self._is_empty)
             self._error = None
+            self._note_state()
             thread = self._thread
         if thread is not None:
             join(thread)
@@ -155,6 +156,7 @@ class AsyncWriter:
                 for update in self._waiting:
                     reading.lacks(update.plan)
                 self._readings.append(reading)
+                self._note_state()
             yield reading
         finally:
             with self._changed:
@@ -166,6 +168,7 @@ class AsyncWriter:
         with self._changed:
             if reading in self._readings:
                 self._readings.remove(reading)
+                self._note_state()
 
     def note_written(self, plans: Sequence[Plan[Any]]) -> None:
         """Note that somebody else of this process has changed data."""
@@ -189,6 +192,7 @@ class AsyncWriter:
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
                 self._flying = []
+                self._note_state()
                 self._bytes -= sum(update.held_bytes for update in taken)
                 self._changed.notify_all()
 
@@ -216,6 +220,9 @@ class AsyncWriter:
     def _open(self) -> list[QueuedUpdate]:
         return self._waiting + self._flying
 
+    def _note_state(self) -> None:
+        self.is_idle = not (self._waiting or self._flying or self._readings or self._error)
+
     def _is_empty(self) -> bool:
         return not self._waiting and not self._flying
 
@@ -228,5 +235,6 @@ class AsyncWriter:
 
     def _raise_errors(self) -> None:
         error, self._error = self._error, None
+        self._note_state()
         if error is not None:
             raise error

@@ -54,31 +54,36 @@ class _Batch:
 
 
 class _Open(threading.local):
-    """The batch that this thread is filling, if any; one whose ``with`` statement is gone is not open any more."""
+    """The batch that this thread is filling, if any.
 
-    _batch: _Batch | None = None
+    Attributes:
+        filling: the same; but one whose ``with`` statement is gone may still be here.
+    """
+
+    filling: _Batch | None = None
     # Of the ``with`` statement that is about to call ``__enter__``.
     end: Callable[[], object] | None = None
 
     @property
     def batch(self) -> _Batch | None:
-        if self._batch is not None and self._batch.end is not None and self._batch.end() is None:
-            self._batch = None
-        return self._batch
+        """The open batch; one whose ``with`` statement is gone is not open any more."""
+        if self.filling is not None and self.filling.end is not None and self.filling.end() is None:
+            self.filling = None
+        return self.filling
 
     @batch.setter
     def batch(self, batch: _Batch | None) -> None:
-        self._batch = batch
+        self.filling = batch
 
 
-_open = _Open()
+OPEN = _Open()
 
 
 def _end(kind: type[BaseException] | None, *_: object) -> None:
     with SHIELD:
-        ended, _open.batch = _open.batch, None
+        ended, OPEN.batch = OPEN.batch, None
         if kind is None and ended is not None and ended.session is not None:
-            answers = ended.session.run([plan for plan, _ in ended.calls])
+            answers = ended.session.dispatch.run([plan for plan, _ in ended.calls])
             for (_plan, deferred), answer in zip(ended.calls, answers, strict=True):
                 deferred._answer.append(answer)
 
@@ -99,10 +104,10 @@ class _Exit:
 
     def __get__(self, batching: Batching | None, _: type[Batching]) -> Callable[..., None]:
         if batching is None:  # an ExitStack asks the class
-            _open.end = None
+            OPEN.end = None
             return lambda _batching, *error: _end(*error)
         end = _End()
-        _open.end = weakref.ref(end)
+        OPEN.end = weakref.ref(end)
         return end
 
 
@@ -112,9 +117,9 @@ class Batching(ContextDecorator):
     __exit__ = _Exit()
 
     def __enter__(self) -> None:
-        if _open.batch is not None:
+        if OPEN.batch is not None:
             raise UsageError("batches do not nest")
-        _open.batch = _Batch(_open.end)
+        OPEN.batch = _Batch(OPEN.end)
 
 
 def batch() -> Batching:
@@ -127,25 +132,28 @@ def batch() -> Batching:
 
 
 def in_batch() -> bool:
-    return _open.batch is not None
+    return OPEN.batch is not None
 
 
 def hold(*handles: object) -> None:
     """Keep handles, and so their rows, until the open batch has been sent."""
-    if _open.batch is not None:
-        _open.batch.handles += handles
+    if OPEN.batch is not None:
+        OPEN.batch.handles += handles
 
 
 def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
     """Run a plan, or put it into the open batch."""
+    if OPEN.filling is None:
+        answer: T = session.dispatch.run((plan,))[0]
+        return answer
     return submit_all(session, [plan])[0]
 
 
 def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
     """Run plans in order as one request a server, or put them into the open batch."""
-    opened = _open.batch
+    opened = OPEN.batch
     if opened is None:
-        return session.run(plans)
+        return session.dispatch.run(plans)
     if not all(plan.batchable for plan in plans):
         raise UsageError("mapPartitions cannot be part of a batch: call it before or after")
     if opened.session not in (None, session):
@@ -158,10 +166,10 @@ def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
 
 def submit_later(session: Session, plan: Plan[Any]) -> None:
     """Run a plan that changes data while the caller goes on, or put it into the open batch."""
-    if _open.batch is not None:
+    if OPEN.batch is not None:
         submit_all(session, [plan])
     else:
-        session.run_later(_copied(plan))
+        session.dispatch.run_later(_copied(plan))
 
 
 def _copied(plan: Plan[T]) -> Plan[T]:

@@ -62,7 +62,7 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
     one_each = np.array(target.route.bounds[:-1], dtype=np.int64)
 
     def run(plan: Plan[Array]) -> Array:
-        return session.run([plan])[0]
+        return session.dispatch.run([plan])[0]
 
     values = run(plans.rows_pull(target, rows, None))
 

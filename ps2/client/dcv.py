@@ -122,13 +122,10 @@ class DCV(Handle):
             OutOfRangeError: an index is not in ``[0, dim)``.
             DTypeError, ShapeError: the indices are not integers, or the answer does not fit ``out``.
         """
-        target = self._target()
-        if not in_batch() and (found := self._session.prepared.pull(target, indices, out)) is not None:
-            return found
         if indices is not None:
-            return self._submit(plans.pull_columns(target, indices, out))
-        if not self.isSparse:
-            return self._submit(plans.pull(target, 0, self.dim, out))
+            return self._submit(plans.pull_columns(self._target(), indices, out))
+        if self._spec.kind == "dense":
+            return self._submit(plans.pull(self._target(), 0, self._spec.dim, out))
         if out is not None:
             raise UsageError(
                 "pull: out goes with indices; how many active keys a sparse vector has is not known before"
@@ -204,7 +201,7 @@ class DCV(Handle):
 
     def flush(self) -> DCV:
         """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
-        self._session.flush()
+        self._session.dispatch.flush()
         return self
 
     def mul(self, values: Any, indices: Any = None) -> DCV:
@@ -398,20 +395,11 @@ class DCV(Handle):
         return self._submit(both)
 
     def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
-        if indices is None and self.isSparse:
+        if indices is None and self._spec.kind == "sparse":
             raise UsageError(f"{whole}: a sparse vector needs indices with the values")
-        target, session = self._target(), self._session
-
-        def plan() -> plans.Plan[None]:
-            if indices is not None:
-                return plans.push_columns(target, scattered, values, indices)
-            return plans.push(target, whole, values, 0, self.dim)
-
-        if not wait or in_batch():
-            return self._change(plan(), wait)
-        verb = whole if indices is None else scattered
-        session.prepared.change(verb, target, values, indices, lambda id: session.run([plan()], id))
-        return self
+        if indices is not None:
+            return self._change(plans.push_columns(self._target(), scattered, values, indices), wait)
+        return self._change(plans.push(self._target(), whole, values, 0, self._spec.dim), wait)
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):

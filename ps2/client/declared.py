@@ -41,6 +41,8 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     rows = target.rows if op.rows else ()
     others = [dtype for _, dtype in target.others] if target.others else None
     scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names}, others)
+    if not op.given and not op.answers:
+        return _without_arrays(op, target, rows, scalars)
     arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
     parts = list(arrays.parts())
     # Floats travel short where the caller asked for it, if all of them are the matrix's own.
@@ -65,6 +67,21 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     def merge(results: list[Result]) -> Any:
         answered = list(zip(parts, results, strict=True))
         return merging.merged(op, target.spec.np_dtype, arrays.lengths, arrays.split, answered)
+
+    return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
+
+
+def _without_arrays(op: Op, target: Target, rows: tuple[int, ...], scalars: Mapping[str, Any]) -> Plan[Any]:
+    """Plan an operation that takes scalars alone, and comes to a number or to nothing."""
+    operations = tuple(
+        [
+            Operation(op.name, target.matrix, partition.index, rows, scalars, others=target.other_matrices)
+            for partition in target.partitions
+        ]
+    )
+
+    def merge(results: list[Result]) -> Any:
+        return None if op.reduce is None else merging.reduced(op, results)
 
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 

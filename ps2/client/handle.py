@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ps2.client.batch import hold
+from ps2.client.batch import OPEN, hold
 from ps2.client.fleet import FleetRef
 from ps2.client.owners import Owner
 from ps2.client.plans import Target
@@ -43,6 +43,7 @@ class Handle:
         self._is_named = False
         self._copy = ""
         self._owner: Owner | None = None
+        self._as_target: Target | None = None
 
     @shielded
     def derive(self: H, name: str | None = None) -> H:
@@ -106,7 +107,7 @@ class Handle:
         self._check_usable()
         self._disown()
         session_of(self._fleet)  # a stopped one is told here, not by every task
-        return {**self.__dict__, "_owner": None, "_copy": uuid.uuid4().hex[:12]}
+        return {**self.__dict__, "_owner": None, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         note_unpickled(state["_copy"])
@@ -114,14 +115,21 @@ class Handle:
 
     @property
     def _session(self) -> Session:
-        note_used(self._copy)
+        if self._copy:
+            note_used(self._copy)
         return session_of(self._fleet)
 
     def _target(self, *others: Handle) -> Target:
         for vector in (self, *others):
-            vector._check_usable()
-        hold(self, *others)
-        rows = (self._row, *(other._row for other in others))
+            if vector._freed:
+                vector._check_usable()
+        if OPEN.filling is not None:
+            hold(self, *others)
+        if not others:
+            if self._as_target is None:
+                self._as_target = Target(self._matrix, self._spec, self._route, (self._row,))
+            return self._as_target
+        rows = (self._row, *[other._row for other in others])
         return Target(self._matrix, self._spec, self._route, rows, self._others(others))
 
     def _others(self, others: Sequence[Handle]) -> tuple[tuple[int, str], ...]:

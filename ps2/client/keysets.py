@@ -14,7 +14,7 @@ import numpy as np
 from ps2.config import WireConfig
 from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
-from ps2.ops.packing import is_ascending
+from ps2.ops.packing import is_ascending, narrowest
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
@@ -23,11 +23,13 @@ from ps2.protocol.messages import Keys, Operation, Request, key_digest
 GROUP_KEYS = 1 << 18
 # Blocks that do: the time of a request is spent on their bytes, and hardly on the request.
 GROUP_BYTES = 16 << 20
-# A smaller set is sent as quickly as its name.
+# A smaller set is not worth remembering.
 MIN_NAMED_KEYS = 1024
 # Keys of blocks that take less travel beside values that take far more than keys do, and compiled code of the server
 # reads them.
 NAMED_BLOCK_BYTES = WireConfig.block_bytes
+# What takes no more is sent again: servers answer requests with keys sooner than those with a name.
+MOST_SENT_BYTES = 20_000
 # What the groups of remembered sets may take in this process.
 REMEMBERED_BYTES = 128 << 20
 # Sets that were seen once: only their hashes are kept.
@@ -109,12 +111,21 @@ class Split:
         """Return the same with hashes of its groups of at least so many columns, and with columns of its own."""
         columns = self.columns.copy()
         groups = tuple(
-            replace(group, digest=key_digest(columns[group.begin : group.end]))
-            if group.end - group.begin >= least
+            replace(group, digest=key_digest(some))
+            if some.size >= least and keys_bytes(some) > MOST_SENT_BYTES
             else group
             for group in self.groups
+            for some in [columns[group.begin : group.end]]
         )
         return replace(self, columns=columns, groups=groups)
+
+
+def keys_bytes(keys: Int64Array) -> int:
+    """Return about what keys take on the way: of random ones, some gap is eight times the mean."""
+    if keys.size < 2 or keys[-1] < keys[0]:  # of blocks, in any order
+        return keys.nbytes
+    gap = int(keys[-1] - keys[0]) // keys.size
+    return keys.size * narrowest(8 * gap).itemsize
 
 
 def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
@@ -263,8 +274,6 @@ class KnownKeys:
 
     def shorten(self, request: Request) -> Request:
         """Return the request with the hash alone where the server is believed to know the keys."""
-        if all(operation.keys is None for operation in request.operations):
-            return request
         operations: list[Operation] = []
         for operation in request.operations:
             if operation.keys is not None and operation.keys.columns is not None and self._knows(operation):

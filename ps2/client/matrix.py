@@ -153,7 +153,7 @@ class DCVMatrix:
 
     def flush(self) -> DCVMatrix:
         """Wait until all that this process has changed with ``wait=False`` is applied; raise what failed of it."""
-        self._session.flush()
+        self._session.dispatch.flush()
         return self
 
     def fill(self, value: float, rows: Any = None) -> DCVMatrix:

@@ -62,7 +62,7 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
         split: how the columns that the call names were cut.
     """
     if not op.answers:
-        return _scalar(op, [result.scalar for _, result in parts if result.scalar is not None])
+        return reduced(op, [result for _, result in parts])
     laid = {
         number: _laid(op, number, dtype, lengths, split, parts)
         for number, answer in enumerate(op.answers)
@@ -78,7 +78,9 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _scalar(op: Op, values: list[float]) -> Any:
+def reduced(op: Op, results: Sequence[Result]) -> Any:
+    """Return what the numbers that all parts of a call come to make together."""
+    values = [result.scalar for result in results if result.scalar is not None]
     if op.reduce is None:
         return None
     if op.reduce == "list":

@@ -79,12 +79,12 @@ def planned(session: Session, target: Target, pairs: Pairs) -> Way:
 def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> Float64s:
     session, target = rows.session, rows.target
     named = {"rows_a": pairs.a, "rows_b": pairs.b}
-    dots: Float64s = session.run([declared(target, "rows_dot", named)])[0]
+    dots: Float64s = session.dispatch.run([declared(target, "rows_dot", named)])[0]
     found = _ask(coefficients, dots)
     if pairs.a.size <= MOST_ON_SERVERS:
-        session.run([declared(target, "rows_pair_update", {**named, "coefficients": found})])
+        session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": found})])
     else:
-        session.run(_by_way_of(rows.spare(pairs.distinct.size), target, pairs, found))
+        session.dispatch.run(_by_way_of(rows.spare(pairs.distinct.size), target, pairs, found))
     return dots
 
 
@@ -104,11 +104,11 @@ def _axpy(target: Target, y: Int64s, x: Int64s, alphas: Float64s) -> Plan[None]:
 
 
 def _on_rows(session: Session, target: Target, pairs: Pairs, coefficients: Coefficients) -> Float64s:
-    old = session.run([rows_pull(target, pairs.distinct, None)])[0]
+    old = session.dispatch.run([rows_pull(target, pairs.distinct, None)])[0]
     dots: Float64s = dots_of(old, pairs.at_a, pairs.at_b)
     # Differences, not new values: what others add meanwhile is kept.
     changes = pair_changes(old, pairs.at_a, pairs.at_b, _ask(coefficients, dots))
-    session.run([rows_push(target, "rows_add", pairs.distinct, changes)])
+    session.dispatch.run([rows_push(target, "rows_add", pairs.distinct, changes)])
     return dots
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
@@ -15,7 +16,7 @@ from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
 from ps2.client.results import PartitionResults
 from ps2.config import WireConfig
 from ps2.errors import UsageError
-from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.matrix.route import Route
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
@@ -43,7 +44,15 @@ class Target:
     rows: tuple[int, ...] = ()
     others: tuple[tuple[int, str], ...] = ()
 
-    @property
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return self.spec.np_dtype
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.route.partitions
+
+    @cached_property
     def other_matrices(self) -> tuple[int, ...]:
         return tuple(matrix for matrix, _ in self.others)
 
@@ -87,7 +96,7 @@ class Plan(Generic[T]):
 
 def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Plan[Array]:
     """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if that is given."""
-    dtype = target.spec.np_dtype
+    dtype = target.dtype
     out = np.empty(stop - start, dtype) if out is None else as_target(out, dtype, (stop - start,))
     operations = tuple(
         _pull(target, index, lo, hi, out[origin : origin + hi - lo])
@@ -98,7 +107,7 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
 
 def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
     """Plan to read a row at indices; the answer is in their order, in ``out`` if that is given."""
-    columns, dtype = as_indices(indices), target.spec.np_dtype
+    columns, dtype = as_indices(indices), target.dtype
     given = None if out is None else as_target(out, dtype, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
     found = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
@@ -108,7 +117,7 @@ def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan
 
 def count_active(target: Target) -> Plan[list[int]]:
     """Plan to count the active keys of each partition of a sparse row."""
-    operations = tuple(Operation("count", target.matrix, p.index, target.rows) for p in target.route.partitions)
+    operations = tuple(Operation("count", target.matrix, p.index, target.rows) for p in target.partitions)
 
     def merge(results: list[Result]) -> list[int]:
         return [int(result.scalar or 0) for result in results]
@@ -126,7 +135,7 @@ def pull_active(
         begins: how many of those have been read already.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
-    for p in target.route.partitions:
+    for p in target.partitions:
         if counts is None:
             windows.append((p.index, {}, 0))
             continue
@@ -138,23 +147,23 @@ def pull_active(
         for index, window, size in windows
         for name, rows, wire, itemsize in (
             ("keys", (), None, 8),
-            ("pull", target.rows, target.spec.wire, target.spec.np_dtype.itemsize),
+            ("pull", target.rows, target.spec.wire, target.dtype.itemsize),
         )
     )
 
     def merge(results: list[Result]) -> tuple[Int64Array, Array]:
         keys = [result.arrays[0] for result in results[::2]]
-        values = [result.arrays[0].astype(target.spec.np_dtype, copy=False) for result in results[1::2]]
+        values = [result.arrays[0].astype(target.dtype, copy=False) for result in results[1::2]]
         merged = np.concatenate([np.empty(0, np.int64), *keys])
         order = np.argsort(merged)
-        return merged[order], np.concatenate([np.empty(0, target.spec.np_dtype), *values])[order]
+        return merged[order], np.concatenate([np.empty(0, target.dtype), *values])[order]
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
 
 def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[None]:
     """Plan "push", "push_add", "push_sub"... of values onto columns ``[start, stop)`` of a dense row."""
-    lookup(verb).check(1, target.spec.dtype, {})
+    _check(verb, target.spec.dtype)
     array = as_sent(values, target.spec, (stop - start,))
     operations = tuple(
         _push(target, verb, index, lo, array[origin : origin + hi - lo])
@@ -165,7 +174,7 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
 
 def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[None]:
     """Plan "scatter", "scatter_add"... of values at indices; duplicates act in the order given."""
-    lookup(verb).check(1, target.spec.dtype, {})
+    _check(verb, target.spec.dtype)
     columns = as_indices(indices)
     array = as_sent(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
@@ -182,7 +191,7 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
 def push_pull(target: Target, values: Any) -> Plan[Array]:
     """Plan to add values to a whole dense row and read what it comes to, in one round trip."""
     array = as_sent(values, target.spec, (target.spec.dim,))
-    out = np.empty(target.spec.dim, target.spec.np_dtype)
+    out = np.empty(target.spec.dim, target.dtype)
     operations = tuple(
         both
         # Half a block there, half a block back.
@@ -197,7 +206,7 @@ def push_pull(target: Target, values: Any) -> Plan[Array]:
 
 def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
     """Plan to add values at indices and read what they come to, in one round trip; the keys travel once."""
-    columns, dtype = as_indices(indices), target.spec.np_dtype
+    columns, dtype = as_indices(indices), target.dtype
     array = as_sent(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
     added, found = parts.summed(array), np.empty(parts.columns.size, dtype)
@@ -232,7 +241,7 @@ def map_partitions(
             (code,),
             others=target.other_matrices,
         )
-        for p in target.route.partitions
+        for p in target.partitions
     )
 
     def merge(results: list[Result]) -> PartitionResults:
@@ -243,7 +252,7 @@ def map_partitions(
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
     """Plan to read many rows: shape (len(rows), dim), or (len(rows), len(columns)); into ``out`` if that is given."""
-    numbers, dtype = as_rows("rows", rows, target.spec.rows), target.spec.np_dtype
+    numbers, dtype = as_rows("rows", rows, target.spec.rows), target.dtype
     if columns is None:
         dense_only(target.spec, "pull of whole rows")
         shape = (numbers.size, target.spec.dim)
@@ -316,7 +325,7 @@ def _at_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) ->
     numbers = np.arange(target.spec.rows) if rows is None else as_rows("rows", rows, target.spec.rows)
     operations = tuple(
         Operation(name, target.matrix, p.index, params=params, arrays=(numbers[some],))
-        for p in target.route.partitions
+        for p in target.partitions
         for some in _blocks_of_rows(numbers.size, numbers.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
@@ -399,8 +408,8 @@ def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, par
 
 def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Iterator[tuple[int, int, int, int]]:
     """Cut columns ``[start, stop)`` by partition and block: (partition, local start, local stop, offset)."""
-    step = max(1, BLOCK_BYTES // per_block // target.spec.np_dtype.itemsize)
-    for p in target.route.partitions:
+    step = max(1, BLOCK_BYTES // per_block // target.dtype.itemsize)
+    for p in target.partitions:
         for lo in range(max(start, p.begin), min(stop, p.end), step):
             hi = min(lo + step, stop, p.end)
             yield p.index, lo - p.begin, hi - p.begin, lo - start
@@ -414,8 +423,8 @@ def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Ite
         one: the operation on some columns of one row: for a single row, for rows that are longer than a block, and in
             layout "column", where rows lie apart.
     """
-    itemsize = target.spec.np_dtype.itemsize
-    for p in target.route.partitions:
+    itemsize = target.dtype.itemsize
+    for p in target.partitions:
         if numbers.size > 1 and target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
             for some in _blocks_of_rows(numbers.size, p.width * itemsize):
                 yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
@@ -431,6 +440,12 @@ def _blocks_of_rows(count: int, row_bytes: int) -> Iterator[slice]:
     step = max(1, BLOCK_BYTES // max(row_bytes, 1))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
+
+
+@lru_cache(maxsize=256)
+def _check(verb: str, dtype: str) -> None:
+    """Raise DTypeError unless an operation that takes values of one row works on a dtype."""
+    lookup(verb).check(1, dtype, {})
 
 
 def _nothing(results: Sequence[Result]) -> None:

@@ -106,18 +106,18 @@ def transfer(session: Session, source: Target, into: Target) -> int:
     step = WINDOW_BYTES // itemsize
     for start in range(0, dim, step):
         stop = min(start + step, dim)
-        window = session.run([plans.pull(source, start, stop)])[0]
-        session.run([plans.push(into, "push", window, start, stop)])
+        window = session.dispatch.run([plans.pull(source, start, stop)])[0]
+        session.dispatch.run([plans.push(into, "push", window, start, stop)])
     return 2 * dim * itemsize
 
 
 def _transfer_keys(session: Session, source: Target, into: Target) -> int:
-    session.run([declared(into, "fill", {"value": 0})])
+    session.dispatch.run([declared(into, "fill", {"value": 0})])
     moved = 0
     for keys, values in _windows(session, source):
         for start in range(0, keys.size, WINDOW_KEYS):
             some = slice(start, start + WINDOW_KEYS)
-            session.run([plans.push_columns(into, "scatter", values[some], keys[some])])
+            session.dispatch.run([plans.push_columns(into, "scatter", values[some], keys[some])])
         moved += 2 * (keys.nbytes + values.nbytes)
     return int(moved)
 
@@ -125,16 +125,16 @@ def _transfer_keys(session: Session, source: Target, into: Target) -> int:
 def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
     """Yield keys and values, some at a time."""
     if source.spec.kind != "sparse":
-        dense = session.run([plans.pull(source, 0, source.spec.dim)])[0]
+        dense = session.dispatch.run([plans.pull(source, 0, source.spec.dim)])[0]
         keys = np.flatnonzero(dense)
         yield keys, dense[keys]
         return
-    counts = session.run([plans.count_active(source)])[0]
+    counts = session.dispatch.run([plans.count_active(source)])[0]
     step = max(1, WINDOW_KEYS // len(counts))
     for begin in range(0, max(counts, default=0), step):
         # New keys come after those that there are.
         ends = [min(count, begin + step) for count in counts]
-        yield session.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
+        yield session.dispatch.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 
 
 def _caller_depth() -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from ps2.protocol.messages import Keys, Operation, Place, Request, RequestId
 HEADER_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """An operation on its way.
 
     Attributes:
@@ -68,6 +67,10 @@ def cut(
     return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
 
 
+# A request, and whose results it brings: (number of the plan, position in it) of each operation, or more of it.
+Addressed = tuple[Sequence[tuple[Any, ...]], Request]
+
+
 def group(
     pieces: Sequence[Piece], routes: Mapping[int, Route], route_version: int = 0
 ) -> dict[str, list[tuple[list[Piece], Request]]]:
@@ -113,7 +116,7 @@ def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
         if operation.keys is None:
             source = None
         elif source is not None and _same_keys(source, operation):
-            piece = replace(piece, operation=replace(operation, keys=Keys(operation.keys.count)))
+            piece = piece._replace(operation=replace(operation, keys=Keys(operation.keys.count)))
         elif operation.keys.columns is not None:
             source = operation
         found.append(piece)
@@ -149,7 +152,7 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
         writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
         count = 1 if len(parts) == 1 else max(writing, 2)
         numbered += [
-            replace(piece, part=number, parts=count)
+            piece._replace(part=number, parts=count)
             for number, part in enumerate(parts)
             for piece in _sharing_keys(part)
         ]

@@ -31,7 +31,7 @@ class RollbackTracker:
     def check(self) -> None:
         """Raise RolledBack if the fleet has gone back since the caller's loop began, or was told so; not in a run."""
         epoch, step = self.newest
-        if self.ids.run is not None:
+        if self.ids.run is not None or not epoch:
             return
         told = task_epoch()
         if epoch <= (self.epoch if told is None else told):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable
 
 from ps2.matrix.route import Route
 
@@ -13,39 +11,30 @@ MOST = 4096
 
 
 class Routes:
-    """The routes of the matrices that were used last. Safe for threads.
+    """The routes of matrices. Safe for threads.
 
     Attributes:
+        known: by matrix.
         version: the newest that has been seen of any.
     """
 
     def __init__(self) -> None:
+        self.known: dict[int, Route] = {}
         self.version = 0
         self._lock = threading.Lock()
-        self._routes: OrderedDict[int, Route] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._routes)
 
     def note(self, matrix: int, route: Route) -> None:
         """Note what the master says."""
         with self._lock:
-            self._note(matrix, route)
+            self.known[matrix] = route
+            self.version = max(self.version, route.version)
+            if len(self.known) > MOST:
+                del self.known[next(iter(self.known))]
 
-    def offer(self, matrix: int, route: Route) -> None:
-        """Note what a handle says, unless more is known: it may be an old one."""
-        with self._lock:
-            known = self._routes.get(matrix)
-            self._note(matrix, route if known is None or known.version < route.version else known)
-
-    def of(self, matrices: Iterable[int]) -> dict[int, Route]:
-        """Return those that are known."""
-        with self._lock:
-            return {matrix: self._routes[matrix] for matrix in matrices if matrix in self._routes}
-
-    def _note(self, matrix: int, route: Route) -> None:
-        self._routes[matrix] = route
-        self._routes.move_to_end(matrix)
-        self.version = max(self.version, route.version)
-        if len(self._routes) > MOST:
-            self._routes.popitem(last=False)
+    def newest(self, matrix: int, route: Route) -> Route:
+        """Return what is known, or what a handle says if that is newer: it may be an old one."""
+        known = self.known.get(matrix)
+        if known is not None and known.version >= route.version:
+            return known
+        self.note(matrix, route)
+        return route

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.client.keysets import MIN_NAMED_KEYS
+from ps2.client.keysets import MOST_SENT_BYTES, keys_bytes
 from ps2.client.plans import Plan
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, RequestId, key_digest
@@ -189,7 +189,7 @@ def _some(keys: Keys, where: slice) -> Keys:
     """Return some of a set of keys; a set that has a name comes again, and so do its parts."""
     assert keys.columns is not None
     columns = keys.columns[where]
-    named = keys.digest is not None and columns.size >= MIN_NAMED_KEYS
+    named = keys.digest is not None and keys_bytes(columns) > MOST_SENT_BYTES
     return Keys(columns.size, columns, key_digest(columns) if named else None)
 
 

@@ -13,14 +13,15 @@ import sys
 import threading
 from dataclasses import replace
 
+from ps2.client.dispatch import check_process
 from ps2.client.fleet import Access, FleetRef, unseal
-from ps2.client.session import Session, check_process
+from ps2.client.session import Session
 from ps2.client.task import FLEET_VARIABLE, is_later_attempt, stopped_fleets, task_context, task_fleet
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 
 _lock = threading.Lock()
 _sessions: dict[tuple[int, str], Session] = {}  # by process: workers fork, and a channel does not survive that
@@ -82,7 +83,7 @@ def current_session() -> Session:
 
 def flush() -> None:
     """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
-    current_session().flush()
+    current_session().dispatch.flush()
 
 
 def _from_task() -> Access:
@@ -105,7 +106,7 @@ def _open(fleet: FleetRef, access: Access) -> Session:
     wire = WireConfig(tls=access.tls)
     if is_later_attempt():
         wire = replace(wire, connect_s=RetryConfig.later_connect_s)
-    session = Session(fleet, GrpcTransport(access.token, wire, sure=True))
+    session = Session(fleet, FleetNetwork(access.token, wire, sure=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

@@ -16,9 +16,13 @@ class Stopwatch:
     """Seconds that the calls of one thread took; those of other threads do not count.
 
     A call within a call counts for itself: a pull that first waits for additions under way is a push for so long.
+
+    Attributes:
+        is_on: calls of some thread count.
     """
 
     def __init__(self) -> None:
+        self.is_on = False
         self._thread: int | None = None
         self._running: list[Kind] = []
         self._since_s = 0.0
@@ -26,18 +30,14 @@ class Stopwatch:
 
     def reset(self) -> None:
         """Count what this thread does, from zero."""
+        self.is_on = True
         self._thread = threading.get_ident()
         self._since_s = time.monotonic()
         self.seconds = dict.fromkeys(KINDS, 0.0)
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether the calls of this thread are counted."""
-        return self._thread == threading.get_ident()
-
     @contextmanager
     def running(self, kind: Kind) -> Iterator[None]:
-        if not self.is_mine:
+        if self._thread != threading.get_ident():
             yield
             return
         self._count()

@@ -167,7 +167,7 @@ def _remove(fs: Any, root: str, names: Iterable[str]) -> None:
 
 
 def _control(session: Session, version: int) -> ServerControl:
-    control = ServerControl(session.transport)
+    control = ServerControl(session.network)
     control.route_version = version
     return control
 

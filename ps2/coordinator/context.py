@@ -31,7 +31,7 @@ from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.run import interpreter
 from ps2.run.driver import Runs
 from ps2.run.host import ActiveRun, RunHost
@@ -161,7 +161,7 @@ class PS2Context:
                 check_serving(conf.tls, binding.advertised)
             elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
-            transport = GrpcTransport(self._token, WireConfig(tls=conf.tls))
+            transport = FleetNetwork(self._token, WireConfig(tls=conf.tls))
             undo.callback(transport.close)
             self._active_run = active = ActiveRun()
             self._fleet = fleet = Fleet(id, conf, binding, self._token, transport, active, spark_context)
@@ -216,7 +216,7 @@ class PS2Context:
     def flush(self) -> None:
         """Wait until all additions of this process with ``wait=False`` are applied; raise their errors."""
         self._check_running()
-        self._session.flush()
+        self._session.dispatch.flush()
 
     @shielded
     def memory(self) -> list[tuple[int, int]]:
@@ -239,7 +239,7 @@ class PS2Context:
             RecoveryError: the checkpoint failed (disk full, a server died). The one before stays the newest.
         """
         self._check_running()
-        self._session.flush()
+        self._session.dispatch.flush()
         return self._steps.checkpoint(path, step)
 
     @contextlib.contextmanager
@@ -397,7 +397,7 @@ class PS2Context:
             ending.callback(uninstall, self._session.fleet.id)
             # The fleet first: a local server asks for no goodbye from its clients.
             ending.callback(self._end_fleet)
-            ending.callback(self._session.flush)
+            ending.callback(self._session.dispatch.flush)
 
     def _end_fleet(self) -> None:
         with contextlib.ExitStack() as ending:

@@ -21,7 +21,7 @@ from ps2.errors import LaunchError, UnavailableError
 from ps2.guarded_loop import GuardedLoop
 from ps2.ops.modules import check_loaded
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.run.host import ActiveRun
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Fleet:
         conf: PS2Conf,
         binding: Binding,
         token: str | None,
-        transport: GrpcTransport,
+        transport: FleetNetwork,
         active: ActiveRun,
         spark_context: Any = None,
     ) -> None:

@@ -119,7 +119,7 @@ class Steps:
         self._inside = True
         try:
             yield current
-            self._session.flush()
+            self._session.dispatch.flush()
             self._check()
             self.next = current + 1
             if self._due():

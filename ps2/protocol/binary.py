@@ -33,7 +33,7 @@ from ps2.protocol.arrays import (
 )
 from ps2.protocol.drafts import KeysDraft, OperationDraft, ReplyDraft, RequestDraft, draft_of, reply_draft
 from ps2.protocol.error_details import from_detail, to_detail
-from ps2.protocol.messages import Array, Operation, Reply, Request, RequestId, StreamedArray, nbytes
+from ps2.protocol.messages import Array, Keys, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
 
 # Clients cut requests into blocks of 4 MiB and count 256 bytes for each operation, which takes about 150.
@@ -46,6 +46,9 @@ REQUEST = struct.Struct("<BBHHxxIIIIQQQQ")
 # scalars; dtype of floats in messages; dtype of the keys' differences, flags of keys, dtype of the differences on
 # arrival; number of keys, first key, digest.
 OPERATION = struct.Struct("<IIQIHHHBBBBBxQq16s")
+# The two halves of an OPERATION: the operation itself, and its keys.
+BEFORE_KEYS, KEYS = struct.Struct("<IIQIHHHBB"), struct.Struct("<BBBxQq16s")
+NO_KEYS = bytes(KEYS.size)
 # Dtype in the message, dtype on arrival, number of dimensions if there are several; number of elements. The shape
 # follows, a uint64 for each dimension.
 ARRAY = struct.Struct("<BBBxxxxxQ")
@@ -195,7 +198,7 @@ def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
             sent.append((result.streamed, plain_spec(result.streamed)))
         scalar = result.scalar
         records.append(RESULT.pack(0 if scalar is None else HAS_SCALAR, len(sent), scalar or 0.0))
-        tails += [_array(spec) for _, spec in sent]
+        tails += [array_record(spec) for _, spec in sent]
         arrays += [array for array, _ in sent]
     head = REPLY.pack(A_REPLY, REPLAYED if reply.replayed else 0, handle, len(reply.results))
     return b"".join((head, *records, *tails)), arrays
@@ -207,22 +210,29 @@ def error_parts(error: PS2Error) -> ReplyParts:
 
 def _record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
     """Return an operation's record; append the differences of its keys to the arrays."""
-    steps, becomes, flags, count, first, digest = 0, 0, 0, 0, 0, b""
-    if (keys := operation.keys) is not None:
-        count, flags = keys.count, HAS_KEYS
-        if keys.digest is not None:
-            flags, digest = flags | HAS_DIGEST, keys.digest
-        if keys.columns is not None:
-            first, differences = pack_keys(keys.columns)
-            array, spec = to_send(differences, None)
-            steps, becomes = NUMBER_OF[spec.dtype], spec.becomes
-            arrays.append(array)
-    return OPERATION.pack(
-        *(handle, operation.partition, operation.matrix),
-        *(len(operation.rows), len(operation.others), len(operation.arrays)),
-        *(len(signature.encoded), len(signature.scalars), WIRE_NUMBER[operation.wire]),
-        *(steps, flags, becomes, count, first, digest),
+    keys, steps = keys_record(operation.keys)
+    if steps is not None:
+        arrays.append(steps)
+    return (
+        BEFORE_KEYS.pack(
+            *(handle, operation.partition, operation.matrix),
+            *(len(operation.rows), len(operation.others), len(operation.arrays)),
+            *(len(signature.encoded), len(signature.scalars), WIRE_NUMBER[operation.wire]),
+        )
+        + keys
     )
+
+
+def keys_record(keys: Keys | None) -> tuple[bytes, Array | None]:
+    """Return the end of an operation's record, which is about its keys, and the differences that follow the header."""
+    if keys is None:
+        return NO_KEYS, None
+    flags, digest = (HAS_KEYS, b"") if keys.digest is None else (HAS_KEYS | HAS_DIGEST, keys.digest)
+    if keys.columns is None:
+        return KEYS.pack(0, flags, 0, keys.count, 0, digest), None
+    first, differences = pack_keys(keys.columns)
+    array, spec = to_send(differences, None)
+    return KEYS.pack(NUMBER_OF[spec.dtype], flags, spec.becomes, keys.count, first, digest), array
 
 
 def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> bytes:
@@ -232,10 +242,11 @@ def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> byte
     except struct.error as error:
         raise OutOfRangeError(f"operation {operation.name!r}: {dict(operation.params)}: {error}") from error
     numbers = struct.pack(f"<{len(rows)}I{len(rows) % 2 * 4}x{len(others)}Q", *rows, *others)
-    return b"".join((numbers, scalars, *map(_array, specs)))
+    return b"".join((numbers, scalars, *map(array_record, specs)))
 
 
-def _array(spec: Spec) -> bytes:
+def array_record(spec: Spec) -> bytes:
+    """Return what the header says of an array."""
     shape = spec.shape if len(spec.shape) > 1 else ()
     head = ARRAY.pack(NUMBER_OF[spec.dtype], spec.becomes, len(shape), spec.size)
     return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head

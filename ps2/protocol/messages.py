@@ -18,8 +18,8 @@ Place = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# The most frequent operations on one row, or on blocks of columns. Clients keep prepared headers of those on rows of
-# floats (``ps2.client.prepared``), and a compiled loop answers them all (``ps2.server.fast_path_loop``).
+# The most frequent operations on one row, or on blocks of columns; a compiled loop answers them
+# (``ps2.server.fast_path_loop``).
 PLAIN = (
     *("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub"),
     *("columns_pull", "columns_push", "columns_add", "columns_add_some"),

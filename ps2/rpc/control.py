@@ -20,8 +20,8 @@ from ps2.rpc.convert import (
     saved_shard_from_pb,
     spec_to_pb,
 )
+from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_from_pb
-from ps2.rpc.transport import Transport
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
 
 SERVER_TIMEOUT_S = 60.0
@@ -98,7 +98,7 @@ class ServerControl:
         route_version: sent with the calls; the coordinator increases it.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Network) -> None:
         self._transport = transport
         self.route_version = 0
         self._row_changes = itertools.count(1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ps2.protocol.pb import launcher_pb2 as pb
 from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
-from ps2.rpc.transport import Transport
+from ps2.rpc.network import Network
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Order:
 class LauncherControl:
     """Calls to one launcher."""
 
-    def __init__(self, transport: Transport, address: str) -> None:
+    def __init__(self, transport: Network, address: str) -> None:
         self._transport = transport
         self._address = address
 

@@ -14,7 +14,7 @@ from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
 from ps2.protocol.pb import master_pb2
 from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
-from ps2.rpc.transport import Transport
+from ps2.rpc.network import Network
 
 # Longer than a server's, as the master asks all servers in turn.
 MASTER_TIMEOUT_S = 120.0
@@ -45,7 +45,7 @@ class MatrixInfo:
 class MasterControl:
     """Control calls to one master."""
 
-    def __init__(self, transport: Transport, address: str) -> None:
+    def __init__(self, transport: Network, address: str) -> None:
         self._transport = transport
         self._address = address
 

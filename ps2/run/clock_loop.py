@@ -187,7 +187,7 @@ class ClockLoop:
     def flush(self) -> None:
         """Bring all changes to the servers."""
         with self.session.stopwatch.running("push"):
-            self.session.flush()
+            self.session.dispatch.flush()
 
     def lap(self) -> ClockTimes:
         """Return the times since the last lap. The wait for the next clock belongs to that clock."""

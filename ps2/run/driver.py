@@ -107,7 +107,7 @@ class Runs:
             with Opening():
                 job = Job(spark_context, data, options.workers, slots)
             wait_for_slots(spark_context, job.workers, SLOTS_TIMEOUT_S)
-            self.host.session.flush()
+            self.host.session.dispatch.flush()
             return _RunDriver(self, spark_context, job, function, options).drive()
         finally:
             self._one_at_a_time.release()
@@ -268,7 +268,7 @@ class _RunDriver:
                 self._run.publish(clock, epoch, returned.encoded)
             elif returned is STOP:
                 self._run.publish(clock, epoch, None, stop=True)
-        self._host.session.flush()
+        self._host.session.dispatch.flush()
         self._host.steps.end_clock(clock)
 
     def _counts(self, epoch: int, call: Callable[[], object]) -> bool:
@@ -280,7 +280,7 @@ class _RunDriver:
         self._knows(epoch)
         try:
             call()
-            self._host.session.flush()
+            self._host.session.dispatch.flush()
         except Exception as error:
             is_rollback = isinstance(error, RolledBack) and self._host.session.epoch > epoch
             if self._run.error is None and self._run.epoch == epoch and not is_rollback:

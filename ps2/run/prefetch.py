@@ -25,7 +25,7 @@ from ps2.errors import RolledBack, UsageError
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
-    from ps2.client.delivery import Results
+    from ps2.client.dispatch import Results
     from ps2.client.session import Session
 
 # Reads of one worker under way at once, each in its own thread.
@@ -122,11 +122,11 @@ class Prefetch:
         if found is not None and may_be_used and not found[1].is_void:
             found[1].lay()
             return self._plan.merge(found[0])  # type: ignore[arg-type]
-        return self._session.run([self._make_plan()])[0]
+        return self._session.dispatch.run([self._make_plan()])[0]
 
     def _read(self) -> None:
         try:
-            self._found = self._session.read([self._plan])
+            self._found = self._session.dispatch.read([self._plan])
         except Exception as error:  # for whoever asks for the result
             self._error = error
 

@@ -94,7 +94,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
             report += WENT_BACK
         # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
         with suppress(PS2Error):
-            loop.session.check_process()
+            loop.session.dispatch.check_process()
             loop.control.fail(report, loop.lap(), fatal, loop.take_metrics())
         raise
 

@@ -263,7 +263,7 @@ class Worker:
             except Exception as error:  # the result may hold any object, which may raise anything
                 raise UsageError(f"once: {fn!r} returned what cannot be pickled: {made!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
-                loop.session.flush()
+                loop.session.dispatch.flush()
                 value = loop.control.once_made(phase, number, value)
         loop.prefetches.note_sync()
         result: T = cloudpickle.loads(value)
@@ -291,7 +291,7 @@ class Worker:
         Raises:
             UsageError: a value is not a number.
         """
-        self._loop.session.check_process()
+        self._loop.session.dispatch.check_process()
         self._loop.metrics += [Logged(name, _number(name, value), self.clock) for name, value in metrics.items()]
         if self._loop.metrics and time.monotonic() - self._loop.told_s > LOG_INTERVAL_S:
             self._loop.control.note(self._loop.take_metrics())
@@ -314,7 +314,7 @@ class Worker:
                 reports.
             LimitError: the worker's reports of this clock take more than 64 MB.
         """
-        self._loop.session.check_process()
+        self._loop.session.dispatch.check_process()
         if not self._loop.ref.takes_reports:
             raise UsageError("report: this run has no onClock(clock, reports) to take it")
         if not self._loop.is_inside:
@@ -342,7 +342,7 @@ class Worker:
 
         The first use in an attempt, and the first use after ``epoch`` has grown, returns all messages of the run.
         """
-        self._loop.session.check_process()
+        self._loop.session.dispatch.check_process()
         return self._loop.inbox.take()
 
 

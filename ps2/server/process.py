@@ -23,8 +23,8 @@ from ps2.ops.warm import warm
 from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.master_control import MasterControl
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.serving import RpcServer
-from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
@@ -154,7 +154,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         if exposition is not None:
             undo.callback(exposition.stop)
         if home is not None:
-            master = MasterControl(GrpcTransport(token, wire), home.master)
+            master = MasterControl(FleetNetwork(token, wire), home.master)
             try:
                 interval_s = _register(master, home, server_id, address)
             except LaunchError:

@@ -19,7 +19,7 @@ from ps2.errors import (
     UnavailableError,
 )
 from ps2.protocol.messages import Operation, Place, Request, RequestId, nbytes
-from ps2.rpc.transport import Transport
+from ps2.rpc.network import Network
 from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
 from ps2.server.engine import Engine
 from ps2.server.pieces import cut
@@ -43,7 +43,7 @@ class _Backup:
     A shard goes out of ``behind`` under its lock only, so that a request knows where it stands until it is answered.
     """
 
-    def __init__(self, address: str, peers: Transport, behind: Iterable[Shard]) -> None:
+    def __init__(self, address: str, peers: Network, behind: Iterable[Shard]) -> None:
         self.address = address
         self.peers = peers
         self.behind = set(behind)
@@ -52,7 +52,7 @@ class _Backup:
 class Replication:
     """Forwards changes to the backup, brings it shards that it has not got, and sends shards elsewhere."""
 
-    def __init__(self, engine: Engine, connect: Callable[[], Transport], limit_bytes: int) -> None:
+    def __init__(self, engine: Engine, connect: Callable[[], Network], limit_bytes: int) -> None:
         """Nobody is followed yet.
 
         Args:
@@ -241,7 +241,7 @@ class Replication:
             if self._wait(backup, version, next(pauses)):
                 refused_s, pauses = None, _pauses()
 
-    def _send(self, peers: Transport, address: str, requests: Sequence[Request]) -> PS2Error | None:
+    def _send(self, peers: Network, address: str, requests: Sequence[Request]) -> PS2Error | None:
         """Send requests to a server, those that are too large in pieces; return the first error."""
         sent: list[Request] = []
         for request in requests:
@@ -289,7 +289,7 @@ class Replication:
                 with self._changed:
                     backup.behind.discard(shard)
 
-    def _fill(self, peers: Transport, to: str, place: Place, shard: Shard) -> int:
+    def _fill(self, peers: Network, to: str, place: Place, shard: Shard) -> int:
         """Send a shard, whose lock is held; return its bytes."""
         version = self._engine.fence.route_version
         id = RequestId(FILLING, next(self._sessions))

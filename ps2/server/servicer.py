@@ -21,8 +21,8 @@ from ps2.rpc.convert import (
     spec_from_pb,
 )
 from ps2.rpc.execute import reply_to, request_from
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.server_status import ServerStatus, status_to_pb
-from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.loading import Loading
@@ -61,7 +61,7 @@ class ServerServicer:
         self._operations = digests()
         self._snapshots = Snapshots(engine)
         self._loading = Loading(engine)
-        self._replication = Replication(engine, lambda: GrpcTransport(token, wire), wire.request_limit_bytes)
+        self._replication = Replication(engine, lambda: FleetNetwork(token, wire), wire.request_limit_bytes)
 
     def close(self) -> None:
         """End what goes on beside calls."""

@@ -25,12 +25,12 @@ from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, part
+from ps2.transport.connection import Connection
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_come
 from ps2.transport.liveness import Carried, carried
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import abstract, close, hang_up, open_files, receive, send_all
-from ps2.transport.tls_connection import Connection
 
 log = logging.getLogger(__name__)
 

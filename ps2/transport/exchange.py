@@ -16,9 +16,9 @@ from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.at_once import at_once
+from ps2.transport.connection import Connection
 from ps2.transport.liveness import Look, carries_nothing, is_held_back
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
-from ps2.transport.tls_connection import Connection
 
 Outcome = Reply | PS2Error
 # Finds out what both ends of a connection, to the server at an address, have counted; None where nothing is counted.

@@ -8,10 +8,10 @@ from ps2.protocol.framing import HEAD, greeting_bytes, read_answer, read_greetin
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.transport import proof
+from ps2.transport.connection import Connection
 from ps2.transport.liveness import NAME_BYTES
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import receive, send_all
-from ps2.transport.tls_connection import Connection
 
 
 def handshake(

@@ -12,10 +12,8 @@ import socket
 import struct
 import termios
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ps2.transport.tls_connection import Connection
+from ps2.transport.connection import Connection
 
 NAME_BYTES = 16
 # Offsets in Linux's ``struct tcp_info``: unacknowledged packets, acknowledged bytes, received bytes, unsent bytes.

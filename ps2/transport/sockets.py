@@ -10,17 +10,15 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from ps2.config import LOOPBACK, WireConfig, is_loopback, is_wildcard
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles
+from ps2.transport.connection import Connection
 from ps2.transport.liveness import new_name
-
-if TYPE_CHECKING:
-    from ps2.transport.tls_connection import Connection
 
 # Maximum number of buffers of one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
@@ -155,7 +153,7 @@ class PlainSocket(socket.socket):
     Attributes:
         name: name by which the server knows the connection.
         handles: handles that the server has assigned on it.
-        forms: prepared requests that are sent on it repeatedly.
+        headers: prepared headers of requests that are sent on it repeatedly.
         patience_s: time to wait for a reply before checking that the peer is alive.
     """
 
@@ -163,7 +161,7 @@ class PlainSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self.name = new_name()
         self.handles: Handles = {}
-        self.forms: dict[object, Any] = {}
+        self.headers: dict[object, Any] = {}
         self.patience_s = 0.0
 
 

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 from ps2.interrupts import check
 from ps2.transport.sockets import MIN_TIMEOUT_S, wait_until
@@ -187,6 +186,3 @@ class TlsConnection:
     def _flush(self) -> None:
         if self._outgoing.pending:
             self._plain.sendall(self._outgoing.read())
-
-
-Connection: TypeAlias = socket.socket | TlsConnection

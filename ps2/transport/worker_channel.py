@@ -13,10 +13,11 @@ from google.protobuf.message import DecodeError, Message
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, UnavailableError
 from ps2.protocol.framing import Filling
+from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import MIN_TIMEOUT_S, hang_up, receive, send_all, tune
 from ps2.transport.tls import Renewed, client_context
-from ps2.transport.tls_connection import Connection, TlsConnection
+from ps2.transport.tls_connection import TlsConnection
 
 LENGTH = struct.Struct("<I")
 CONNECT_TIMEOUT_S = 10.0

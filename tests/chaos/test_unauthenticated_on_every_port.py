@@ -16,7 +16,7 @@ from ps2.config import split_address
 from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport.acceptor import MAX_UNAUTHENTICATED
 
 DIM = 1000
@@ -68,7 +68,7 @@ def hello(transport, address):
 
 def a_new_client_sums(ps, vector):
     """Return the sum of the half of a vector that the first server holds, as somebody who has just come finds it."""
-    transport, address = GrpcTransport(ps._token), ps.servers[0]
+    transport, address = FleetNetwork(ps._token), ps.servers[0]
     try:
         version = ServerControl(transport).status(address).route_version
         ask = Request((Operation("sum", vector._matrix, 0, (vector._row,)),), route_version=version)

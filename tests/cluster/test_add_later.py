@@ -20,7 +20,7 @@ def slowed(ps, monkeypatch):
     release = threading.Event()
 
     def slow(vector):
-        transport = session_of(vector._fleet).transport
+        transport = session_of(vector._fleet).network
         exchange = transport.exchange
 
         def wait_then_exchange(requests):

@@ -308,7 +308,7 @@ def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fres
 
     u = DCV.dense(10)
     session = session_of(u._fleet)
-    session._delivery.retry = RetryConfig(total_s=0.5)
+    session.dispatch.retry = RetryConfig(total_s=0.5)
     u._route = type(u._route)(u._route.version, u._route.bounds, ("127.0.0.1:1",) * 2)
     session.routes.note(u._matrix, u._route)
     started_s = time.monotonic()

@@ -22,7 +22,7 @@ from ps2.errors import PS2Error
 from ps2.protocol.binary import request_parts
 from ps2.protocol.framing import written
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import connect, send_all
 
@@ -92,7 +92,7 @@ def test_server_when_clients_do_not_read_then_it_holds_a_block_for_each(one, unt
     u = DCV.dense(LARGE, 1).fill(1)
     u.pull(np.arange(10))
     session = session_of(u._fleet)
-    transport = GrpcTransport(context._token)
+    transport = FleetNetwork(context._token)
     control = ServerControl(transport)
     before = control.status(context.servers[0]).requests
     clients = [_ask_and_do_not_read(context, u, session) for _ in range(4)]
@@ -110,7 +110,7 @@ def test_server_when_clients_do_not_read_then_it_holds_a_block_for_each(one, unt
 
 def _ask_and_do_not_read(context, vector, session):
     """Return a connection on which the pull of the whole vector was asked for, and the thread that asked."""
-    peer, _ = session.transport._meet(context.servers[0])
+    peer = session.network._meet(context.servers[0])
     family, place = peer.places[-1]
     client = connect(family, place, 20.0)
     handshake(client, context._token, peer.server_id, time.monotonic() + 20)

@@ -236,7 +236,9 @@ def test_measure_when_it_runs_then_only_reads(ps, monkeypatch):
     m, values = a_matrix()
     mutated, session = [], m._first._session
     monkeypatch.setattr(
-        session, "run", lambda plans, run=session.run: mutated.extend(plan.mutates for plan in plans) or run(plans)
+        session.dispatch,
+        "run",
+        lambda plans, run=session.dispatch.run: mutated.extend(plan.mutates for plan in plans) or run(plans),
     )
     costs = measured(m)
     assert mutated

@@ -22,7 +22,7 @@ from ps2.errors import NotFoundError, OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 MATRIX = 7
@@ -99,7 +99,7 @@ def server(tmp_path_factory, leaves_nothing, until):
 @pytest.fixture(scope="module")
 def used(server):
     """The server, after three requests that succeeded and three that did not."""
-    transport = GrpcTransport(server.token)
+    transport = FleetNetwork(server.token)
     digest = key_digest(COLUMNS)
     pushed = Operation("push", MATRIX, 0, (0,), {"start": 0}, (np.ones(DIM),))
     gathered = Operation("gather", MATRIX, 0, (0,), keys=Keys(COLUMNS.size, COLUMNS, digest))
@@ -196,7 +196,7 @@ def test_server_when_metrics_are_not_asked_for_then_listens_for_requests_and_dat
     server = Server(tmp_path)
     try:
         until(lambda: server.address, "the server listens", 60)
-        transport = GrpcTransport(server.token)
+        transport = FleetNetwork(server.token)
         ServerControl(transport).hello(server.address)
         transport.close()
         assert len(server.listeners()) == 2

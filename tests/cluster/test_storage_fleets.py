@@ -11,7 +11,7 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.errors import LostError
 from ps2.rpc.control import ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.storage import folders
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -25,7 +25,7 @@ def kill(ps, index):
 
 
 def statuses(ps):
-    transport = GrpcTransport(ps._token)
+    transport = FleetNetwork(ps._token)
     try:
         return [ServerControl(transport).status(address) for address in ps.servers]
     finally:

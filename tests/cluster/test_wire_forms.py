@@ -72,13 +72,13 @@ def test_addition_when_the_server_has_forgotten_the_keys_then_it_counts_once(ps)
     for _ in range(3):
         u.add(np.ones(KEYS.size), KEYS)
     session = session_of(u._fleet)
-    known = set(session._delivery.known._known)
+    known = set(session.dispatch.known._known)
     assert known
     other = DCV.dense(DIM)
     # The session believes that servers know these keys of the other matrix too.
     for matrix, partition, digest in known:
         if matrix == u._matrix:
-            session._delivery.known._known[other._matrix, partition, digest] = None
+            session.dispatch.known._known[other._matrix, partition, digest] = None
     other.add(np.ones(KEYS.size), KEYS)
     assert other.sum() == KEYS.size
 

@@ -17,7 +17,7 @@ from ps2.protocol import framing
 from ps2.protocol.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import Activation, ServerControl
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import abstract
 from tests.messages import header_of, request_bytes, request_frame
@@ -37,7 +37,7 @@ class Victim:
 
     address: str
     hello: pb.HelloReply
-    transport: GrpcTransport
+    transport: FleetNetwork
     token: str
     vector: DCV
     values: np.ndarray = field(repr=False)
@@ -55,7 +55,7 @@ class Victim:
 def attacked(ps):
     """The one server of a fleet, warm: every way and every kind of request has been used."""
     (address,) = ps.servers
-    transport = GrpcTransport(ps._token)
+    transport = FleetNetwork(ps._token)
     values = np.random.default_rng(0).standard_normal(1000)
     hello = transport.call(
         address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5

@@ -18,8 +18,8 @@ from ps2.protocol import framing
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.channel import Channel, Trust
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.serving import RpcServer
-from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
@@ -98,7 +98,7 @@ class Execute:
     """What a client does that sends each request by itself over gRPC."""
 
     def __init__(self, token):
-        self._transport = GrpcTransport(token)
+        self._transport = FleetNetwork(token)
 
     def exchange(self, requests):
         return {address: [self._execute(address, request) for request in mine] for address, mine in requests.items()}
@@ -126,7 +126,7 @@ def connected(carrier, token=TOKEN, **wire):
     if carrier == "execute":
         transport = Execute(token)
     else:
-        transport = GrpcTransport(token, WireConfig(unix_sockets=carrier == "unix", **wire))
+        transport = FleetNetwork(token, WireConfig(unix_sockets=carrier == "unix", **wire))
     try:
         yield transport
     finally:

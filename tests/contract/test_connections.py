@@ -28,8 +28,8 @@ from ps2.errors import (
 )
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.serving import RpcServer
-from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from tests.certificates import write
@@ -257,7 +257,7 @@ def test_request_when_it_takes_longer_than_keepalive_then_tls_waits(tmp_path, mo
     engine, looks = Waits(1 << 24, False), []
     quick = WireConfig(unix_sockets=False, tls=write(tmp_path), keepalive_s=0.4, keepalive_timeout_s=5.0)
     with serving(engine, wire=quick) as server:
-        transport = GrpcTransport(TOKEN, quick)
+        transport = FleetNetwork(TOKEN, quick)
         monkeypatch.setattr(transport, "_look", lambda *of, look=transport._look: looks.append(look(*of)) or looks[-1])
         timer = threading.Timer(1.5, engine.go_on.set)
         timer.start()

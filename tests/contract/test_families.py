@@ -13,8 +13,8 @@ from ps2.config import Binding, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
 from ps2.rpc import run_control
 from ps2.rpc.control import ServerControl
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import RunControl
-from ps2.rpc.transport import GrpcTransport
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
@@ -38,10 +38,10 @@ class Ignores:
 def test_server_when_it_listens_at_any_family_then_it_is_reached(host):
     wire = WireConfig(unix_sockets=False)
     with serving(an_engine(), join_address(host, 0), host=host) as server:
-        transport = GrpcTransport(TOKEN, wire)
+        transport = FleetNetwork(TOKEN, wire)
         try:
             count(transport, server.address)
-            used = {connection.family for peer in transport._peers.values() for connection in peer.idle}
+            used = {connection.family for peer in transport._pool._peers.values() for connection in peer.idle}
         finally:
             transport.close()
     assert used == {socket.AF_INET6 if host == "::1" else socket.AF_INET}
@@ -98,7 +98,7 @@ def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
 )
 def test_call_when_a_task_never_reached_it_then_the_settings_are_named(method, what):
     address = f"127.0.0.1:{free_port()}"
-    transport = GrpcTransport(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, sure=True)
     try:
         with pytest.raises(UnreachableError, match=rf"^{what} at {address} was never reached from .*bindAddress"):
             transport._channel(address).call(method, b"", 5.0)
@@ -107,7 +107,7 @@ def test_call_when_a_task_never_reached_it_then_the_settings_are_named(method, w
 
 
 def test_call_when_a_task_has_reached_it_before_then_it_is_unavailable():
-    transport = GrpcTransport(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, sure=True)
     try:
         with serving(an_engine()) as server:
             ServerControl(transport).status(server.address)

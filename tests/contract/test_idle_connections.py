@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ps2.config import WireConfig
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport.idle_connections import IdleConnectionPoller
 from tests.certificates import write
 from tests.contract.servers import TOKEN, an_engine, changing, op, send, serving
@@ -26,7 +26,7 @@ def data_threads():
 def clients(wire):
     """Some clients, each of which has asked something."""
     with serving(an_engine(), wire=wire) as server:
-        made = [GrpcTransport(TOKEN, wire) for _ in range(CLIENTS)]
+        made = [FleetNetwork(TOKEN, wire) for _ in range(CLIENTS)]
         for client in made:
             send(client, server.address, changing(op("fill", 1, value=2.0)))
         yield server, made

@@ -13,7 +13,7 @@ from ps2.certificates import TlsFiles
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, PS2Error
 from ps2.protocol.messages import Reply
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport import acceptor
 from ps2.transport.tls_connection import TlsConnection
 from tests.certificates import write
@@ -37,7 +37,7 @@ def server(files):
 
 @contextmanager
 def calling(tls, token=TOKEN):
-    transport = GrpcTransport(token, over(tls))
+    transport = FleetNetwork(token, over(tls))
     try:
         yield transport
     finally:
@@ -59,7 +59,7 @@ def test_requests_when_both_sides_have_certificates_then_they_go_through(server,
         assert isinstance(written, Reply), written
         into = np.empty(BLOCK)
         (read,) = outcomes(transport, server.address, reading(op("pull", 0, start=0, stop=BLOCK, into=into)))
-        connections = [c for peer in transport._peers.values() for c in peer.idle]
+        connections = [c for peer in transport._pool._peers.values() for c in peer.idle]
     assert isinstance(read, Reply), read
     assert np.array_equal(into, values)
     assert all(isinstance(c, TlsConnection) and c._tls.version() == "TLSv1.3" for c in connections)
@@ -158,7 +158,7 @@ def test_peers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_ser
             peer.sendall(said)
         with calling(files) as transport:
             assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
-            (peer,) = transport._peers.values()
+            (peer,) = transport._pool._peers.values()
             assert [type(connection) for connection in peer.idle] == [TlsConnection]
 
 

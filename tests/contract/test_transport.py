@@ -46,7 +46,7 @@ def filled(value):
 @on_sockets
 def test_carrier_when_it_is_chosen_then_it_is_what_is_used(transport, address, carrier):
     count(transport, address)
-    peers = getattr(transport, "_peers", {})
+    peers = transport._pool._peers if hasattr(transport, "_pool") else {}
     used = {connection.family for peer in peers.values() for connection in peer.idle}
     assert used == {"tcp": {socket.AF_INET}, "unix": {socket.AF_UNIX}}.get(carrier, set())
 

@@ -18,8 +18,8 @@ from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc import serving as serving_module
 from ps2.rpc.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
 from ps2.rpc.control import ServerControl
+from ps2.rpc.network import FleetNetwork
 from ps2.rpc.status import DETAIL_KEY
-from ps2.rpc.transport import GrpcTransport
 from ps2.transport import acceptor, proof
 from tests.contract.servers import (
     DIM,
@@ -283,7 +283,7 @@ def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(en
 
 def test_impostor_when_the_token_is_known_to_be_right_then_unavailable_at_once():
     """A task that starts while a server is replaced has met no other one yet."""
-    transport = GrpcTransport(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, sure=True)
     with in_place_of(answers={CHALLENGE: a_challenge_of("another-token-entirely")}) as impostor:
         try:
             with pytest.raises(UnavailableError, match="a process that does not know the fleet's token"):

@@ -54,7 +54,7 @@ def counting(table, expected, dies=None):
             table.add(columns=columns(turn.block), values=np.ones((WIDTH, K), np.int32), wait=False)
             if dies == (worker.rank, worker.clock) and attempt == 0:
                 table.pull(columns=columns(turn.block))
-                worker._loop.session.flush()
+                worker._loop.session.dispatch.flush()
                 os._exit(1)
             after = table.pull(columns=columns(turn.block))
             found.append((worker.clock, turn.block, *np.unique(before - expected[worker.clock, turn.block])))

@@ -44,7 +44,7 @@ def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them_an
             for _ in worker.clocks(2):
                 total.add(np.ones(DIM))
             total.pull()
-            (peer, *_) = current_session().transport._peers.values()
+            (peer, *_) = current_session().network._pool._peers.values()
             return [type(connection).__name__ for connection in peer.idle]
 
         connections = ps.run(spark.sparkContext.parallelize(range(4), 2), work)

@@ -44,7 +44,7 @@ def make(over, kind="dense", dtype="float64", **fields):
     model = np.zeros((DIM, K), dtype)
 
     def run(plan):
-        return over.run([plan])[0]
+        return over.dispatch.run([plan])[0]
 
     return target, run, model
 
@@ -165,6 +165,7 @@ def test_fill_when_all_rows_or_some_are_named_then_active_columns_of_those_alone
 def test_blocks_when_keys_come_again_then_their_hash_travels(world, fleet, order, monkeypatch):
     monkeypatch.setattr(keysets, "MIN_NAMED_KEYS", 4)
     monkeypatch.setattr(keysets, "NAMED_BLOCK_BYTES", 0)
+    monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 0)
     target, run, model = world
     filled(*world)
     columns = np.arange(DIM)[::order]

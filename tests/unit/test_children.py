@@ -82,7 +82,12 @@ def test_current_session_when_there_is_neither_task_nor_driver_then_stopped_erro
 
 def test_session_when_a_child_has_inherited_it_then_each_way_to_use_it_is_refused():
     session = session_over(FleetInProcess())
-    for use in (lambda: session.run([]), session.flush, lambda: session.async_writer, lambda: session.run_later(None)):
+    for use in (
+        lambda: session.dispatch.run([]),
+        session.dispatch.flush,
+        lambda: session.async_writer,
+        lambda: session.dispatch.run_later(None),
+    ):
         assert in_child(use).startswith(REFUSED)
 
 

@@ -100,9 +100,9 @@ def world(request):
     target = Target(info.id, info.spec, info.route, (0,))
 
     def call(name, **given):
-        return over.run([declared(target, name, given)])[0]
+        return over.dispatch.run([declared(target, name, given)])[0]
 
-    over.run([plans.rows_push(target, "rows_push", range(ROWS), model)])
+    over.dispatch.run([plans.rows_push(target, "rows_push", range(ROWS), model)])
     return call, model, info.route
 
 
@@ -247,7 +247,7 @@ def test_every_operation_when_given_nothing_then_it_answers_nothing(servers, kin
             over.take_rows(info.id, ROWS - 1)
         target = Target(info.id, info.spec, info.route, tuple(range(each.rows)))
         try:
-            found = over.run([declared(target, each.name, nothing_for(each, dtype))])[0]
+            found = over.dispatch.run([declared(target, each.name, nothing_for(each, dtype))])[0]
         except UsageError:
             refused.add(each.name)
             continue

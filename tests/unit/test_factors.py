@@ -32,7 +32,7 @@ def world(request):
     over = session_over(FleetInProcess(servers=request.param))
     info = over.new_matrix(MatrixSpec(FEATURES * WIDTH, 1, dtype="float64", align=WIDTH))
     target = Target(info.id, info.spec, info.route, (0,))
-    return target, lambda plan: over.run([plan])[0]
+    return target, lambda plan: over.dispatch.run([plan])[0]
 
 
 def data(keys, density=0.3):

@@ -110,7 +110,8 @@ SPEC = MatrixSpec(70_000, 1)
 ROUTE = routed(SPEC, 2)
 
 
-def test_cache_when_columns_come_again_then_their_groups_are_named():
+def test_cache_when_columns_come_again_then_their_groups_are_named(monkeypatch):
+    monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
     cache = SplitCache()
     digests = [[group.digest for group in cache.split(SPEC, ROUTE, MANY).groups] for _ in range(3)]
     parts = split(SPEC, ROUTE, MANY)

@@ -34,7 +34,7 @@ def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
         session.async_writer.set_scheduler(SendScheduler())
-        session.flush()
+        session.dispatch.flush()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_changes_when_some_do_not_wait_then_a_later_read_is_as_if_all_had(sessio
 def test_changes_when_they_do_not_wait_and_connections_are_cut_then_each_counts_once(
     session, matrix, monkeypatch, fault
 ):
-    monkeypatch.setattr(session._delivery, "transport", fault(session.transport, times=5))
+    monkeypatch.setattr(session.dispatch, "network", fault(session.network, times=5))
     expected, ones = np.zeros((K, DIM)), np.ones((3, DIM))
     for row in range(6):
         numbers = [row % K, 0, row % K]
@@ -147,7 +147,7 @@ def test_pairs_when_more_than_one_request_takes_then_all_change_at_once_and_once
     values, matrix = rng.integers(-9, 9, (K, DIM)).astype(float), DCV.dense(DIM, K, "float64").matrix()
     matrix.push(range(K), values)
     if fault is not None:
-        monkeypatch.setattr(session._delivery, "transport", fault(session.transport, times=9))
+        monkeypatch.setattr(session.dispatch, "network", fault(session.network, times=9))
     a, b, c = rng.integers(0, K, 20), rng.integers(0, K, 20), rng.integers(-2, 3, 20).astype(float)
     for _ in range(2):
         dots = matrix.pairUpdate(a, b, lambda dots: c, "servers")

@@ -37,7 +37,7 @@ def world(request):
     target = Target(info.id, info.spec, info.route, (0,))
 
     def run(plan):
-        return over.run([plan])[0]
+        return over.dispatch.run([plan])[0]
 
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
     return target, run, model
@@ -202,9 +202,9 @@ def test_pull_active_when_sparse_then_keys_are_sorted_with_their_values(counted)
     info = over.new_matrix(MatrixSpec(2**63, 1, dtype="int64", kind="sparse"))
     target = Target(info.id, info.spec, info.route, (0,))
     model = {2**63 - 1: 1, 0: 2, 12345: 3, 77: 4}
-    over.run([plans.push_columns(target, "scatter", list(model.values()), list(model))])
-    counts = over.run([plans.count_active(target)])[0] if counted else None
-    keys, values = over.run([plans.pull_active(target, counts)])[0]
+    over.dispatch.run([plans.push_columns(target, "scatter", list(model.values()), list(model))])
+    counts = over.dispatch.run([plans.count_active(target)])[0] if counted else None
+    keys, values = over.dispatch.run([plans.pull_active(target, counts)])[0]
     assert dict(zip(keys.tolist(), values.tolist(), strict=True)) == model
     assert keys.tolist() == sorted(model)
 
@@ -214,7 +214,7 @@ def test_map_when_asked_for_the_index_then_the_partition_comes_first():
     info = over.new_matrix(MatrixSpec(10, 2))
     target = Target(info.id, info.spec, info.route, (0,))
     plan = plans.map_partitions(target, lambda p, row: (p.index, p.begin, p.end, row.size), with_index=True)
-    assert over.run([plan])[0].collect() == [(0, 0, 3, 3), (1, 3, 6, 3), (2, 6, 10, 4)]
+    assert over.dispatch.run([plan])[0].collect() == [(0, 0, 3, 3), (1, 3, 6, 3), (2, 6, 10, 4)]
 
 
 # -- what is checked before anything is sent -------------------------------------------------------------------------

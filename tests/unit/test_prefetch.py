@@ -31,7 +31,7 @@ def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
         session.async_writer.set_scheduler(SendScheduler())
-        session.flush()
+        session.dispatch.flush()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def vector(session):
 
 def change(other, vector, value):
     """Another worker adds."""
-    other.run([plans.push(vector._target(), "push_add", np.full(10, float(value)), 0, 10)])
+    other.dispatch.run([plans.push(vector._target(), "push_add", np.full(10, float(value)), 0, 10)])
 
 
 def test_prefetch_when_the_clock_is_allowed_then_it_is_read_at_once(prefetches, vector, other):
@@ -142,9 +142,9 @@ def test_prefetch_of_a_sparse_vector_when_own_additions_follow_then_they_are_in_
 
 
 def test_prefetch_when_the_read_fails_then_the_result_says_why(prefetches, session, vector, monkeypatch):
-    faulty = FailsBeforeSending(session.transport, times=10**6)
-    monkeypatch.setattr(session._delivery, "transport", faulty)
-    monkeypatch.setattr(session._delivery, "retry", RetryConfig(total_s=0.0, first_pause_s=0.001))
+    faulty = FailsBeforeSending(session.network, times=10**6)
+    monkeypatch.setattr(session.dispatch, "network", faulty)
+    monkeypatch.setattr(session.dispatch, "retry", RetryConfig(total_s=0.0, first_pause_s=0.001))
     with pytest.raises(UnavailableError, match="refused"):
         prefetches.begin(vector, None, 1).result()
 

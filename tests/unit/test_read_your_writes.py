@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.client import blocks, plans, read_your_writes
+from ps2.client import blocks, keysets, plans, read_your_writes
 from ps2.client.declared import declared
 from ps2.client.keysets import SPLITS
 from ps2.client.plans import Target
@@ -167,7 +167,8 @@ def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire)
     assert row[1] != np.linspace(1000, 3000, DIM)[1]
 
 
-def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
+def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match(monkeypatch):
+    monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
     spec = MatrixSpec(10_000, 1, "float64")
     target = Target(1, spec, Route(0, (0, 5_000, 10_000), ("a", "b")), (0,))
     at = np.arange(0, 10_000, 3)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.client import plans, send_scheduler
+from ps2.client import keysets, plans, send_scheduler
 from ps2.client.plans import Target
 from ps2.client.send_scheduler import BURST_S, CHUNK_VALUES, Bucket, SendScheduler
 from ps2.matrix.partition import MatrixSpec, partition_bounds
@@ -148,7 +148,9 @@ def test_addition_when_nothing_is_managed_then_it_stays_whole():
     assert SendScheduler().cut(plan) == [plan]
 
 
-def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own():
+def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own(monkeypatch):
+    for module in (keysets, send_scheduler):
+        monkeypatch.setattr(module, "MOST_SENT_BYTES", 0)
     columns = np.arange(1, DIM, 3)
     plans.push_columns(target_of(), "scatter_add", np.ones(columns.size), columns)
     chunks = BY_SIZE.cut(addition(np.ones(columns.size), columns))

@@ -71,7 +71,7 @@ def add_ones(target):
 
 
 def values(fleet, target):
-    return session_over(fleet).run([plans.pull(target, 0, 10)])[0].tolist()
+    return session_over(fleet).dispatch.run([plans.pull(target, 0, 10)])[0].tolist()
 
 
 def requests(fleet):
@@ -84,7 +84,7 @@ def requests(fleet):
 @pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_push_when_attempts_fail_before_or_after_applying_then_it_counts_once(fleet, target, fault, times):
-    session_over(fault(fleet, times)).run([add_ones(target)])
+    session_over(fault(fleet, times)).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1.0] * 10
 
 
@@ -103,50 +103,50 @@ def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
 ):
     faulty = fault(fleet, times)
     over = session_over(faulty)
-    over._delivery.wire = small_blocks
+    over.dispatch.wire = small_blocks
     for _ in range(3):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
     assert len({(address, request.id) for address, request in fleet.sent}) == 3 * 6
     assert values(fleet, target) == [3.0] * 10
 
 
 def test_batch_when_it_is_several_requests_then_later_calls_see_earlier_ones(fleet, target, small_blocks):
     over = session_over(fleet)
-    over._delivery.wire = small_blocks
+    over.dispatch.wire = small_blocks
     doubled = declared(target, "mul_scalar", {"value": 2})
-    answer = over.run([add_ones(target), doubled, add_ones(target), plans.pull(target, 0, 10)])[-1]
+    answer = over.dispatch.run([add_ones(target), doubled, add_ones(target), plans.pull(target, 0, 10)])[-1]
     assert answer.tolist() == [3.0] * 10
 
 
 def test_push_when_sent_again_then_under_the_same_id(fleet, target):
     faulty = FailsBeforeSending(fleet, times=3)
-    session_over(faulty).run([add_ones(target)])
+    session_over(faulty).dispatch.run([add_ones(target)])
     sent = {request.id for request in [*faulty.tried, *requests(fleet)]}
     assert (len(faulty.tried), len(sent)) == (3, 1)
     assert None not in sent
 
 
 def test_push_when_one_server_fails_then_only_its_part_is_sent_again(fleet, target):
-    session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[1])).run([add_ones(target)])
+    session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[1])).dispatch.run([add_ones(target)])
     assert [address for address, _ in fleet.sent] == [*fleet.addresses, fleet.addresses[1]]
 
 
 def test_pushes_when_sent_then_their_ids_differ(fleet, target):
     over = session_over(fleet)
     for _ in range(3):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
     assert len({request.id for request in requests(fleet)}) == 3
 
 
 def test_pull_when_sent_then_it_carries_no_id(fleet, target):
-    session_over(fleet).run([plans.pull(target, 0, 10)])
+    session_over(fleet).dispatch.run([plans.pull(target, 0, 10)])
     assert [request.id for request in requests(fleet)] == [None, None]
 
 
 def test_pull_when_one_server_fails_then_the_answer_has_both_parts(fleet, target):
-    session_over(fleet).run([plans.push(target, "push", np.arange(10.0), 0, 10)])
+    session_over(fleet).dispatch.run([plans.push(target, "push", np.arange(10.0), 0, 10)])
     over = session_over(FailsBeforeSending(fleet, times=2, address=fleet.addresses[0]))
-    assert over.run([plans.pull(target, 0, 10)])[0].tolist() == list(range(10))
+    assert over.dispatch.run([plans.pull(target, 0, 10)])[0].tolist() == list(range(10))
 
 
 def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet, target):
@@ -155,14 +155,15 @@ def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet
         return row.sum()
 
     over = session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[0]))
-    (results,) = over.run([plans.map_partitions(target, grow, with_index=False)])
+    (results,) = over.dispatch.run([plans.map_partitions(target, grow, with_index=False)])
     assert results.collect() == [5.0, 5.0]
     assert values(fleet, target) == [1.0] * 10
 
 
 def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fleet, target):
     over = session_over(fleet)
-    *_, total = over.run([add_ones(target), declared(target, "mul_scalar", {"value": 3}), declared(target, "sum", {})])
+    tripled, summed = declared(target, "mul_scalar", {"value": 3}), declared(target, "sum", {})
+    *_, total = over.dispatch.run([add_ones(target), tripled, summed])
     assert total == 30
     assert [[op.name for op in request.operations] for request in requests(fleet)] == [
         ["push_add", "mul_scalar", "sum"]
@@ -170,7 +171,7 @@ def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fle
 
 
 def test_plans_when_none_then_nothing_is_sent(fleet):
-    assert session_over(fleet).run([]) == []
+    assert session_over(fleet).dispatch.run([]) == []
     assert fleet.sent == []
 
 
@@ -194,7 +195,7 @@ def test_row_when_what_dropped_its_handle_comes_once_more_then_its_next_owner_ke
 def test_request_when_the_route_is_stale_then_the_master_is_asked_and_its_route_used(fleet, target):
     """The caller's route swaps the servers; the master's is right."""
     wrong = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
-    session_over(fleet).run([plans.push(wrong, "push", np.arange(10.0), 0, 10)])
+    session_over(fleet).dispatch.run([plans.push(wrong, "push", np.arange(10.0), 0, 10)])
     assert values(fleet, target) == list(range(10))
 
 
@@ -207,7 +208,7 @@ def test_request_when_partitions_move_then_it_follows_them_under_the_same_id(fle
         fleet.engines[second].create_matrix(target.matrix, SPEC, entry.route.partitions)
         fleet.engines[first].free_matrix(target.matrix)
 
-    session_over(MovesThePartitions(fleet, move, address=first)).run([add_ones(target)])
+    session_over(MovesThePartitions(fleet, move, address=first)).dispatch.run([add_ones(target)])
     assert [address for address, _ in fleet.sent] == [second, second]
     assert len({request.id for request in requests(fleet)}) == 1
     assert values(fleet, target) == [1.0] * 10
@@ -217,24 +218,24 @@ def test_route_when_a_newer_one_is_known_then_an_old_handle_uses_that(fleet, tar
     over = session_over(fleet)
     old = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
     over.matrix(target.matrix)
-    over.run([add_ones(old)])
+    over.dispatch.run([add_ones(old)])
     assert len(fleet.sent) == 2
 
 
-def test_routes_when_many_matrices_come_and_go_then_those_used_last_are_kept(fleet, monkeypatch):
+def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypatch):
     monkeypatch.setattr(routes, "MOST", 3)
     over = session_over(fleet)
     made = [over.new_matrix(SPEC) for _ in range(9)]
     for info in made:
-        over.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
-    assert over.routes.of(info.id for info in made).keys() == {info.id for info in made[-3:]}
+        over.dispatch.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
+    assert over.routes.known.keys() == {info.id for info in made[-3:]}
 
 
 def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_asked_where_they_are(fleet, monkeypatch):
     monkeypatch.setattr(routes, "MOST", 3)
     over = session_over(fleet)
     targets = [Target(info.id, SPEC, info.route, (0,)) for info in [over.new_matrix(SPEC) for _ in range(5)]]
-    over.run([add_ones(target) for target in targets])
+    over.dispatch.run([add_ones(target) for target in targets])
     assert [values(fleet, target) for target in targets] == [[1.0] * 10] * 5
 
 
@@ -243,25 +244,25 @@ def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_o
     over = session_over(FailsBeforeSending(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=60))
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL.*connection refused"):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
     assert time.monotonic() - started_s < 5
 
 
 def test_request_when_the_master_does_not_answer_either_then_the_error_says_both(fleet, target):
     with pytest.raises(UnavailableError, match="server0:1: connection refused; nor does the master answer: master:1"):
-        session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0]), SHORT).run([add_ones(target)])
+        session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0]), SHORT).dispatch.run([add_ones(target)])
 
 
 def test_request_when_server_and_master_are_silent_for_a_while_then_it_waits_for_them(fleet, target):
     over = session_over(DriverStandsStill(fleet, 3, fleet.addresses[0]), SHORT)
-    over.run([add_ones(target)])
+    over.dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1.0] * 10
 
 
 def test_request_when_the_matrix_was_freed_then_not_found(fleet, target):
     session_over(fleet).free_rows(target.matrix, [0])
     with pytest.raises(NotFoundError, match=f"matrix {target.matrix:x} does not exist"):
-        session_over(fleet).run([add_ones(target)])
+        session_over(fleet).dispatch.run([add_ones(target)])
 
 
 def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time(fleet, target):
@@ -269,7 +270,7 @@ def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time
     over = session_over(faulty, RetryConfig(total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05))
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match="connection refused"):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
     assert 0.1 < time.monotonic() - started_s < 2
     assert len(faulty.tried) > 4
 
@@ -277,7 +278,7 @@ def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time
 @pytest.mark.parametrize("times", [1, 5])
 def test_request_when_a_server_is_full_then_it_is_sent_again_and_the_master_is_left_alone(fleet, target, times):
     full = IsFull(fleet, times)
-    session_over(full).run([add_ones(target)])
+    session_over(full).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1] * 10
     assert full.asked == []
 
@@ -285,25 +286,25 @@ def test_request_when_a_server_is_full_then_it_is_sent_again_and_the_master_is_l
 def test_request_when_a_server_stays_full_then_busy_error_names_it_after_the_retry_time(fleet, target):
     over = session_over(IsFull(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=0.1))
     with pytest.raises(BusyError, match=f"^{fleet.addresses[1]}: a request needs 5 bytes, and 3 are left"):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
 
 
 def test_request_when_one_server_is_full_and_the_route_to_another_is_stale_then_it_comes_to_both(fleet, target):
     moved = MovesThePartitions(fleet, lambda: None, times=1, address=fleet.addresses[0])
-    session_over(IsFull(moved, times=3, address=fleet.addresses[1])).run([add_ones(target)])
+    session_over(IsFull(moved, times=3, address=fleet.addresses[1])).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1] * 10
 
 
 def test_request_when_it_can_never_fit_then_limit_error_names_the_server(fleet, target):
     over = session_over(RefusesForGood(fleet, LimitError("9 bytes"), times=-1, address=fleet.addresses[0]))
     with pytest.raises(LimitError, match=f"^{fleet.addresses[0]}: 9 bytes"):
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
 
 
 def test_request_when_no_time_is_left_for_retries_then_it_is_sent_once(fleet, target):
     faulty = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
     with pytest.raises(UnavailableError):
-        session_over(faulty, RetryConfig(total_s=0)).run([add_ones(target)])
+        session_over(faulty, RetryConfig(total_s=0)).dispatch.run([add_ones(target)])
     assert len(faulty.tried) == 1
 
 
@@ -311,14 +312,14 @@ def test_request_when_an_error_is_final_then_it_is_raised_although_another_serve
     unreachable = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
     both = RefusesForGood(unreachable, ShapeError("wrong"), times=-1, address=fleet.addresses[1])
     with pytest.raises(ShapeError, match="wrong"):
-        session_over(both).run([add_ones(target)])
+        session_over(both).dispatch.run([add_ones(target)])
     assert len(unreachable.tried) == 1
 
 
 def test_request_when_stale_for_good_then_the_error_is_about_the_route(fleet, target):
     lost = RefusesForGood(fleet, StaleRouteError("this server holds nothing"), times=-1)
     with pytest.raises(StaleRouteError, match="holds nothing"):
-        session_over(lost, RetryConfig(total_s=0.01, first_pause_s=0.001)).run([add_ones(target)])
+        session_over(lost, RetryConfig(total_s=0.01, first_pause_s=0.001)).dispatch.run([add_ones(target)])
 
 
 # -- rows of handles that are gone -----------------------------------------------------------------------------------
@@ -415,7 +416,7 @@ def test_rows_when_freed_or_dropped_in_a_task_then_the_ids_of_its_mutations_stay
             over.drop(target.matrix, rows[:1], over.holder)
             over.free_rows(target.matrix, rows[1:])
         over.take_rows(target.matrix, 1)
-        over.run([add_ones(target)])
+        over.dispatch.run([add_ones(target)])
         numbers.append(over.ids.next().number)
     assert numbers == [3, 3]
     assert values(fleet, target) == [1.0] * 10
@@ -606,13 +607,13 @@ def test_ids_when_ctrl_c_ends_the_wait_for_room_then_later_ones_settle_all_befor
     over = session_over(fleet)
     interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     with over.async_writer.held([]) as reading:
-        over.run_later(add_ones(target))
+        over.dispatch.run_later(add_ones(target))
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
-            over.run_later(add_ones(target))
+            over.dispatch.run_later(add_ones(target))
     over.async_writer.forget(reading)
-    over.flush()
-    over.run([add_ones(target)])
+    over.dispatch.flush()
+    over.dispatch.run([add_ones(target)])
     last = requests(fleet)[-1].id
     assert last.settled == last.number
     assert values(fleet, target) == [2.0] * 10

@@ -41,22 +41,22 @@ def add_ones(target):
 
 
 def value(session, target):
-    return np.unique(session.run([plans.pull(target, 0, 10)])[0]).tolist()
+    return np.unique(session.dispatch.run([plans.pull(target, 0, 10)])[0]).tolist()
 
 
 def test_an_add_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
-    assert session.run([add_ones(target)]) == [None]
+    assert session.dispatch.run([add_ones(target)]) == [None]
     assert value(session, target) == [0.0]
 
 
 def test_an_add_without_waiting_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
-    session.run_later(add_ones(target))
-    session.flush()
+    session.dispatch.run_later(add_ones(target))
+    session.dispatch.flush()
     assert value(session, target) == [0.0]
 
 
 def test_a_batch_when_the_fleet_has_gone_back_then_its_reads_are_answered(session, target):
-    _, found = session.run([add_ones(target), plans.pull(target, 0, 10)])
+    _, found = session.dispatch.run([add_ones(target), plans.pull(target, 0, 10)])
     assert found.tolist() == [0.0] * 10
 
 
@@ -65,27 +65,27 @@ def test_a_change_with_an_answer_when_the_fleet_has_gone_back_then_it_raises(tol
     if told:
         value(session, target)
     with pytest.raises(RolledBack):
-        session.run([plans.push_pull(target, ONES)])
+        session.dispatch.run([plans.push_pull(target, ONES)])
 
 
 def test_an_add_when_the_worker_was_told_where_it_stands_then_it_counts(session, target):
-    session.run([add_ones(target)])
+    session.dispatch.run([add_ones(target)])
     session.go_on(1)
-    session.run([add_ones(target)])
+    session.dispatch.run([add_ones(target)])
     assert value(session, target) == [1.0]
 
 
 def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_is_dropped(fleet, target):
     session = session_over(fleet)
     with session.in_run(RunIds("runs", 0, rank=1)):
-        with session._async_writer._changed:  # nothing leaves meanwhile
+        with session.async_writer._changed:  # nothing leaves meanwhile
             session.rollbacks.newest = (1, 3)
-            session.run_later(add_ones(target))
+            session.dispatch.run_later(add_ones(target))
         session.go_on(1)
         assert value(session, target) == [0.0]
 
 
 def test_numbers_when_changes_are_dropped_then_they_are_used_up(session, target):
     before = session.ids.next().number
-    session.run([add_ones(target)])
+    session.dispatch.run([add_ones(target)])
     assert session.ids.next().number == before + 2

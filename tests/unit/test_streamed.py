@@ -42,7 +42,7 @@ def filled(over, low=-99, high=99, **fields):
     """Return a matrix of which every other column was written, and what it holds."""
     target, model = make(over, **fields), np.zeros((DIM, K), fields.get("dtype", "float64"))
     model[::2] = np.random.default_rng(0).integers(low, high, (DIM // 2, K))
-    over.run([blocks.push(target, range(0, DIM, 2), model[::2])])
+    over.dispatch.run([blocks.push(target, range(0, DIM, 2), model[::2])])
     return target, model
 
 
@@ -51,7 +51,7 @@ def replies(over, plan):
     pieces = cut([plan], {plan.matrix: plan.route}, WireConfig.block_bytes)
     for address, mine in group(pieces, {plan.matrix: plan.route}, over.routes.version).items():
         for _, request in mine:
-            yield request, over.transport.engines[address].execute(request)
+            yield request, over.network.engines[address].execute(request)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -62,7 +62,7 @@ def test_pull_when_blocks_come_by_pieces_then_those_asked_for(over, kind, dtype,
     columns = np.random.default_rng(count).integers(0, DIM, count)
     plan = blocks.pull(target, columns)
     assert all(reply.results[0].streamed is not None for _, reply in replies(over, plan))
-    assert np.array_equal(over.run([plan])[0], model[columns])
+    assert np.array_equal(over.dispatch.run([plan])[0], model[columns])
 
 
 def test_reply_when_blocks_come_by_pieces_then_is_as_long_as_it_says(over):
@@ -79,7 +79,7 @@ def test_reply_when_a_block_changes_before_its_piece_is_made_then_the_new_one_is
     ((_, reply),) = replies(over, blocks.pull(target, range(DIM)))
     pieces = reply.results[0].streamed.pieces()
     found = [next(pieces).copy()]
-    over.run([blocks.push(target, [DIM - 1], np.ones((1, K)))])
+    over.dispatch.run([blocks.push(target, [DIM - 1], np.ones((1, K)))])
     found += [piece.copy() for piece in pieces]
     model[DIM - 1] = 1
     assert np.array_equal(np.concatenate(found), model)
@@ -96,7 +96,7 @@ def test_reply_when_values_travel_in_fewer_bytes_then_it_is_there_as_a_whole(ove
 def test_reply_when_there_are_two_operations_then_it_is_there_as_a_whole(over):
     """What comes after a read in one request must not be seen by it."""
     target, model = filled(over)
-    first, _, second = over.run(
+    first, _, second = over.dispatch.run(
         [blocks.pull(target, range(DIM)), blocks.fill(target, None, 7), blocks.pull(target, range(DIM))]
     )
     assert np.array_equal(first, model)
@@ -105,8 +105,8 @@ def test_reply_when_there_are_two_operations_then_it_is_there_as_a_whole(over):
 
 def test_pull_when_the_matrix_was_freed_then_not_found(over):
     target, _ = filled(over)
-    shards = [shard for engine in over.transport.engines.values() for shard in engine.shards().values()]
+    shards = [shard for engine in over.network.engines.values() for shard in engine.shards().values()]
     for shard in shards:
         shard.free()
     with pytest.raises(NotFoundError, match="the matrix was freed"):
-        over.run([blocks.pull(target, range(DIM))])
+        over.dispatch.run([blocks.pull(target, range(DIM))])

@@ -54,7 +54,7 @@ def test_counts_when_others_change_without_waiting_then_what_was_read_ahead_stay
     with installed(session_over(FleetInProcess(2))) as session:
         m = DCV.dense(WORDS, TOPICS, "int32", layout="column").matrix()
         m.pull(columns=[0])
-        _, reading = session.read([m._pull(None, np.array([2, 7]))])
+        _, reading = session.dispatch.read([m._pull(None, np.array([2, 7]))])
         one = {
             "sizes": np.ones(1, np.uint8),
             "places": np.array([5], np.uint16),

@@ -20,7 +20,7 @@ BLOCKS = 4
 def session():
     with installed(session_over(FleetInProcess())) as session:
         yield session
-        session.flush()
+        session.dispatch.flush()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
         fleet.open.set()
-        session.flush()
+        session.dispatch.flush()
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_loop_when_it_ends_then_all_additions_are_applied(start, session, vector
     worker, control = start(None)
     for _ in worker.clocks(3):
         ones(vector)
-    assert session_over(session.transport).run([vector._plan("sum")]) == [30.0]
+    assert session_over(session.network).dispatch.run([vector._plan("sum")]) == [30.0]
     assert control.run.applied() == [3]
 
 
@@ -127,9 +127,7 @@ def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_
 
 def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, session, vector, monkeypatch):
     worker, _ = start(3)
-    monkeypatch.setattr(
-        session._delivery, "transport", RefusesForGood(session.transport, LimitError("no room"), times=1000)
-    )
+    monkeypatch.setattr(session.dispatch, "network", RefusesForGood(session.network, LimitError("no room"), times=1000))
     clocks = worker.clocks(2)
     next(clocks)
     ones(vector)
@@ -147,7 +145,7 @@ def test_leave_when_a_loop_was_left_in_a_clock_then_that_is_where_the_worker_sta
             break
     assert control.run.applied() == [0]
     fleet.open.set()
-    worker._loop.session.flush()
+    worker._loop.session.dispatch.flush()
     control.leave()
     assert control.run.applied() == [4]
 

@@ -24,7 +24,7 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import LauncherControl, Report
-from ps2.rpc.transport import GrpcTransport
+from ps2.rpc.network import FleetNetwork
 from ps2.transport.reach import unreachable
 from ps2.version import __version__
 
@@ -63,7 +63,7 @@ def host(index: int, launcher: str, generation: int) -> None:
         node_named(os.environ),
         __version__,
     )
-    transport = GrpcTransport(secrets.token, WireConfig(tls=tls))
+    transport = FleetNetwork(secrets.token, WireConfig(tls=tls))
     try:
         _keep(report, LauncherControl(transport, launcher), secrets, own_address(launcher))
     finally:

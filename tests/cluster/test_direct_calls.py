@@ -1,4 +1,4 @@
-"""Plain calls with little around them come to what the ordinary way comes to, whatever happens on the way."""
+"""Calls sent directly on a waiting connection come to what the poll loop brings, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, errors
-from ps2.client.prepared import MOST_KNOWN_BYTES
-from ps2.client.session import Session
-from ps2.transport import prepared_header
+from ps2.client.keysets import MOST_SENT_BYTES
+from ps2.rpc.network import FleetNetwork
+from ps2.transport import direct
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -34,19 +34,19 @@ def warm(vector):
 
 
 @pytest.fixture
-def ordinary(monkeypatch):
-    """The calls that went the ordinary way."""
-    calls, run = [], Session._run
+def polled(monkeypatch):
+    """The requests that went through the poll loop."""
+    calls, poll = [], FleetNetwork._poll
 
-    def noted(self, plans, id):
-        calls.append((plans, id))
-        return run(self, plans, id)
+    def noted(self, requests, sent):
+        calls.append((requests, sent))
+        return poll(self, requests, sent)
 
-    monkeypatch.setattr(Session, "_run", noted)
+    monkeypatch.setattr(FleetNetwork, "_poll", noted)
     return calls
 
 
-def test_calls_when_they_are_plain_then_none_goes_the_ordinary_way(v, ordinary):
+def test_calls_when_connections_wait_then_all_go_directly(v, polled):
     expected = np.arange(DIM, dtype=v.dtype)
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -68,7 +68,7 @@ def test_calls_when_they_are_plain_then_none_goes_the_ordinary_way(v, ordinary):
         assert np.array_equal(v.pull(columns), expected[columns])
     v.push(values)
     assert np.array_equal(v.pull(), values)
-    assert ordinary == []
+    assert polled == []
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_row_when_another_handle_has_freed_it_then_not_found_and_the_connections
     other = v.derive()
     other.add(np.ones(DIM))
     other.pull()
-    connections = {id(c) for peer in v._session.transport._peers.values() for c in peer.idle}
+    connections = {id(c) for peer in v._session.network._pool._peers.values() for c in peer.idle}
     v._session.free_rows(v._matrix, [other._row])
     for call in (other.pull, lambda: other.add(np.ones(DIM))):
         with pytest.raises(errors.NotFoundError):
             call()
     other._disown()
     other._freed = True
-    assert connections == {id(c) for peer in v._session.transport._peers.values() for c in peer.idle}
+    assert connections == {id(c) for peer in v._session.network._pool._peers.values() for c in peer.idle}
     assert np.array_equal(v.pull(), np.arange(DIM))
 
 
@@ -126,16 +126,16 @@ def test_additions_under_way_when_a_pull_comes_then_it_has_them(v):
 
 
 def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, monkeypatch):
-    receive, lost = prepared_header.receive, []
+    receive, lost = direct.receive, []
 
-    def loses_first(connection, place, out):
-        came = receive(connection, place, out)
+    def loses_first(connection, request, header):
+        came = receive(connection, request, header)
         if not lost:
-            lost.append(place)
-            return None
+            lost.append(request)
+            raise ConnectionResetError(0, "lost")
         return came
 
-    monkeypatch.setattr(prepared_header, "receive", loses_first)
+    monkeypatch.setattr(direct, "receive", loses_first)
     v.add(np.ones(DIM))
     assert lost
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
@@ -143,10 +143,21 @@ def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, 
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
 
 
-def test_request_when_it_cannot_be_sent_then_the_ordinary_way_does_it(v, monkeypatch, ordinary):
-    monkeypatch.setattr(prepared_header, "send", lambda *_: False)
+def test_reply_when_it_takes_long_then_the_poll_loop_waits_for_it(v, monkeypatch, polled):
+    monkeypatch.setattr(direct, "receive", lambda *_: None)
     v.add(np.ones(DIM))
-    assert len(ordinary) == 1
+    monkeypatch.undo()
+    assert len(polled) == 1
+    assert np.array_equal(v.pull(), np.arange(DIM) + 1)
+
+
+def test_request_when_it_cannot_be_sent_then_the_poll_loop_does_it(v, monkeypatch, polled):
+    def broken(*_):
+        raise ConnectionResetError(0, "broken")
+
+    monkeypatch.setattr(direct, "send", broken)
+    v.add(np.ones(DIM))
+    assert len(polled) == 1
     monkeypatch.undo()
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
 
@@ -156,7 +167,7 @@ def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeyp
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prepared_header, "receive", interrupted)
+    monkeypatch.setattr(direct, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(v)
     monkeypatch.undo()
@@ -166,7 +177,7 @@ def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeyp
 
 
 def test_connections_when_the_servers_have_closed_them_then_calls_go_on(v):
-    for peer in v._session.transport._peers.values():
+    for peer in v._session.network._pool._peers.values():
         for connection in peer.idle:
             connection.shutdown(2)
     v.add(np.ones(DIM))
@@ -190,12 +201,12 @@ def test_calls_when_many_threads_make_them_then_each_counts_once(v):
     assert np.array_equal(v.pull(), expected)
 
 
-def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, ordinary):
+def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, polled):
     vector, expected, rng = DCV.sparse(2**40), {}, np.random.default_rng(1)
     for turn in range(12):
         keys = np.unique(rng.integers(0, 60, 30)) ** 5
         if turn == 6:
-            del ordinary[:]
+            del polled[:]
             keys = np.array(sorted(expected))
         values = rng.integers(-9, 9, keys.size).astype(np.float32)
         vector.add(values, keys)
@@ -204,48 +215,75 @@ def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, ordinary
         if turn == 6:
             vector.sub(values, keys).add(values, keys)
             assert vector.pull(keys[::-1]).tolist() == [expected[key] for key in keys.tolist()[::-1]]
-            assert ordinary == []
+            assert polled == []
         asked = np.array([*expected, 7, 2**39])
         assert vector.pull(asked).tolist() == [expected.get(key, 0) for key in asked.tolist()]
     assert len(expected) == vector.pull()[0].size
     vector.free()
 
 
-def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(ps, ordinary):
+def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(ps, polled):
     dim = len(ps.servers) * (1 << 20) + 4
     large = DCV.dense(dim)
     values = np.arange(dim) % 1000
     for _ in range(2):
         large.add(values)
     assert np.array_equal(large.pull(), 2 * values)
-    assert len(ordinary) == 3
+    assert len(polled) == 3
     columns = np.array([0, 1, dim // 2, dim - 1])
-    del ordinary[:]
+    del polled[:]
     large.add(np.ones(4), columns)
     assert np.array_equal(large.pull(columns), 2 * values[columns] + 1)
-    assert ordinary == []
+    assert polled == []
     large.free()
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
-def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps, ordinary, make):
+def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps, polled, make):
     vector, expected = make(1 << 20), np.zeros(1 << 20, np.float32)
-    for count, named in ((3000, False), (len(ps.servers) * MOST_KNOWN_BYTES * 5 // 4, True)):
+    for count, named in ((3000, False), (len(ps.servers) * MOST_SENT_BYTES * 5 // 4, True)):
         columns = np.random.default_rng(count).choice(1 << 20, count, replace=False)
         for turn in range(5):
             if turn == 2:  # servers have seen them twice
-                del ordinary[:]
+                del polled[:]
             vector.add(np.full(count, 1 + turn), columns)
             expected[columns] += 1 + turn
             assert np.array_equal(vector.pull(columns), expected[columns])
-        assert bool(ordinary) == named
+        remembered = {matrix for matrix, *_ in vector._session.dispatch.known._known}
+        assert (vector._matrix in remembered) == named
+        assert polled == []
     vector.free()
 
 
-def test_vector_with_16_bits_on_the_way_or_integers_or_several_partitions_then_ordinary(ps, ordinary):
+def test_vectors_of_all_kinds_when_connections_wait_then_calls_go_directly(ps, polled):
     for made in (DCV.dense(DIM, wire="float16"), DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, partitionsPerServer=2)):
-        for _ in range(2):
-            made.add(np.ones(DIM, np.int64))
+        made.add(np.ones(DIM, np.int64)).pull()  # kernels are compiled from now on
+        del polled[:]
+        made.add(np.ones(DIM, np.int64))
         assert made.pull().sum() == 2 * DIM
+        assert polled == []
         made.free()
-    assert len(ordinary) == 9
+
+
+def test_operations_when_connections_wait_then_they_go_directly(ps, v, polled):
+    w = v.derive().fill(2)
+    matrix = DCV.dense(50, 3, "int32", layout="column").matrix()
+    for turn in range(3):
+        assert v.dot(w) == 2 * v.sum()
+        assert v.zip(w).mapPartitions(lambda a, b: float(a[0] + b[0])).collect() == [
+            v.pull([p.begin])[0] + 2 for p in v._route.partitions
+        ]
+        v.zip(w).apply("axpy", alpha=turn / 2)
+        w.fill(2.0)
+        matrix.add(columns=[7, 3], values=[[1, 2, 3], [4, 5, 6]])
+    assert np.array_equal(v.pull(), np.arange(DIM) + 3)
+    assert matrix.pull(columns=[3, 7]).tolist() == [[12, 15, 18], [3, 6, 9]]
+    with ps.batch():
+        total = v.zero().add(1.0).sum()
+    assert total.result() == DIM
+    assert polled == []
+    with pytest.raises(errors.OpError):
+        v.zip(w).mapPartitions(lambda a, b: 1 / 0)
+    assert polled == []
+    matrix.free()
+    w.free()

@@ -1,0 +1,350 @@
+"""Sends plans: each call becomes at most one request a server, sent until it is answered, and counted once.
+
+The usual call takes the short way: one request a server, each sent directly on a waiting connection. A call that needs
+more than that is cut into pieces (``ps2.client.requests``). Whatever fails on the way is sent again under the same id.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.client.async_writer import AsyncWriter, Mutation
+from ps2.client.keysets import KnownKeys
+from ps2.client.plans import Plan
+from ps2.client.read_your_writes import ReadYourWrites, is_plain
+from ps2.client.requests import Addressed, Piece, cut, group
+from ps2.client.retry import RetryPolicy
+from ps2.client.rollback import RollbackTracker
+from ps2.client.routes import Routes
+from ps2.client.stopwatch import Stopwatch
+from ps2.config import RetryConfig, WireConfig
+from ps2.errors import (
+    BusyError,
+    KeyMissError,
+    LimitError,
+    LostError,
+    PS2Error,
+    RolledBack,
+    TransientError,
+    UsageError,
+)
+from ps2.interrupts import SHIELD, shielded
+from ps2.matrix.route import Route
+from ps2.ops.all import has_answer
+from ps2.protocol.messages import Request, RequestId, Result
+from ps2.rpc.master_control import MatrixInfo
+from ps2.rpc.network import Network
+
+# By plan, then by operation; None until a server has answered.
+Results = list[list[Result | None]]
+
+
+@dataclass(frozen=True)
+class Locator:
+    """Finds matrices by asking the master; what it answers is in ``Dispatch.routes``.
+
+    Attributes:
+        once: asks once.
+        patiently: asks again and again where it may help.
+    """
+
+    once: Callable[[int], MatrixInfo]
+    patiently: Callable[[int], MatrixInfo]
+
+
+class Dispatch:
+    """Of one session. Safe for threads.
+
+    Attributes:
+        routes: where matrices are, as far as is known.
+        writer: what ``run_later`` was given and has not been answered.
+        stopwatch: how long calls take.
+    """
+
+    def __init__(
+        self, network: Network, retry: RetryConfig, wire: WireConfig, rollbacks: RollbackTracker, locator: Locator
+    ) -> None:
+        self.network = network
+        self.retry = retry
+        self.wire = wire
+        self.rollbacks = rollbacks
+        self.routes = Routes()
+        self.writer = AsyncWriter(self._send_all)
+        self.stopwatch = Stopwatch()
+        self.known = KnownKeys()
+        self._ids = rollbacks.ids
+        self._locator = locator
+        self._pid = os.getpid()
+
+    def run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+        """Run plans in order, as one request a server, and return what each of them comes to.
+
+        All servers work at the same time. A plan that changes data is applied once, however often it is sent. What
+        takes more than ``wire.block_bytes`` on a server travels as several requests, each applied by itself.
+        """
+        with SHIELD:
+            if os.getpid() != self._pid:
+                check_process(self._pid)
+            mutates = any(plan.mutates for plan in plans)
+            if not self.stopwatch.is_on:
+                return self._run(plans, mutates)
+            with self.stopwatch.running("push" if mutates else "pull"):
+                return self._run(plans, mutates)
+
+    def _run(self, plans: Sequence[Plan[Any]], mutates: bool) -> list[Any]:
+        if not self.writer.is_idle:
+            if self._ids.run is not None and self.writer.is_backed_up and is_plain(plans):
+                self.writer.check()
+                results, reading = self.read(plans)
+                self.writer.forget(reading)
+                if not reading.is_void:
+                    reading.lay()
+                    return _merged(plans, results)
+            self.flush()
+        if self.rollbacks.newest[0]:
+            self.rollbacks.check()
+        id = self._ids.next() if mutates else None
+        try:
+            return _merged(plans, self._send_or_drop(plans, id))
+        finally:
+            if id is not None:
+                self._ids.done(id)
+                if not self.writer.is_idle:
+                    self.writer.note_written(plans)
+
+    @shielded
+    def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
+        """Run plans that only read, while additions wait.
+
+        Returns:
+            The results, and the additions that they lack, collected until the writer is told to forget them. Nothing is
+            read if they lack what cannot be laid over them.
+        """
+        with self.writer.held(plans) as reading:
+            if reading.is_void:
+                return [], reading
+            try:
+                self.rollbacks.check()
+                return self._send_or_drop(plans, None), reading
+            except BaseException:
+                self.writer.forget(reading)
+                raise
+
+    @shielded
+    def run_later(self, plan: Plan[Any]) -> None:
+        """Run a plan that changes data, and whose arrays nobody changes, while the caller goes on.
+
+        Additions run in no particular order among themselves; what overwrites runs after all that was given before it
+        for its matrix, and before what is given after it. All run before any that ``run`` is given later.
+        """
+        self.check_process()
+        self.routes.newest(plan.matrix, plan.route)
+        clock = 0 if self._ids.run is None else self._ids.run.clock
+        with self.stopwatch.running("push"):
+            for part in self.writer.cut(plan):
+                self.writer.put(part, self._ids.next, clock)
+
+    @shielded
+    def flush(self) -> None:
+        """Wait for what ``run_later`` was given; raise if any of it failed."""
+        self.check_process()
+        with self.stopwatch.running("push"):
+            self.writer.flush()
+
+    def check_process(self) -> None:
+        """Raise UsageError in a child of the process that this is of."""
+        if os.getpid() != self._pid:
+            check_process(self._pid)
+
+    def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
+        """Return where matrices are; the master knows those that have been forgotten since their call began."""
+        found = {}
+        for matrix in matrices:
+            route = self.routes.known.get(matrix)
+            found[matrix] = self._locator.patiently(matrix).route if route is None else route
+        return found
+
+    def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
+        """Ask the master where the matrices are now, and whether it is bringing a server of theirs back.
+
+        Raises:
+            LostError: they are nowhere any more.
+            RolledBack: they are not what they were.
+        """
+        for matrix in matrices:
+            try:
+                info = self._locator.once(matrix)
+            except TransientError as silence:
+                attempts.doubt(silence)
+                return
+            if info.lost:
+                raise LostError(f"{'; '.join(info.lost)}; {error}") from error
+            if info.recovering:
+                attempts.explain()
+        attempts.doubt(None)
+        self.rollbacks.check()
+
+    def _send_or_drop(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
+        """Send plans; in a run, drop changes of a clock that will be done again, as the fleet has gone back.
+
+        Raises:
+            RolledBack: outside a run, or a change has an answer.
+        """
+        while True:
+            try:
+                return self._send(plans, id)
+            except RolledBack:
+                if any(map(_changes_with_answer, plans)) or not self.rollbacks.drift():
+                    raise
+
+    def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
+        """Send the operations of plans until all are answered; return the results by plan."""
+        results: Results = [[None] * len(plan.operations) for plan in plans]
+        routes = {}
+        for plan in plans:
+            if self.routes.known.get(plan.matrix) is not plan.route:
+                routes[plan.matrix] = self.routes.newest(plan.matrix, plan.route)
+            else:
+                routes[plan.matrix] = plan.route
+        error = None
+        if len(plans) == 1 and (requests := self._one_each(plans[0], routes[plans[0].matrix], id)) is not None:
+            error = self._attempt(requests, results)
+            if error is None:
+                return results
+        if self.rollbacks.drifts:
+            if any(map(_changes_with_answer, plans)):
+                raise self.rollbacks.rolled_back()
+            pieces = cut(plans, routes, self.wire.block_bytes)
+            pieces = [piece for piece in pieces if not plans[piece.plan].mutates]
+        else:
+            pieces = cut(plans, routes, self.wire.block_bytes, id)
+        if len(plans) == 1:
+            self._send_pieces([piece for piece in pieces if results[0][piece.position] is None], results, error)
+        else:
+            # Later calls may build on earlier ones, so no request goes out before those it follows are answered.
+            for part in range(max((piece.part for piece in pieces), default=-1) + 1):
+                self._send_pieces([piece for piece in pieces if piece.part == part], results)
+        return results
+
+    def _one_each(self, plan: Plan[Any], route: Route, id: RequestId | None) -> dict[str, Sequence[Addressed]] | None:
+        """Return a request for each operation of a plan; None unless they go to different servers, and may go now."""
+        version, addresses = self.routes.version, route.addresses
+        # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
+        if self.rollbacks.newest[0] and not self.rollbacks.is_settled(plan.mutates):
+            return None
+        requests: dict[str, Sequence[Addressed]] = {
+            addresses[operation.partition]: ((((0, position),), Request((operation,), id, version)),)
+            for position, operation in enumerate(plan.operations)
+        }
+        return requests if len(requests) == len(plan.operations) else None
+
+    def _send_all(self, mutations: Sequence[Mutation]) -> list[PS2Error]:
+        """Send plans that do not depend on each other, all at once; return the errors of those that failed."""
+        results: Results = [[None] * len(plan.operations) for plan, _ in mutations]
+        errors: list[PS2Error] = []
+        try:
+            routes = self.routes_of({plan.matrix for plan, _ in mutations})
+            self._send_pieces(
+                [
+                    piece
+                    for number, (plan, id) in enumerate(mutations)
+                    for piece in cut([plan], routes, self.wire.block_bytes, id, number)
+                ],
+                results,
+            )
+        except PS2Error:
+            # Which one failed, and have the others been applied? Their ids let each be sent again by itself.
+            for plan, id in mutations:
+                try:
+                    self._send_or_drop([plan], id)
+                except PS2Error as error:
+                    errors.append(error)
+        finally:
+            for _, id in mutations:
+                self._ids.done(id)
+        return errors
+
+    def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:
+        """Send pieces, again and again where it may help, until all have brought their results.
+
+        Args:
+            error: that has come of those without a result already.
+        """
+        attempts = RetryPolicy(self.retry)
+        left = len(pieces)
+        while pieces:
+            if error is not None and not isinstance(error, KeyMissError):
+                attempts.wait(error)
+                if not isinstance(error, BusyError):
+                    matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.places)}
+                    self.refresh(matrices, error, attempts)
+                elif len(pieces) < left:
+                    attempts.explain()
+            left = len(pieces)
+            version = self.routes.version
+            requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
+            # After the routes were looked up, as in ``_one_each``.
+            self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
+            error = self._attempt(requests, results)
+            pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]
+
+    def _attempt(self, requests: Mapping[str, Sequence[Addressed]], results: Results) -> TransientError | None:
+        """Send requests once, and note their results; return the error for which some have none yet."""
+        shorten = self.known.shorten
+        outcomes = self.network.exchange(
+            {
+                address: [shorten(request) if _is_named(request) else request for _, request in mine]
+                for address, mine in requests.items()
+            }
+        )
+        transient: TransientError | None = None
+        final: PS2Error | None = None
+        for address, mine in requests.items():
+            for (places, request), outcome in zip(mine, outcomes[address], strict=True):
+                if not isinstance(outcome, PS2Error):
+                    if _is_named(request):
+                        self.known.add(request)
+                    for (plan, position, *_), result in zip(places, outcome.results, strict=True):
+                        results[plan][position] = result
+                elif isinstance(outcome, KeyMissError):
+                    self.known.forget(request)
+                    transient = transient or outcome
+                elif isinstance(outcome, BusyError):
+                    # Others say more: where partitions are may have to be asked.
+                    if transient is None or isinstance(transient, KeyMissError):
+                        transient = BusyError(f"{address}: {outcome}")
+                elif isinstance(outcome, TransientError):
+                    transient = outcome
+                elif final is None:
+                    # One about a server's memory says which server's.
+                    final = LimitError(f"{address}: {outcome}") if isinstance(outcome, LimitError) else outcome
+        if final is not None:
+            raise final
+        return transient
+
+
+def check_process(pid: int) -> None:
+    """Raise UsageError unless this process is that one: a child shares what it was forked with."""
+    if os.getpid() != pid:
+        raise UsageError(
+            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, and not in a process "
+            f"that it has started (this one, {os.getpid()}), whose updates could not be counted once: let it compute "
+            "on arrays, and pull and push in the task or the driver"
+        )
+
+
+def _is_named(request: Request) -> bool:
+    """Return True if servers may remember keys of a request by name."""
+    return any([each.keys is not None and each.keys.digest is not None for each in request.operations])  # noqa: C419
+
+
+def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:
+    return [plan.merge(found) for plan, found in zip(plans, results, strict=True)]  # type: ignore[arg-type]
+
+
+def _changes_with_answer(plan: Plan[Any]) -> bool:
+    """Tell whether a plan changes data and also brings something back."""
+    return plan.mutates and any(has_answer(operation.name) for operation in plan.operations)

@@ -1,0 +1,235 @@
+"""What a client needs of the network: data over connections of their own, control calls over gRPC."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from ps2.config import WireConfig, split_address
+from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
+from ps2.interrupts import SHIELD, shielded
+from ps2.ops.modules import check_same
+from ps2.protocol.messages import PROTOCOL_VERSION, Request
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.channel import Channel, Trust
+from ps2.transport import direct, exchange
+from ps2.transport.at_once import at_once
+from ps2.transport.connection import Connection
+from ps2.transport.direct import PreparedHeader
+from ps2.transport.exchange import InFlightRequests, Outcome
+from ps2.transport.liveness import Carried, Look, carried
+from ps2.transport.pool import CLOSED, ConnectionPool, Peer, name_of
+from ps2.transport.proof import Tokens
+from ps2.transport.sockets import PlainSocket, abstract, give_up_unanswered
+
+M = TypeVar("M", bound=Message)
+
+
+class Network(Protocol):
+    """Carries requests to servers, and calls. It does not retry, and it does not know what the requests mean."""
+
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        """Send requests to servers by address, and wait for what each of them comes to.
+
+        All servers work at once; each runs its requests in order, whether or not those before succeed.
+        """
+        ...
+
+    def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
+        """Call a control rpc (``Service/Method``) and wait for its reply."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection; calls in flight fail."""
+        ...
+
+
+# A request that was sent directly, and whose reply is to come: the connection, the request, and its header if prepared.
+Sent = tuple[PlainSocket, Request, "PreparedHeader | None"]
+
+
+class FleetNetwork:
+    """A pool of data connections, and one gRPC channel an address; safe for threads, not for forks."""
+
+    def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
+        """Nothing is connected before it is needed.
+
+        Args:
+            token: of the fleet.
+            sure: the token is certainly right: a server that does not know it is an impostor.
+        """
+        self._token = Tokens.of(token)
+        self._wire = wire or WireConfig()
+        self._trust = Trust(sure)
+        self._pool = ConnectionPool(self._token, self._wire, self._meet)
+        self._lock = threading.Lock()
+        self._channels: dict[str, Channel] = {}
+
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        outcomes: dict[str, list[Outcome]] = {}
+        sent: dict[str, Sent] = {}
+        try:
+            left = [address for address, mine in requests.items() if not self._send(address, mine, sent, outcomes)]
+            if not left:
+                left = [address for address in list(sent) if not self._receive(address, sent, outcomes)]
+            if left:
+                outcomes |= self._poll({address: requests[address] for address in left if address not in sent}, sent)
+        except Exception as error:
+            if self._pool.is_closed:
+                raise StoppedError(CLOSED) from error
+            raise
+        finally:
+            for address in list(sent):  # interrupted: their replies are still to come
+                self._discard(address, sent)
+        if self._pool.is_closed:
+            raise StoppedError(CLOSED)
+        return outcomes
+
+    def _send(
+        self, address: str, requests: Sequence[Request], sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]
+    ) -> bool:
+        """Send the only request to a server on a waiting connection; False if that cannot be."""
+        connection = self._pool.take(address) if len(requests) == 1 and self._wire.fast_path else None
+        if connection is None:
+            return False
+        sent[address] = (connection, requests[0], None)
+        try:
+            header, parts, size = direct.prepare(connection, requests[0], self._wire.request_limit_bytes)
+        except PS2Error as error:  # nothing was sent
+            outcomes[address] = [error]
+            del sent[address]
+            self._pool.keep(address, connection)
+            return True
+        sent[address] = (connection, requests[0], header)
+        try:
+            direct.send(connection, parts, size, self._wire.keepalive_s)
+        except OSError:
+            self._discard(address, sent)
+            return False
+        return True
+
+    def _receive(self, address: str, sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]) -> bool:
+        """Receive what a request comes to; False if it does not come, or not soon: then it stays among the sent."""
+        connection, request, header = sent[address]
+        try:
+            outcome = direct.receive(connection, request, header)
+        except OSError:
+            self._discard(address, sent)
+            return False
+        except ProtocolError as error:
+            self._discard(address, sent)
+            outcomes[address] = [error]
+            return True
+        if outcome is None:
+            return False
+        outcomes[address] = [outcome]
+        del sent[address]
+        self._pool.keep(address, connection)
+        return True
+
+    def _discard(self, address: str, sent: dict[str, Sent]) -> None:
+        connection, *_ = sent.pop(address)
+        self._pool.forget(address)
+        self._pool.discard(connection)
+
+    @shielded
+    def _poll(self, requests: Mapping[str, Sequence[Request]], sent: dict[str, Sent]) -> dict[str, list[Outcome]]:
+        """Send requests, and wait for replies to those that were sent, all at the same time."""
+        outcomes: dict[str, list[Outcome]] = {}
+        in_flight: list[InFlightRequests] = []
+        limit_bytes = self._wire.request_limit_bytes
+        try:
+            for address in list(sent):
+                connection, request, _ = sent.pop(address)
+                in_flight.append(InFlightRequests(address, connection, [request], limit_bytes, unsent=[]))
+            for address, mine in requests.items():
+                try:
+                    opened = self._pool.open(address)
+                except PS2Error as error:
+                    outcomes[address] = [error] * len(mine)
+                else:
+                    in_flight.append(InFlightRequests(address, opened, mine, limit_bytes))
+            exchange.run(in_flight, self._wire, self._look)
+        finally:
+            for flight in in_flight:
+                self._give_back(flight)
+        return outcomes | {flight.address: flight.outcomes for flight in in_flight}
+
+    def _give_back(self, flight: InFlightRequests) -> None:
+        """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
+        if flight.is_patient and flight.reusable:
+            with suppress(OSError):  # it is closed by now
+                give_up_unanswered(flight.connection, self._wire.keepalive_s)
+        if flight.reusable:
+            self._pool.keep(flight.address, flight.connection)
+        else:
+            self._pool.discard(flight.connection)
+        if flight.failed:
+            self._pool.forget(flight.address)
+
+    def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
+        def ask(encoded: bytes) -> bytes:
+            return self._channel(address).call(method, encoded, timeout_s)
+
+        encoded = message.SerializeToString()
+        with SHIELD, self._stopped_if_closed():
+            # gRPC waits under locks that an exception in the middle leaves taken: where one may come, a thread waits.
+            return reply.FromString(at_once([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
+
+    @shielded
+    def close(self) -> None:
+        self._pool.close()
+        with self._lock:
+            channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    @contextmanager
+    def _stopped_if_closed(self) -> Iterator[None]:
+        """Raise StoppedError in place of whatever a call comes to when it is closed meanwhile."""
+        try:
+            yield
+        except Exception as error:
+            if self._pool.is_closed:
+                raise StoppedError(CLOSED) from error
+            raise
+        if self._pool.is_closed:
+            raise StoppedError(CLOSED)
+
+    def _channel(self, address: str) -> Channel:
+        with self._lock:
+            if self._pool.is_closed:
+                raise StoppedError(CLOSED)
+            if address not in self._channels:
+                self._channels[address] = Channel(address, self._token, self._wire, self._trust)
+            return self._channels[address]
+
+    def _meet(self, address: str) -> Peer:
+        reply = self._hello(address)
+        check_same(reply.operations, address)
+        places: list[tuple[int, Any]] = []
+        if reply.data_socket and self._wire.unix_sockets:
+            places.append((socket.AF_UNIX, abstract(reply.data_socket)))
+        if reply.data_port:
+            host, _ = split_address(address)
+            places.append((socket.AF_UNSPEC, (host, reply.data_port)))
+        return Peer(reply.server_id, places)
+
+    def _hello(self, address: str, connection: bytes = b"") -> pb.HelloReply:
+        request = pb.HelloRequest(protocol=PROTOCOL_VERSION, connection=connection)
+        return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
+
+    def _look(self, address: str, connection: Connection) -> Look | None:
+        """See what both ends of a connection have counted: ``exchange.Ask``."""
+        there = self._hello(address, name_of(connection))
+        here = carried(connection, connected=True)
+        if here is None:
+            return None
+        if not there.HasField("carried"):
+            raise UnavailableError("it has given up the connection")
+        return Look(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))

@@ -1,0 +1,33 @@
+"""What both kinds of data connections can do: plain sockets, and those with TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Connection(Protocol):
+    """The calls of ``socket.socket`` that this package uses, with their flags."""
+
+    @property
+    def family(self) -> int: ...
+
+    def sendmsg(
+        self, views: Sequence[memoryview], ancillary: Sequence[tuple[int, int, bytes]] = ..., flags: int = ..., /
+    ) -> int: ...
+
+    def recv(self, size: int, flags: int = ..., /) -> bytes: ...
+
+    def recv_into(self, view: memoryview, size: int = ..., flags: int = ..., /) -> int: ...
+
+    def settimeout(self, timeout_s: float | None, /) -> None: ...
+
+    def setsockopt(self, level: int, name: int, value: int | bytes, /) -> None: ...
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes: ...
+
+    def fileno(self) -> int: ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,265 @@
+"""One request sent straight on a waiting connection, and its reply read straight into the caller's memory.
+
+This is the usual case, in two calls to the system. Headers of requests of one operation stay prepared with the
+connection: only ids, sizes, keys and scalars change from one to the next.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ps2.errors import ProtocolError, PS2Error
+from ps2.interrupts import POLL_S, check
+from ps2.ops.packing import MIN_NARROWED_BYTES
+from ps2.protocol import binary
+from ps2.protocol.arrays import NUMBER_OF, plain_spec, to_send
+from ps2.protocol.framing import HEAD, read_reply
+from ps2.protocol.messages import (
+    NO_RESULT,
+    PLAIN_FLOATS,
+    Array,
+    Operation,
+    Reply,
+    Request,
+    RequestId,
+    Result,
+    byte_view,
+    nbytes,
+)
+from ps2.transport.sockets import PlainSocket
+
+_HANDLE = struct.Struct("<I")
+_NUMBERS = struct.Struct("<QQ")
+_SIZE = struct.Struct("<Q")
+SIZE_AT = 4
+# Where fields lie in a prepared header.
+HANDLE_AT = HEAD.size + binary.REQUEST.size
+NUMBER_AT = HEAD.size + binary.NUMBER_AT
+KEYS_AT = HEAD.size + binary.STEPS_AT
+TAIL_AT = HEAD.size + binary.TAIL_AT
+# The reply to one operation, up to its arrays.
+_REPLY = struct.Struct("<IQBBxxIIxxxxBxHxxxxd")
+REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
+# Read at first of a reply whose size is not known.
+SCRATCH_BYTES = 1024
+# Headers that a connection keeps.
+MOST_HEADERS = 1024
+DONE = Reply((NO_RESULT,))
+
+
+class PreparedHeader:
+    """Head and header of requests of one shape, written once; ``fill`` writes what changes.
+
+    Attributes:
+        shape: by which servers give handles; None: they give none to such requests.
+    """
+
+    def __init__(self, request: Request, handles: binary.Handles) -> None:
+        operation = request.operations[0]
+        header, arrays = binary.request_parts(request, handles)
+        signature = binary.signature_of(operation.name, operation.params)
+        self.shape = binary.shape_of(request)
+        self.data = bytearray(HEAD.pack(len(header), nbytes(arrays)) + header)
+        self._values = signature.values
+        self._values_at = TAIL_AT + (len(operation.rows) + 1) // 2 * _SIZE.size + len(operation.others) * _SIZE.size
+        self._arrays_at = self._values_at + self._values.size
+
+    def fill(self, operation: Operation, id: RequestId | None) -> list[Array]:
+        """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
+
+        Raises:
+            struct.error: a scalar is of another type than those of the shape.
+        """
+        data, sent = self.data, []
+        if id is not None:
+            _NUMBERS.pack_into(data, NUMBER_AT, id.number, id.settled)
+        if operation.params:
+            self._values.pack_into(data, self._values_at, *operation.params.values())
+        if operation.keys is not None:
+            record, steps = binary.keys_record(operation.keys)
+            data[KEYS_AT:TAIL_AT] = record
+            if steps is not None:
+                sent.append(steps)
+        at, size = self._arrays_at, 0
+        for array in operation.arrays:
+            if array.ndim == 1 and array.dtype in PLAIN_FLOATS and array.flags.c_contiguous and operation.wire is None:
+                binary.ARRAY.pack_into(data, at, NUMBER_OF[array.dtype], 0, 0, array.size)
+                at += binary.ARRAY.size
+            else:
+                array, spec = to_send(array, operation.wire)
+                record = binary.array_record(spec)
+                data[at : at + len(record)] = record
+                at += len(record)
+            sent.append(array)
+        for array in sent:
+            size += array.nbytes
+        _SIZE.pack_into(data, SIZE_AT, size)
+        return sent
+
+    def know(self, handle: int) -> None:
+        """Write the handle by which the server knows requests of this shape from now on."""
+        _HANDLE.pack_into(self.data, HANDLE_AT, handle)
+
+
+def prepare(
+    connection: PlainSocket, request: Request, limit_bytes: int
+) -> tuple[PreparedHeader | None, list[Any], int]:
+    """Return a request's header if it stays prepared, what to send (head and header, then arrays), and its bytes.
+
+    Raises:
+        PS2Error: it cannot be sent.
+    """
+    operation, id = request.operations[0], request.id
+    if len(request.operations) == 1 and not request.forwarded and (id is None or id.parts == 1):
+        key = (
+            *(operation.name, request.route_version, operation.matrix, operation.partition, operation.rows),
+            *(operation.others, operation.wire, operation.keys is None, None if id is None else id.scope),
+            *(len(operation.params), *[array.ndim for array in operation.arrays]),
+        )
+        header = connection.headers.get(key)
+        if header is None:
+            if len(connection.headers) >= MOST_HEADERS:
+                connection.headers.clear()
+            header = connection.headers[key] = PreparedHeader(request, connection.handles)
+        try:
+            arrays = header.fill(operation, id)
+        except struct.error:  # a scalar is of another type this time, or does not fit
+            del connection.headers[key]
+        else:
+            (size,) = _SIZE.unpack_from(header.data, SIZE_AT)
+            if size > limit_bytes:
+                binary.check_sendable((b"", arrays), limit_bytes)
+            return header, [header.data, *arrays], len(header.data) + size
+    encoded, arrays = binary.request_parts(request, connection.handles)
+    binary.check_sendable((encoded, arrays), limit_bytes)
+    size = nbytes(arrays)
+    return None, [HEAD.pack(len(encoded), size) + encoded, *arrays], HEAD.size + len(encoded) + size
+
+
+def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: float) -> None:
+    """Send a header and the arrays that follow it, which take ``size`` bytes.
+
+    Raises:
+        OSError: it does not go, and the connection is of no use any more.
+    """
+    sent = connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
+    if sent < size:
+        _send_rest(connection, [parts[0], *map(byte_view, parts[1:])], sent, timeout_s)
+
+
+def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
+    """Receive the reply to a request, or the error that it came to; None if the server takes its time.
+
+    Raises:
+        OSError, ProtocolError: it does not come, and the connection is of no use any more.
+    """
+    into = request.operations[0].into if header is not None else None
+    if into is None or not into.flags.c_contiguous or not _comes_plain(into, request.operations[0]):
+        into, record, reply = None, b"", bytearray(SCRATCH_BYTES)
+        buffers: list[Any] = [reply]
+    else:
+        if into.ndim == 1:
+            record = binary.ARRAY.pack(NUMBER_OF[into.dtype], 0, 0, into.size)
+        else:
+            record = binary.array_record(plain_spec(into))
+        reply = bytearray(REPLY_BYTES + len(record))
+        buffers = [reply, into]
+    while True:
+        try:
+            got = connection.recvmsg_into(buffers)[0]
+            break
+        except BlockingIOError:
+            if not _wait(connection):
+                return None
+    expected = REPLY_BYTES + len(record)
+    if header is not None and got >= expected:
+        length, size, kind, flags, handle, count, has, arrays, scalar = _REPLY.unpack_from(reply)
+        if (
+            HEAD.size + length == expected
+            and (kind, flags, count) == (binary.A_REPLY, 0, 1)
+            and (arrays, size) == ((0, 0) if into is None else (1, into.nbytes))
+            and reply[REPLY_BYTES:expected] == record
+        ):
+            if into is not None and got < expected + size:
+                _receive_rest(connection, byte_view(into)[got - expected :])
+            if handle and header.shape is not None:
+                binary.note(connection.handles, header.shape, handle)
+                header.know(handle)
+            if into is None and not has:
+                return DONE
+            return Reply((Result(scalar if has else None, () if into is None else (into,)),))
+    came = [bytes(reply[:got])]
+    if into is not None and got > len(reply):
+        came.append(bytes(byte_view(into)[: got - len(reply)]))
+    return _receive_any(connection, request, came)
+
+
+def _comes_plain(into: Array, operation: Operation) -> bool:
+    """Tell whether an array travels as it is to lie in memory."""
+    return operation.wire is None and (into.dtype.kind == "f" or into.nbytes < MIN_NARROWED_BYTES) and into.size > 0
+
+
+def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes]) -> Reply | PS2Error:
+    """Receive a reply of any form, of which some has come."""
+    reading = read_reply(request, connection.handles)
+    part = memoryview(b"")
+    try:
+        view = next(reading)
+        for each in came:
+            part = memoryview(each)
+            while part:
+                size = min(len(part), len(view))
+                view[:size] = part[:size]
+                view, part = view[size:], part[size:]
+                if not view:
+                    view = next(reading)
+        while True:
+            _receive_rest(connection, view)
+            view = next(reading)
+    except StopIteration as done:
+        outcome: Reply | PS2Error = done.value
+        if part:
+            raise ProtocolError("more comes than a reply") from None
+        return outcome
+
+
+def _send_rest(connection: PlainSocket, views: Sequence[Any], sent: int, timeout_s: float) -> None:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLOUT)
+    for view in views:
+        left = memoryview(view)[sent:]
+        sent = max(0, sent - len(view))
+        while left:
+            if not poll.poll(1000 * timeout_s):
+                raise TimeoutError("the server takes nothing")
+            left = left[connection.send(left, socket.MSG_DONTWAIT) :]
+
+
+def _receive_rest(connection: PlainSocket, view: memoryview) -> None:
+    while view:
+        try:
+            got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        except BlockingIOError:
+            if not _wait(connection):
+                raise TimeoutError("the rest of a reply does not come") from None
+            continue
+        if not got:
+            raise ConnectionResetError(0, "the server closed the connection")
+        view = view[got:]
+
+
+def _wait(connection: PlainSocket) -> bool:
+    """Wait until something comes, longer than the socket does; handlers of signals run meanwhile."""
+    deadline_s = time.monotonic() + connection.patience_s
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    while not poll.poll(1000 * POLL_S):
+        check()
+        if time.monotonic() > deadline_s:
+            return False
+    return True
