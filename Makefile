@@ -82,6 +82,8 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@echo "check: imports"
 	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(PYTHON) scripts/cycles
+	@echo "check: words"
+	@$(PYTHON) scripts/words
 	@echo "check: stubs"
 	@scripts/proto --check
 	@echo "check: workflows"

@@ -15,7 +15,7 @@ FAULTS = (Drop(), CutAfterApply(), CutRequest(), DelayReply(0.3), Duplicate("sam
 
 
 @pytest.mark.parametrize("seed", [7, 8, 9])
-def test_a_count_when_all_goes_wrong_at_once_then_every_column_is_exact(seed, cluster, network, job, counted):
+def test_count_when_all_faults_strike_at_once_then_exact(seed, cluster, network, job, counted):
     much = job(tasks=16, throwing=0.1, attempts=6, seed=seed, slow=(11,), pause_s=0.05)
     network.rules = [Rule(fault, at_random(0.02, seed + n), of_clients) for n, fault in enumerate(FAULTS)]
     happened = len(network.happened())

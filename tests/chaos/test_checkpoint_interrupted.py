@@ -25,7 +25,7 @@ def restored(folder, name="weight"):
         return np.unique(ps.vector(name).pull()).tolist()
 
 
-def test_a_checkpoint_when_the_disk_is_full_then_it_says_so_and_the_one_before_is_usable(tmp_path):
+def test_checkpoint_when_disk_is_full_then_previous_stays_usable(tmp_path):
     with disks.small_disk(tmp_path / "disk", 4 << 20) as disk:
         with PS2Context.getOrCreate(servers=2, checkpointDir=str(disk)) as ps:
             weight = DCV.dense(DIM, name="weight").fill(1.0)
@@ -39,7 +39,7 @@ def test_a_checkpoint_when_the_disk_is_full_then_it_says_so_and_the_one_before_i
         assert restored(disk) == [1.0]
 
 
-def test_a_checkpoint_when_the_disk_has_room_again_then_it_is_made(tmp_path):
+def test_checkpoint_when_disk_has_room_again_then_is_written(tmp_path):
     with disks.small_disk(tmp_path / "disk", 4 << 20) as disk:
         with PS2Context.getOrCreate(servers=2, checkpointDir=str(disk)) as ps:
             DCV.dense(DIM, name="weight").fill(3.0)
@@ -51,7 +51,7 @@ def test_a_checkpoint_when_the_disk_has_room_again_then_it_is_made(tmp_path):
         assert restored(disk) == [3.0]
 
 
-def test_a_checkpoint_when_its_folder_cannot_be_written_to_then_it_says_so(tmp_path):
+def test_checkpoint_when_folder_is_not_writable_then_reports_it(tmp_path):
     with disks.read_only(tmp_path / "disk") as disk, PS2Context.getOrCreate(servers=2) as ps:
         weight = DCV.dense(DIM, name="weight").fill(1.0)
         with pytest.raises(PS2Error, match="Read-only file system"):
@@ -60,7 +60,7 @@ def test_a_checkpoint_when_its_folder_cannot_be_written_to_then_it_says_so(tmp_p
 
 
 @pytest.mark.chaos
-def test_a_checkpoint_when_a_server_dies_in_the_middle_then_the_one_before_is_usable(tmp_path):
+def test_checkpoint_when_server_dies_midway_then_previous_works(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(LARGE, dtype="float64", name="weight").fill(1.0)
         before = ps.checkpoint()

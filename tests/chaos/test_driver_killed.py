@@ -39,7 +39,7 @@ def steps_of(program):
     return [int(line) for line in program.lines() if line.isdecimal()]
 
 
-def test_a_loop_when_its_driver_is_killed_then_another_one_ends_it_as_if_undisturbed(tmp_path, until):
+def test_loop_when_driver_is_killed_then_next_one_completes_it(tmp_path, until):
     checkpoints = tmp_path / "checkpoints"
     with running(tmp_path / "out.txt", APP, "local", checkpoints) as driver:
         until(lambda: len(steps_of(driver)) >= 5, "it has done five steps", START_S)
@@ -56,7 +56,7 @@ def test_a_loop_when_its_driver_is_killed_then_another_one_ends_it_as_if_undistu
         assert np.unique(weight.pull()).tolist() == [driver_app.undisturbed()]
 
 
-def test_an_external_fleet_when_its_driver_is_killed_then_the_next_one_finds_its_vectors(tmp_path, until):
+def test_external_fleet_when_driver_dies_then_next_finds_vectors(tmp_path, until):
     with external_fleet(tmp_path, until) as (fleet, token_file):
         with running(tmp_path / "out.txt", APP, fleet, token_file) as driver:
             until(lambda: len(steps_of(driver)) >= 3, "it has done three steps", START_S)
@@ -69,7 +69,7 @@ def test_an_external_fleet_when_its_driver_is_killed_then_the_next_one_finds_its
         assert value in (driver_app.undisturbed(done), halfway, driver_app.undisturbed(done + 1))
 
 
-def test_a_stopped_driver_when_it_wakes_up_after_another_one_took_over_then_it_is_refused(tmp_path, until):
+def test_stopped_driver_when_resumed_after_takeover_then_refused(tmp_path, until):
     with (
         external_fleet(tmp_path, until) as (fleet, token_file),
         running(tmp_path / "out.txt", APP, fleet, token_file) as old,

@@ -46,12 +46,12 @@ def disturbed(tmp_path, until, spare, lost_after_s, pauses):
 
 
 @pytest.mark.parametrize("spare", ["replicas", "checkpoint"])
-def test_a_fleet_when_everybody_is_silent_at_once_then_nobody_is_replaced_and_nothing_is_lost(tmp_path, until, spare):
+def test_fleet_when_all_are_silent_then_nothing_replaced_or_lost(tmp_path, until, spare):
     disturbed(tmp_path, until, spare, 1.0, [2.0])
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize(("spare", "pauses"), [("replicas", [9.0, 20.0]), ("checkpoint", [9.0, 70.0])])
-def test_a_fleet_when_it_is_silent_for_long_and_often_then_nothing_is_lost(tmp_path, until, spare, pauses):
+def test_fleet_when_often_silent_for_long_then_nothing_is_lost(tmp_path, until, spare, pauses):
     """Longer than gRPC keeps a connection whose other side does not answer, and than a server waits for its master."""
     disturbed(tmp_path, until, spare, 5.0, pauses)

@@ -11,7 +11,7 @@ from ps2 import PS2Context
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
-def test_a_count_when_an_executor_is_killed_then_every_column_is_exact(cluster, job, counted):
+def test_count_when_executor_is_killed_then_exact(cluster, job, counted):
     slowly = job(tasks=12, pause_s=0.1)
     with PS2Context.getOrCreate(cluster, servers=2) as ps:
         ps.waitForSlots(2)

@@ -85,7 +85,7 @@ def whole_and_killed(spark, folder, fit, every=3, anew=done_anew):
     "kind",
     ["level", pytest.param("leaf", marks=pytest.mark.chaos), pytest.param("absolute", marks=pytest.mark.chaos)],
 )
-def test_trees_when_servers_die_at_every_clock_then_the_same_bits(kind, spark, tmp_path):
+def test_trees_when_servers_die_every_clock_then_bit_identical(kind, spark, tmp_path):
     def fit(ps):
         return digest(boosting.trained(ps, spark, **TREES[kind]).forest)
 
@@ -95,7 +95,7 @@ def test_trees_when_servers_die_at_every_clock_then_the_same_bits(kind, spark, t
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("solver", LINEAR)
-def test_linear_when_servers_die_at_every_clock_then_the_same_model(solver, spark, tmp_path):
+def test_linear_when_servers_die_every_clock_then_same_model(solver, spark, tmp_path):
     rows = replace(make(cuts=(20,)), c=np.ones(60))
 
     def fit(ps):

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("fleet")]
 
 
 @pytest.mark.parametrize("delay", [DelayRequest(0.3), DelayReply(0.3)], ids=["requests", "replies"])
-def test_a_count_when_messages_are_delayed_then_every_column_is_exact(delay, spark, network, job, counted):
+def test_count_when_messages_are_delayed_then_exact(delay, spark, network, job, counted):
     network.rules = [Rule(delay, at_random(0.1, seed=4), of_clients)]
     assert counted(spark, job(tasks=8)) == [job(tasks=8).total]
     assert len(network.happened(type(delay))) >= 5

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fleet")
     [Duplicate("same"), Duplicate("other"), Duplicate("other", late_s=0.5)],
     ids=["on-its-connection", "in-a-race", "late"],
 )
-def test_a_count_when_requests_come_twice_then_every_column_is_exact(duplicate, spark, network, job, counted):
+def test_count_when_requests_are_duplicated_then_exact(duplicate, spark, network, job, counted):
     network.rules = [Rule(duplicate, every(2), of_clients)]
     replays = network.replays
     assert counted(spark, job(tasks=8)) == [job(tasks=8).total]
@@ -25,7 +25,7 @@ def test_a_count_when_requests_come_twice_then_every_column_is_exact(duplicate, 
 
 
 @pytest.mark.chaos
-def test_a_vector_when_duplicates_come_after_the_count_then_it_stays_as_it_is(spark, network, job, until):
+def test_vector_when_duplicates_arrive_late_then_unchanged(spark, network, job, until):
     from faults import counting
 
     from ps2 import DCV

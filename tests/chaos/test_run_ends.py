@@ -34,7 +34,7 @@ def pids_of(folder, program):
         pytest.param("spark", "StoppedError", marks=pytest.mark.chaos),
     ],
 )
-def test_a_run_when_it_is_ended_from_outside_then_nothing_of_it_stays(how, raised, tmp_path, until):
+def test_run_when_ended_from_outside_then_nothing_remains(how, raised, tmp_path, until):
     folder = tmp_path / "workers"
     folder.mkdir()
     with running(tmp_path / "out.txt", APP, folder, how) as driver:
@@ -49,7 +49,7 @@ def test_a_run_when_it_is_ended_from_outside_then_nothing_of_it_stays(how, raise
 
 
 @pytest.mark.chaos
-def test_a_run_when_its_driver_is_killed_then_workers_and_servers_end(tmp_path, until):
+def test_run_when_driver_is_killed_then_workers_and_servers_end(tmp_path, until):
     folder = tmp_path / "workers"
     folder.mkdir()
     with running(tmp_path / "out.txt", APP, folder) as driver:

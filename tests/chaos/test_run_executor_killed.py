@@ -22,7 +22,7 @@ def staying_by_value():
     cloudpickle.unregister_pickle_by_value(staying)
 
 
-def test_a_run_when_an_executor_is_killed_then_every_column_is_exact(cluster, tmp_path):
+def test_run_when_executor_is_killed_then_exact(cluster, tmp_path):
     with PS2Context.getOrCreate(cluster, servers=2) as ps:
         ps.waitForSlots(2)
         total = DCV.dense(DIM, dtype="int64")

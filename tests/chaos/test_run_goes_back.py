@@ -60,9 +60,7 @@ class KillOnce:
         (2, False),
     ],
 )
-def test_a_run_when_a_server_is_killed_then_the_clocks_after_the_checkpoint_are_done_again(
-    staleness, wait, spark, tmp_path
-):
+def test_run_when_server_dies_then_clocks_since_save_are_redone(staleness, wait, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=3) as ps:
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
         kills = KillOnce(ps, 4, lambda clock: calls.add(ONES))
@@ -82,7 +80,7 @@ def test_a_run_when_a_server_is_killed_then_the_clocks_after_the_checkpoint_are_
 
 
 @pytest.mark.chaos
-def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_begins_anew(spark, tmp_path):
+def test_run_when_server_dies_before_checkpoint_then_restarts(spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path)) as ps:
         total = DCV.dense(DIM, dtype="int64")
         total.add(100 * ONES)
@@ -95,7 +93,7 @@ def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"conf": PS2Conf(recover="shard")}], ids=["replicas", "shard"])
-def test_a_run_when_a_server_is_killed_and_brought_back_then_its_workers_go_on(settings, spark, tmp_path):
+def test_run_when_killed_server_returns_then_workers_continue(settings, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
         total = DCV.dense(DIM, dtype="int64")
         kills = KillOnce(ps, 4, lambda clock: ps.checkpoint() if clock == 4 else None)
@@ -107,7 +105,7 @@ def test_a_run_when_a_server_is_killed_and_brought_back_then_its_workers_go_on(s
         assert [recovery.rolledBack for recovery in ps.recoveries] == [False]
 
 
-def test_a_run_when_restored_in_the_middle_then_it_goes_on_with_the_next_clock(spark, tmp_path):
+def test_run_when_restored_midway_then_continues_with_next_clock(spark, tmp_path):
     rows = spark.sparkContext.parallelize(range(2), 2)
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=4) as ps:
         total = DCV.dense(DIM, dtype="int64", name="total")
@@ -131,7 +129,7 @@ def test_a_run_when_restored_in_the_middle_then_it_goes_on_with_the_next_clock(s
 @pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_when_servers_are_killed_at_random_then_every_column_is_exact(seed, staleness, spark, tmp_path):
+def test_run_when_servers_die_at_random_then_exact(seed, staleness, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=5) as ps:
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
 

@@ -39,7 +39,7 @@ def speculating(jvm, leaves_nothing):
         yield session
 
 
-def test_a_run_when_tasks_are_speculated_then_the_copies_do_nothing(speculating, tmp_path):
+def test_run_when_tasks_are_speculated_then_copies_do_nothing(speculating, tmp_path):
     with PS2Context.getOrCreate(speculating, servers=2) as ps:
         ps.waitForSlots(4)
         total, waiting = DCV.dense(DIM, dtype="int64"), []
@@ -55,7 +55,7 @@ def test_a_run_when_tasks_are_speculated_then_the_copies_do_nothing(speculating,
     assert sorted(rank for rank, _ in staying.attempts(tmp_path)) == [0, 1]
 
 
-def test_a_run_when_an_attempt_dies_and_its_copy_waits_then_the_copy_goes_on(speculating, tmp_path):
+def test_run_when_attempt_dies_then_waiting_copy_continues(speculating, tmp_path):
     with PS2Context.getOrCreate(speculating, servers=2) as ps:
         ps.waitForSlots(4)
         total, killed = DCV.dense(DIM, dtype="int64"), []

@@ -74,7 +74,7 @@ def writing(total, number, version):
     return b"".join(framing.written(binary.request_parts(Request((add,), RequestId("late", number), version))))
 
 
-def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):
+def test_stopped_server_when_resumed_then_accepts_no_writes(ps):
     total = DCV.dense(DIM, dtype="int64")
     total.add(np.ones(DIM, np.int64))
     old, pid = ps.servers[0], processes.servers_of(ps)[0]
@@ -90,7 +90,7 @@ def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):
     assert [recovery.servers for recovery in ps.recoveries] == [(0,)]
 
 
-def test_servers_when_their_signs_of_life_do_not_get_through_then_they_answer_and_go_on(ps, monkeypatch, until):
+def test_servers_when_heartbeats_are_blocked_then_keep_serving(ps, monkeypatch, until):
     def unheard(index, server_id, mutations):
         raise UnavailableError("a network that lets only one side call the other")
 

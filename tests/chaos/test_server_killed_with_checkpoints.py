@@ -18,7 +18,7 @@ STEPS = 12
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-def test_adds_when_a_server_is_killed_then_its_half_lacks_what_the_checkpoint_lacks(tmp_path, until):
+def test_adds_when_server_dies_then_loses_those_after_checkpoint(tmp_path, until):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), conf=PS2Conf(heartbeatS=0.2)) as ps:
         total = DCV.dense(DIM, dtype="int64")
         total.add(np.full(DIM, 3))
@@ -55,7 +55,7 @@ def trained(ps, total, kill_at=()):
     return back
 
 
-def test_a_loop_when_all_go_back_together_then_it_ends_as_if_undisturbed(tmp_path):
+def test_loop_when_all_roll_back_then_result_is_unaffected(tmp_path):
     expected = np.zeros(DIM, np.int64)
     for step in range(STEPS):
         expected = 3 * expected + np.arange(DIM) + step

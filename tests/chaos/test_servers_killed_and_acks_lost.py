@@ -28,9 +28,7 @@ SEEDS = list(islice(filter(throws, itertools.count()), 20))
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_count_when_all_that_the_issue_names_goes_wrong_then_every_column_is_exact(
-    seed, cluster, network, job, counted, until
-):
+def test_count_when_servers_die_and_acks_are_lost_then_exact(seed, cluster, network, job, counted, until):
     much = job(**MUCH, seed=seed)
     network.rules = [Rule(CutAfterApply(), at_random(0.05, seed))]
     happened = len(network.happened())

@@ -10,7 +10,7 @@ from ps2 import PS2Context
 pytestmark = pytest.mark.chaos
 
 
-def test_a_count_when_a_slow_attempt_runs_twice_at_once_then_every_column_is_exact(cluster, job, counted):
+def test_count_when_slow_attempt_runs_twice_then_exact(cluster, job, counted):
     slow = job(tasks=12, slow=(2,), pause_s=0.05)
     with PS2Context.getOrCreate(cluster, servers=2) as ps:
         ps.waitForSlots(2)

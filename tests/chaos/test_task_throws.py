@@ -7,7 +7,7 @@ from faults import counting
 from ps2 import PS2Context
 
 
-def test_a_count_when_attempts_throw_at_random_places_then_every_column_is_exact(spark, job, counted):
+def test_count_when_attempts_throw_at_random_then_exact(spark, job, counted):
     throwing = job(tasks=16, throwing=0.4)
     with PS2Context.getOrCreate(spark, servers=2):
         assert counted(spark, throwing) == [throwing.total]

@@ -44,7 +44,7 @@ def ps():
 
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.chaos)])
-def test_a_fleet_when_peers_hold_all_that_they_can_then_updates_are_exact_and_no_server_is_replaced(ps, seconds):
+def test_fleet_when_peers_hold_ports_then_updates_stay_exact(ps, seconds):
     total, adds = DCV.dense(DIM, dtype="int64"), 0
     hellos = [hello(ps._fleet.control._transport, address) for address in ps.servers]
     with ExitStack() as peers:

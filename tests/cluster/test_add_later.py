@@ -35,7 +35,7 @@ def slowed(ps, monkeypatch):
     release.set()
 
 
-def test_additions_when_made_without_waiting_then_a_later_pull_sees_all(ps):
+def test_adds_when_not_awaited_then_later_pull_sees_all(ps):
     u, keys = DCV.dense(1000, dtype="float64"), np.arange(0, 1000, 7)
     for _ in range(200):
         u.add(np.ones(keys.size), keys, wait=False).sub(0.25, wait=False)
@@ -44,7 +44,7 @@ def test_additions_when_made_without_waiting_then_a_later_pull_sees_all(ps):
     assert u.pull().tolist() == expected.tolist()
 
 
-def test_addition_when_made_without_waiting_then_it_returns_before_it_is_sent(ps, slowed):
+def test_add_when_not_awaited_then_returns_before_sending(ps, slowed):
     u = DCV.dense(10)
     release = slowed(u)
     assert u.add(1, wait=False) is u
@@ -52,7 +52,7 @@ def test_addition_when_made_without_waiting_then_it_returns_before_it_is_sent(ps
     assert u.sum() == 10
 
 
-def test_addition_when_the_caller_changes_his_array_then_it_is_as_it_was(ps, slowed):
+def test_add_when_caller_changes_array_then_old_values_count(ps, slowed):
     u, values, keys = DCV.dense(10), np.ones(3, np.float32), np.array([1, 2, 3])
     release = slowed(u)
     u.add(values, keys, wait=False)
@@ -73,7 +73,7 @@ def test_flush_when_it_returns_then_everything_is_applied(ps, statuses, flush):
     ps.flush()
 
 
-def test_vector_when_it_is_dropped_before_its_addition_is_sent_then_its_row_is_not_handed_out(ps, slowed):
+def test_vector_when_dropped_with_add_pending_then_row_is_held(ps, slowed):
     u = DCV.dense(10)
     release = slowed(u)
     u.derive().add(1, wait=False)
@@ -111,7 +111,7 @@ def test_additions_when_the_window_is_full_then_the_caller_waits(ps, slowed, mon
     assert u.sum() == 40
 
 
-def test_addition_when_the_call_cannot_work_then_the_error_comes_at_once(ps):
+def test_add_when_call_is_invalid_then_fails_at_once(ps):
     with pytest.raises(ShapeError, match="expected shape"):
         DCV.dense(10).add([1.0, 2.0], wait=False)
 

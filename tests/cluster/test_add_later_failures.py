@@ -13,7 +13,7 @@ from ps2 import DCV, PS2Context
 from ps2.errors import LimitError, UnavailableError
 
 
-def test_addition_when_the_server_refuses_it_then_the_next_call_says_so_once(leaves_nothing):
+def test_add_when_server_refuses_then_next_call_raises_once(leaves_nothing):
     with PS2Context.getOrCreate(servers=1, memoryLimit=8 << 20):
         u = DCV.sparse(2**40, 1)
         good = DCV.dense(10)

@@ -106,7 +106,7 @@ def test_memory_limit_when_given_then_servers_keep_to_it():
         assert u.fill(1).sum() == 200_000
 
 
-def test_derive_when_matrix_cannot_grow_then_limit_error_and_vectors_unharmed():
+def test_derive_when_matrix_cannot_grow_then_limit_error():
     with PS2Context.getOrCreate(servers=2, memoryLimit=1 << 20):
         vectors = [DCV.dense(50_000, 1)]
         with pytest.raises(LimitError, match=r"growing to \d+ rows of 25,000 columns"):
@@ -117,7 +117,7 @@ def test_derive_when_matrix_cannot_grow_then_limit_error_and_vectors_unharmed():
         assert vectors[0].derive().nnz() == 0
 
 
-def test_sparse_when_keys_exceed_memory_then_limit_error_and_vectors_unharmed():
+def test_sparse_when_keys_exceed_memory_then_limit_error():
     with PS2Context.getOrCreate(servers=2, memoryLimit=1 << 20):
         u = DCV.sparse(2**63, 1).push([1, 2], [3, 4])
         with pytest.raises(LimitError, match="growing to 1 rows"):
@@ -134,7 +134,7 @@ def test_push_when_larger_than_memory_left_then_limit_error():
         assert u.push(np.ones(1000), np.arange(1000)).sum() == 1000
 
 
-def test_start_when_a_server_cannot_start_then_launch_error_with_the_end_of_its_log(tmp_path, monkeypatch):
+def test_start_when_server_fails_then_launch_error_has_log_tail(tmp_path, monkeypatch):
     (tmp_path / "psutil.py").write_text("raise ImportError('psutil is broken here')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(local, "ForkServer", ForkServer)
@@ -145,7 +145,7 @@ def test_start_when_a_server_cannot_start_then_launch_error_with_the_end_of_its_
         assert DCV.dense(3).sum() == 0
 
 
-def test_start_when_the_port_is_in_use_then_launch_error_names_it(monkeypatch):
+def test_start_when_port_is_in_use_then_launch_error_names_it(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -168,12 +168,12 @@ def test_start_when_python_is_missing_then_launch_error(monkeypatch):
 
 
 @pytest.mark.parametrize("bind", ["nonsense.invalid", "192.0.2.1"])
-def test_start_when_address_is_not_of_this_host_then_launch_error(bind):
+def test_start_when_address_is_not_local_then_launch_error(bind):
     with pytest.raises(LaunchError, match=rf"cannot listen on {bind}:0"):
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(bindAddress=bind))
 
 
-def test_attach_when_token_is_right_then_vectors_work_and_servers_are_left_empty(running):
+def test_attach_when_token_matches_then_leaves_servers_empty(running):
     addresses, token = running
     with PS2Context.getOrCreate(fleet=",".join(addresses), tokenFile=token) as ps:
         assert ps.servers == addresses
@@ -212,7 +212,7 @@ def test_attach_when_token_file_is_wrong_then_auth_error(tmp_path, content, text
         PS2Context.getOrCreate(fleet="127.0.0.1:7070", tokenFile=str(path))
 
 
-def test_attach_when_nobody_answers_then_unavailable_error_names_the_address(wrong_token):
+def test_attach_when_nobody_answers_then_error_names_address(wrong_token):
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnavailableError, match=f"no server answers at {address}"):
         PS2Context.getOrCreate(fleet=address, tokenFile=wrong_token)

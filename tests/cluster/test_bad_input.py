@@ -211,7 +211,7 @@ def test_creation_when_an_argument_is_wrong_then_refused(ps, make, error, text):
     [lambda: DCV.dense(2**40), lambda: DCV.dense(2**20, 2**20), lambda: DCV.sparse(9, 2**30)],
     ids=["long", "many_rows", "sparse_rows"],
 )
-def test_creation_when_larger_than_memory_then_limit_error_at_once_and_fleet_unharmed(u, statuses, make):
+def test_create_when_larger_than_memory_then_limit_error_at_once(u, statuses, make):
     before, started_s = [status.memory_bytes for status in statuses()], time.monotonic()
     with pytest.raises(LimitError, match=r"needs [\d,]+ bytes, and [\d,]+ are left of the server's limit of [\d,]+"):
         make()
@@ -222,7 +222,7 @@ def test_creation_when_larger_than_memory_then_limit_error_at_once_and_fleet_unh
     assert u.sum() == 15
 
 
-def test_function_when_it_raises_then_server_traceback_and_its_partition_is_as_before(u):
+def test_function_when_it_raises_then_partition_is_restored(u):
     def half_way(a):
         a[:] = 7
         raise ZeroDivisionError("mine")
@@ -249,7 +249,7 @@ def test_function_when_it_wants_to_end_the_server_then_op_error(u, leave):
     assert u.sum() == 15
 
 
-def test_function_when_its_result_cannot_be_pickled_then_op_error_and_undone(u):
+def test_function_when_result_is_not_picklable_then_undone(u):
     def fn(a):
         import threading
 
@@ -261,7 +261,7 @@ def test_function_when_its_result_cannot_be_pickled_then_op_error_and_undone(u):
     assert np.array_equal(u.pull(), VALUES)
 
 
-def test_function_when_it_captures_what_cannot_be_pickled_then_usage_error(u):
+def test_function_when_capture_is_not_picklable_then_usage_error(u):
     import threading
 
     lock = threading.Lock()
@@ -274,7 +274,7 @@ def test_function_when_it_is_none_then_usage_error(u):
         u.zip().mapPartitions(3)
 
 
-def test_function_when_it_cannot_be_loaded_on_the_server_then_op_error(u):
+def test_function_when_server_cannot_load_it_then_op_error(u):
     with pytest.raises(OpError, match=r"the function cannot be loaded on the server:\n(.|\n)*OSError: not there"):
         u.zip().mapPartitions(LoadsNowhere())
     assert u.sum() == 15

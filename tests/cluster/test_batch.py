@@ -18,7 +18,7 @@ from ps2.interrupts import SHIELD
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
 
-def test_batch_when_many_calls_on_many_matrices_then_one_request_a_server(ps, requests_by):
+def test_batch_when_many_matrices_then_one_request_per_server(ps, requests_by):
     u, w, s = DCV.dense(100), DCV.dense(50, dtype="int64"), DCV.sparse(2**63)
     v = u.derive()
 
@@ -112,7 +112,7 @@ def test_batch_when_empty_then_nothing_is_sent(ps, requests_by):
     ids=["push", "add", "push_at", "matrix_add_at", "matrix_rows", "matrix_push", "axpy_alphas",
          "pull_at", "matrix_pull_at", "matrix_pull_rows", "matrix_dot"],
 )  # fmt: skip
-def test_batch_when_array_is_changed_after_the_call_then_as_it_was(ps, prepare, write, read, expected):
+def test_batch_when_array_changes_later_then_old_values_count(ps, prepare, write, read, expected):
     u = DCV.dense(4)
     array, kept = prepare(), u.matrix()
     with ps.batch():
@@ -123,7 +123,7 @@ def test_batch_when_array_is_changed_after_the_call_then_as_it_was(ps, prepare, 
     assert kept.rows == 4
 
 
-def test_batch_when_temporary_vectors_are_dropped_inside_then_their_rows_wait(ps):
+def test_batch_when_temporaries_are_dropped_then_rows_are_kept(ps):
     u, other = DCV.dense(10, 2).fill(2), DCV.dense(10, 2)
     with ps.batch():
         other.axpy(other.derive().add(3), 1)
@@ -138,7 +138,7 @@ def test_batch_when_nested_then_usage_error(ps):
         pass
 
 
-def test_batch_when_another_thread_calls_then_it_is_not_part_of_it(ps):
+def test_batch_when_another_thread_calls_then_it_is_not_batched(ps):
     u = DCV.dense(10)
     seen = []
     with ps.batch():

@@ -82,7 +82,7 @@ def test_ls_when_there_is_no_such_folder_then_exits_1(tmp_path):
     assert result.returncode == 1
 
 
-def test_ls_when_a_manifest_is_of_another_format_then_lists_the_others_and_exits_1(root):
+def test_ls_when_manifest_format_differs_then_lists_rest_exits_1(root):
     (root / "checkpoint-00000001-run" / "manifest.json").write_text('{"format": "ps2.checkpoint.v9"}')
     result = ps2("ls", root)
     assert "1  unreadable" in result.stdout
@@ -91,7 +91,7 @@ def test_ls_when_a_manifest_is_of_another_format_then_lists_the_others_and_exits
     assert result.returncode == 1
 
 
-def test_verify_when_all_is_well_then_reads_the_newest_and_exits_0(root):
+def test_verify_when_all_is_well_then_reads_newest_and_exits_0(root):
     result = ps2("verify", root)
     assert f"{root}/checkpoint-00000002-run: all 10 files" in result.stdout
     assert (result.stderr, result.returncode) == ("", 0)

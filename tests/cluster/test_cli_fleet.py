@@ -150,16 +150,16 @@ def test_launch_when_detached_then_tells_how_to_attach(launched):
     assert line in launched.launch.stdout
 
 
-def test_launch_when_no_token_is_given_then_writes_one_that_only_its_owner_reads(launched):
+def test_launch_when_no_token_is_given_then_writes_private_one(launched):
     assert stat.S_IMODE(launched.token_file.stat().st_mode) == 0o600
 
 
-def test_launch_when_detached_then_each_server_leads_a_session_of_its_own(launched):
+def test_launch_when_detached_then_each_server_has_own_session(launched):
     pids = [process.pid for process in launched.processes()]
     assert [os.getsid(pid) for pid in pids] == pids
 
 
-def test_launch_when_the_token_is_made_then_shows_it_in_no_command_line(launched):
+def test_launch_when_token_is_made_then_not_on_command_lines(launched):
     token = launched.token_file.read_text().strip()
     assert not any(token in " ".join(process.cmdline()) for process in launched.processes())
 
@@ -170,7 +170,7 @@ def test_launch_when_the_name_is_taken_then_names_ps2_stop(launched):
     assert again.stderr == "ps2: fleet 'default' is running; end it with 'ps2 stop', or choose another --name\n"
 
 
-def test_launch_when_a_port_is_taken_then_fails_with_the_log_and_leaves_nothing(launched):
+def test_launch_when_port_is_taken_then_fails_with_log(launched):
     result = launched.run("launch", "--name", "other", "--servers", 2, "--port", launched.port - 1)
     first, *tail = result.stderr.splitlines()
     assert result.returncode == 1
@@ -180,7 +180,7 @@ def test_launch_when_a_port_is_taken_then_fails_with_the_log_and_leaves_nothing(
     assert not mentioned_by_a_process(str(launched.folder / "other"))
 
 
-def test_launch_when_metrics_are_asked_for_then_each_server_has_the_next_port(shell):
+def test_launch_when_metrics_are_on_then_servers_get_next_ports(shell):
     port = free_port(4)
     result = shell.run("launch", "--servers", 2, "--detach", "--port", port, "--metrics-port", port + 2)
     assert result.returncode == 0, result.stderr
@@ -191,7 +191,7 @@ def test_launch_when_metrics_are_asked_for_then_each_server_has_the_next_port(sh
             assert f'server_id="{server["server_id"]}"' in answer.read().decode()
 
 
-def test_launch_when_a_metrics_port_is_taken_then_the_error_names_it_and_the_option(shell):
+def test_launch_when_metrics_port_is_taken_then_names_option(shell):
     port = free_port(4)
     with socket.create_server(("127.0.0.1", port + 3)):
         result = shell.run("launch", "--servers", 2, "--detach", "--port", port, "--metrics-port", port + 2)
@@ -202,7 +202,7 @@ def test_launch_when_a_metrics_port_is_taken_then_the_error_names_it_and_the_opt
 
 
 @pytest.mark.parametrize("first", [7069, 7071, 65535])
-def test_launch_when_metrics_ports_overlap_or_end_then_exits_2_and_starts_nothing(shell, first):
+def test_launch_when_metrics_ports_overlap_then_exits_2(shell, first):
     result = shell.run("launch", "--servers", 2, "--port", 7070, "--metrics-port", first)
     assert (result.returncode, result.stderr.startswith("ps2: --metrics-port: ")) == (2, True)
     assert not (shell.folder / "default").exists()
@@ -218,7 +218,7 @@ def test_status_when_all_answer_then_has_one_plain_row_each(launched):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_status_when_a_terminal_is_narrow_then_it_shows_all_columns(launched, width):
+def test_status_when_terminal_is_narrow_then_shows_all_columns(launched, width):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     environment = {name: value for name, value in launched.environment.items() if name != "COLUMNS"}
@@ -244,7 +244,7 @@ def test_status_when_json_then_is_one_object(launched):
     assert found["matrices"] == []
 
 
-def test_status_when_the_fleet_is_addressed_then_takes_the_token_file_variable(launched):
+def test_status_when_fleet_is_addressed_then_uses_token_variable(launched):
     result = launched.run("status", "--fleet", launched.fleet, PS2_TOKEN_FILE=str(launched.token_file))
     assert result.returncode == 0, result.stderr
 
@@ -263,14 +263,14 @@ def test_status_when_no_token_is_given_then_exits_6_and_says_how(launched):
     assert "--token-file" in result.stderr
 
 
-def test_stop_when_the_token_is_not_the_fleets_then_exits_6_and_stops_nothing(launched, tmp_path):
+def test_stop_when_token_is_wrong_then_exits_6_and_stops_nothing(launched, tmp_path):
     write_token(tmp_path / "token", "not-the-token-of-this-fleet")
     result = launched.run("stop", "--token-file", tmp_path / "token")
     assert result.returncode == 6
     assert not any(ended(process) for process in launched.processes())
 
 
-def test_status_when_one_server_does_not_answer_then_shows_it_and_exits_4(launched):
+def test_status_when_one_server_is_silent_then_exits_4(launched):
     nowhere = f"127.0.0.1:{free_port()}"
     result = launched.run(
         "status", "--fleet", f"{launched.addresses[0]},{nowhere}", "--token-file", launched.token_file
@@ -283,7 +283,7 @@ def test_status_when_one_server_does_not_answer_then_shows_it_and_exits_4(launch
     assert nowhere in result.stderr
 
 
-def test_attach_when_another_process_uses_and_leaves_the_fleet_then_it_runs_on(launched):
+def test_attach_when_another_process_leaves_then_fleet_runs_on(launched):
     script = f"""
 import subprocess, sys
 from ps2 import DCV, PS2Context
@@ -322,20 +322,20 @@ except PS2Error as error:
 """
 
 
-def test_launch_when_a_module_of_operations_is_named_then_drivers_that_have_it_call_them(launched):
+def test_launch_when_ops_module_is_named_then_drivers_call_it(launched):
     script = ATTACH.format(fleet=launched.fleet, token=str(launched.token_file))
     result = launched.python(script, PYTHONPATH=launched.modules)
     assert result.stdout == "42.0\n", result.stderr
 
 
-def test_attach_when_the_driver_has_another_module_of_that_name_then_the_error_names_both_sides(launched, tmp_path):
+def test_attach_when_ops_modules_differ_then_error_names_both(launched, tmp_path):
     script = ATTACH.format(fleet=launched.fleet, token=str(launched.token_file))
     result = launched.python(script, PYTHONPATH=with_operations(tmp_path / "other", 7))
     said = rf"ConfigError: .*'answer' of module 'answers' differs between the two sides.* on .*{launched.addresses[0]}"
     assert re.match(said, result.stdout), result.stderr
 
 
-def test_launch_when_a_module_of_operations_cannot_be_imported_then_fails_with_the_reason(shell):
+def test_launch_when_ops_module_import_fails_then_gives_reason(shell):
     result = shell.run("launch", "--servers", 1, "--port", free_port(), "--ops", "nowhere_to_be_found")
     assert result.returncode == 1
     assert "ops: module 'nowhere_to_be_found' cannot be imported: ModuleNotFoundError" in result.stderr
@@ -343,7 +343,7 @@ def test_launch_when_a_module_of_operations_cannot_be_imported_then_fails_with_t
 
 
 @pytest.mark.parametrize("verb", ["status", "stop"])
-def test_command_when_nothing_was_launched_then_exits_4_and_says_what_to_do(shell, verb):
+def test_command_when_nothing_was_launched_then_exits_4(shell, verb):
     result = shell.run(verb)
     assert result.returncode == 4
     assert result.stderr == (
@@ -358,7 +358,7 @@ def test_stop_when_nobody_is_there_then_exits_4(shell):
     assert nowhere in result.stderr
 
 
-def test_stop_when_the_fleet_runs_then_no_process_and_no_folder_is_left(shell):
+def test_stop_when_fleet_runs_then_no_process_or_folder_is_left(shell):
     shell.run("launch", "--servers", 1, "--detach", "--name", "ads", "--port", free_port())
     processes = shell.processes("ads")
     result = shell.run("stop", "--name", "ads")
@@ -367,7 +367,7 @@ def test_stop_when_the_fleet_runs_then_no_process_and_no_folder_is_left(shell):
     assert not (shell.folder / "ads").exists()
 
 
-def test_stop_when_servers_are_addressed_then_waits_until_they_are_gone(shell):
+def test_stop_when_servers_are_addressed_then_waits_for_exit(shell):
     port = free_port()
     shell.run("launch", "--servers", 1, "--detach", "--port", port)
     processes = shell.processes()
@@ -379,7 +379,7 @@ def test_stop_when_servers_are_addressed_then_waits_until_they_are_gone(shell):
         process.wait(GONE_WITHIN_S)
 
 
-def test_stop_when_all_servers_were_killed_then_cleans_up_and_says_so(shell, until):
+def test_stop_when_servers_were_killed_then_cleans_up(shell, until):
     shell.run("launch", "--servers", 1, "--detach", "--port", free_port())
     (server,) = shell.processes()
     server.kill()
@@ -406,9 +406,7 @@ def foreground(shell, servers):
 
 
 @pytest.mark.parametrize(("number", "servers", "code"), [(signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 0)])
-def test_launch_when_interrupted_in_the_foreground_then_stops_its_servers_and_says_by_what(
-    shell, number, servers, code
-):
+def test_foreground_launch_when_interrupted_then_stops_servers(shell, number, servers, code):
     with foreground(shell, servers) as (launcher, processes):
         launcher.send_signal(number)
         _, errors = launcher.communicate(timeout=10)
@@ -417,13 +415,13 @@ def test_launch_when_interrupted_in_the_foreground_then_stops_its_servers_and_sa
         assert not (shell.folder / "default").exists()
 
 
-def test_launch_when_killed_in_the_foreground_then_its_servers_end(shell, until):
+def test_foreground_launch_when_killed_then_servers_end(shell, until):
     with foreground(shell, 2) as (launcher, processes):
         launcher.kill()
         until(lambda: all(ended(process) for process in processes), "the servers ended", GONE_WITHIN_S)
 
 
-def test_launch_when_a_server_dies_then_says_so_with_its_log_and_exits_1(shell):
+def test_launch_when_server_dies_then_shows_log_and_exits_1(shell):
     with foreground(shell, 2) as (launcher, processes):
         processes[1].kill()
         _, errors = launcher.communicate(timeout=10)
@@ -441,7 +439,7 @@ def test_launch_when_stopped_by_ps2_stop_then_exits_0(shell):
         assert (result.returncode, launcher.returncode, errors) == (0, 0, "")
 
 
-def test_launch_when_interrupted_while_starting_then_exits_130_and_leaves_nothing(shell, until):
+def test_launch_when_interrupted_at_start_then_exits_130(shell, until):
     with shell.background("launch", "--servers", 1, "--detach", "--port", free_port()) as launcher:
         until((shell.folder / "default" / "server-0.log").exists, "the server was started")
         launcher.send_signal(signal.SIGINT)

@@ -96,7 +96,7 @@ def test_axpy_when_colocated_then_numpy(pair, verb, dim, dtype):
 
 
 @each_dtype
-def test_axpy_when_alpha_is_fraction_then_rounded_only_for_floats(ps, dtype):
+def test_axpy_when_alpha_is_fractional_then_int64_is_refused(ps, dtype):
     u = DCV.dense(5, dtype=dtype).fill(1)
     v = u.derive().fill(2)
     if dtype == "int64":

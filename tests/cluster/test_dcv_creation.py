@@ -43,7 +43,7 @@ def test_dense_when_made_then_spread_evenly_over_servers(ps, shapes, dim):
     assert len(u) == u.dim == dim
 
 
-def test_dense_when_three_partitions_a_server_then_each_server_has_three(ps, statuses, shapes):
+def test_dense_when_three_partitions_each_then_all_have_three(ps, statuses, shapes):
     u = DCV.dense(1009, partitionsPerServer=3)
     held = [m.partitions for status in statuses() for m in status.matrices if m.matrix == u._matrix]
     assert [len(partitions) for partitions in held] == [3] * SERVERS
@@ -72,7 +72,7 @@ def test_derive_when_called_then_zeros_beside(ps, make):
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
-def test_derive_when_reserved_rows_run_out_then_matrix_grows_and_keeps_data(ps, make):
+def test_derive_when_reserved_rows_run_out_then_matrix_grows(ps, make):
     u = make(50, 2)
     keys = np.arange(0, 50, 5)
     vectors = [u, *(u.derive() for _ in range(12))]
@@ -197,7 +197,7 @@ def test_repr_when_printed_then_says_what_it_is(ps):
 
 @pytest.mark.parametrize("kinds", ["dd", "ds", "sd", "ss"])
 @pytest.mark.parametrize("verb", ["add", "sub", "mul", "copy", "dot", "+"])
-def test_operation_when_not_colocated_then_right_answer_and_a_warning(ps, verb, kinds):
+def test_operation_when_not_colocated_then_correct_with_warning(ps, verb, kinds):
     dim, make = 101, {"d": DCV.dense, "s": DCV.sparse}
     rng = np.random.default_rng(0)
     keys_a, keys_b = (np.sort(rng.permutation(dim)[:40]) for _ in range(2))
@@ -237,13 +237,13 @@ def test_operation_when_not_colocated_then_no_row_is_left_behind(ps, shapes):
     assert max(shapes(u)[0]) <= 4
 
 
-def test_operation_when_not_colocated_in_a_batch_then_usage_error(ps):
+def test_batched_operation_when_not_colocated_then_usage_error(ps):
     u, v = DCV.dense(10), DCV.dense(10, partitionsPerServer=2)
     with pytest.raises(UsageError, match="is not co-located"), ps.batch():
         u.add(v)
 
 
-def test_fleet_when_vector_is_used_after_a_restart_then_stopped_error(ps):
+def test_vector_when_fleet_was_restarted_then_stopped_error(ps):
     # A handle of a fleet that this process has no context of, as after stop() and getOrCreate().
     from ps2.client import sessions
 
@@ -259,7 +259,7 @@ def test_fleet_when_vector_is_used_after_a_restart_then_stopped_error(ps):
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def test_name_when_another_vector_has_it_then_config_error_until_that_is_freed(ps):
+def test_name_when_taken_then_config_error_until_freed(ps):
     weight = DCV.dense(5, name="weight")
     for make in (DCV.dense, DCV.sparse):
         with pytest.raises(ConfigError, match="name 'weight' is that of row 0"):
@@ -271,7 +271,7 @@ def test_name_when_another_vector_has_it_then_config_error_until_that_is_freed(p
 
 
 @pytest.mark.parametrize("name", ["", 7, "a\0b", "a\nb", "\ud800", "x" * 256])
-def test_name_when_it_is_not_1_to_255_printable_characters_then_config_error_says_so(ps, name):
+def test_name_when_length_or_character_is_bad_then_config_error(ps, name):
     with pytest.raises(ConfigError, match="name: expected a text of 1 to 255 printable characters, got "):
         DCV.dense(5, name=name)
 

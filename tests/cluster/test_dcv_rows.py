@@ -57,7 +57,7 @@ def test_pull_when_pushed_then_same_values(ps, dim, dtype):
 
 @each_dtype
 @each_dim
-def test_pull_when_indices_in_any_order_with_duplicates_then_in_that_order(ps, dim, dtype):
+def test_pull_when_indices_are_unsorted_then_keeps_their_order(ps, dim, dtype):
     values, indices = numbers(dim, dtype).astype(dtype), shuffled_with_duplicates(dim)
     pulled = vector(values).pull(indices)
     assert pulled.dtype == dtype

@@ -93,7 +93,7 @@ def test_map_partitions_when_it_writes_then_vectors_change(ps, dim, dtype):
     assert np.array_equal(v.pull(), np.arange(dim))
 
 
-def test_map_partitions_when_vector_alone_then_one_result_a_partition_in_order(ps):
+def test_map_partitions_when_vector_alone_then_one_result_each(ps):
     u = DCV.dense(1009, partitionsPerServer=3).push(np.arange(1009))
     results = u.zip().mapPartitions(lambda a: (a[0], a[-1], a.size))
     assert isinstance(results, PartitionResults)
@@ -102,7 +102,7 @@ def test_map_partitions_when_vector_alone_then_one_result_a_partition_in_order(p
     assert sum(size for _, _, size in results) == 1009
 
 
-def test_map_partitions_with_index_when_called_then_partition_comes_first(ps):
+def test_map_partitions_with_index_then_partition_comes_first(ps):
     u = DCV.dense(100)
 
     def mark(partition, a):
@@ -128,7 +128,7 @@ def test_partition_results_when_reduced_then_python(ps):
     assert list(results) == parts
 
 
-def test_map_partitions_when_it_returns_a_view_then_a_copy_arrives(ps):
+def test_map_partitions_when_view_is_returned_then_copy_arrives(ps):
     u = DCV.dense(10).push(np.arange(10))
     views = u.zip().mapPartitions(lambda a: a).collect()
     u.zero()
@@ -136,7 +136,7 @@ def test_map_partitions_when_it_returns_a_view_then_a_copy_arrives(ps):
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-def test_map_partitions_when_it_only_looks_then_it_is_no_mutation(ps, statuses, layout):
+def test_map_partitions_when_read_only_then_is_no_mutation(ps, statuses, layout):
     u = DCV.dense(101, 2, layout=layout).push(np.arange(101))
     v = u.derive().fill(2)
     before = [status.mutations for status in statuses()]
@@ -147,7 +147,7 @@ def test_map_partitions_when_it_only_looks_then_it_is_no_mutation(ps, statuses, 
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-def test_map_partitions_when_it_only_looks_and_writes_then_op_error_and_vectors_stay(ps, layout):
+def test_map_partitions_when_read_only_writes_then_op_error(ps, layout):
     u = DCV.dense(101, 2, layout=layout).push(np.arange(101))
 
     def write(a):

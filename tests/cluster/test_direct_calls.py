@@ -84,7 +84,7 @@ def test_calls_when_connections_wait_then_all_go_directly(v, polled):
         (lambda v: v.push(np.ones(2), [0]), errors.ShapeError),
     ],
 )
-def test_call_when_it_is_wrong_then_it_is_refused_and_nothing_has_changed(v, call, error):
+def test_call_when_invalid_then_refused_and_nothing_changes(v, call, error):
     with pytest.raises(error):
         call(v)
     assert np.array_equal(v.pull(), np.arange(DIM))
@@ -92,19 +92,19 @@ def test_call_when_it_is_wrong_then_it_is_refused_and_nothing_has_changed(v, cal
     assert under_way == set()
 
 
-def test_out_when_it_does_not_lie_together_then_it_is_filled_all_the_same(v):
+def test_out_when_not_contiguous_then_is_still_filled(v):
     out = np.zeros((DIM, 2), v.dtype)[:, 0]
     assert v.pull(out=out) is out
     assert np.array_equal(out, np.arange(DIM))
 
 
-def test_empty_calls_when_there_are_no_indices_then_nothing_happens(v):
+def test_calls_when_no_indices_then_nothing_happens(v):
     assert v.pull([]).tolist() == []
     v.add([], []).push([], [])
     assert np.array_equal(v.pull(), np.arange(DIM))
 
 
-def test_row_when_another_handle_has_freed_it_then_not_found_and_the_connections_are_kept(v):
+def test_row_when_freed_by_other_handle_then_not_found(v):
     other = v.derive()
     other.add(np.ones(DIM))
     other.pull()
@@ -125,7 +125,7 @@ def test_additions_under_way_when_a_pull_comes_then_it_has_them(v):
     assert np.array_equal(v.pull(), np.arange(DIM) + 20)
 
 
-def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, monkeypatch):
+def test_reply_when_lost_then_change_is_resent_and_counts_once(v, monkeypatch):
     receive, lost = direct.receive, []
 
     def loses_first(connection, request, header):
@@ -143,7 +143,7 @@ def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, 
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
 
 
-def test_reply_when_it_takes_long_then_the_poll_loop_waits_for_it(v, monkeypatch, polled):
+def test_reply_when_slow_then_the_poll_loop_waits(v, monkeypatch, polled):
     monkeypatch.setattr(direct, "receive", lambda *_: None)
     v.add(np.ones(DIM))
     monkeypatch.undo()
@@ -151,7 +151,7 @@ def test_reply_when_it_takes_long_then_the_poll_loop_waits_for_it(v, monkeypatch
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
 
 
-def test_request_when_it_cannot_be_sent_then_the_poll_loop_does_it(v, monkeypatch, polled):
+def test_request_when_socket_is_full_then_the_poll_loop_sends(v, monkeypatch, polled):
     def broken(*_):
         raise ConnectionResetError(0, "broken")
 
@@ -163,7 +163,7 @@ def test_request_when_it_cannot_be_sent_then_the_poll_loop_does_it(v, monkeypatc
 
 
 @pytest.mark.parametrize("call", [lambda v: v.pull(), lambda v: v.add(np.zeros(DIM))], ids=["pull", "add"])
-def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeypatch, call):
+def test_call_when_interrupted_then_next_gets_its_own_reply(v, monkeypatch, call):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -176,7 +176,7 @@ def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeyp
         assert v.pull([index]).tolist() == [index]
 
 
-def test_connections_when_the_servers_have_closed_them_then_calls_go_on(v):
+def test_connections_when_closed_by_servers_then_calls_continue(v):
     for peer in v._session.network._pool._peers.values():
         for connection in peer.idle:
             connection.shutdown(2)
@@ -201,7 +201,7 @@ def test_calls_when_many_threads_make_them_then_each_counts_once(v):
     assert np.array_equal(v.pull(), expected)
 
 
-def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, polled):
+def test_sparse_vector_when_keys_exist_then_calls_are_plain(ps, polled):
     vector, expected, rng = DCV.sparse(2**40), {}, np.random.default_rng(1)
     for turn in range(12):
         keys = np.unique(rng.integers(0, 60, 30)) ** 5
@@ -222,7 +222,7 @@ def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, polled):
     vector.free()
 
 
-def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(ps, polled):
+def test_vectors_when_larger_than_block_then_travel_by_blocks(ps, polled):
     dim = len(ps.servers) * (1 << 20) + 4
     large = DCV.dense(dim)
     values = np.arange(dim) % 1000
@@ -239,7 +239,7 @@ def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(p
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
-def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps, polled, make):
+def test_keys_when_repeated_then_few_are_resent_and_many_named(ps, polled, make):
     vector, expected = make(1 << 20), np.zeros(1 << 20, np.float32)
     for count, named in ((3000, False), (len(ps.servers) * MOST_SENT_BYTES * 5 // 4, True)):
         columns = np.random.default_rng(count).choice(1 << 20, count, replace=False)
@@ -255,7 +255,7 @@ def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps,
     vector.free()
 
 
-def test_vectors_of_all_kinds_when_connections_wait_then_calls_go_directly(ps, polled):
+def test_all_kinds_of_vectors_when_idle_then_sent_directly(ps, polled):
     for made in (DCV.dense(DIM, wire="float16"), DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, partitionsPerServer=2)):
         made.add(np.ones(DIM, np.int64)).pull()  # kernels are compiled from now on
         del polled[:]

@@ -15,7 +15,7 @@ WORDS, SIZE = 7, 5
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
-def test_cut_again_when_a_row_was_of_other_servers_then_vectors_are_the_same(ps, before):
+def test_recut_when_row_was_on_other_servers_then_vectors_match(ps, before):
     settings, name = EmbeddingSettings(WORDS, SIZE, total=1), f"cut/{before}"
     vectors = np.random.default_rng(0).normal(size=(WORDS, SIZE)).astype(np.float32)
     row = make_row(settings, before, name)
@@ -28,7 +28,7 @@ def test_cut_again_when_a_row_was_of_other_servers_then_vectors_are_the_same(ps,
     slices.free()
 
 
-def test_slices_when_there_are_more_servers_than_columns_then_some_have_none(ps):
+def test_slices_when_servers_exceed_columns_then_some_are_empty(ps):
     settings = EmbeddingSettings(WORDS, 1, total=1)
     slices = SlicedTable(settings, make_row(settings, len(ps.servers), None).matrix())
     slices.fill(1)

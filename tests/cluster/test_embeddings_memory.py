@@ -34,7 +34,7 @@ def taken(ps, statuses):
     return measured
 
 
-def test_tables_of_keys_when_ids_are_from_anywhere_then_they_take_no_more_than_of_the_least_ids(taken):
+def test_key_tables_when_ids_are_scattered_then_memory_is_same(taken):
     keys = np.arange(WORDS)
     empty, near = taken(keys)
     _, far = taken(keys * (2**63 // WORDS))

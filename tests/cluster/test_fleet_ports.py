@@ -28,7 +28,7 @@ def test_fleet_when_at_ipv6_then_all_of_it_is_on_the_given_ports():
     assert len({*data, *(port for _, port in found)} & set(given)) == PORTS - 1  # one is a run's
 
 
-def test_fleet_when_all_of_its_ports_are_taken_then_launch_error_names_them():
+def test_fleet_when_all_ports_are_taken_then_error_names_them():
     from ps2.transport.sockets import listening_socket
 
     first = free_port(4)
@@ -41,7 +41,7 @@ def test_fleet_when_all_of_its_ports_are_taken_then_launch_error_names_them():
             listener.close()
 
 
-def test_fleet_when_it_is_not_where_others_are_told_then_it_says_so():
+def test_fleet_when_not_at_advertised_address_then_reports_it():
     with pytest.raises(
         LaunchError, match=r"^advertiseAddress: this host does not reach its own servers at 127\.0\.0\.9"
     ):

@@ -28,7 +28,7 @@ def forks(leaves_nothing, monkeypatch):
     return forks
 
 
-def test_a_fleet_when_what_forks_its_servers_is_killed_then_it_goes_on_and_servers_are_replaced(forks):
+def test_fleet_when_forkserver_is_killed_then_replaces_servers(forks):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         killed = forks._process
@@ -40,7 +40,7 @@ def test_a_fleet_when_what_forks_its_servers_is_killed_then_it_goes_on_and_serve
         assert forks._process is not killed
 
 
-def test_a_fleet_when_files_of_the_folder_are_named_as_pythons_modules_then_starts(forks, tmp_path, monkeypatch):
+def test_fleet_when_folder_files_shadow_stdlib_then_starts(forks, tmp_path, monkeypatch):
     for name in HIDING:
         (tmp_path / name).write_text("raise ImportError('this is no module of Python')\n")
     monkeypatch.chdir(tmp_path)
@@ -49,7 +49,7 @@ def test_a_fleet_when_files_of_the_folder_are_named_as_pythons_modules_then_star
         assert DCV.dense(3).fill(2).sum() == 6
 
 
-def test_a_fleet_when_its_driver_has_thousands_of_files_open_then_starts(forks):
+def test_fleet_when_driver_has_thousands_of_files_then_starts(forks):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     with ExitStack() as opened:

@@ -35,7 +35,7 @@ def test_gram_when_called_then_all_inner_products(vectors):
     np.testing.assert_allclose(found, model[:2].astype(np.float64) @ model.T.astype(np.float64), rtol=1e-10)
 
 
-def test_combine_when_it_is_among_its_vectors_then_the_sum_of_what_they_were(vectors):
+def test_combine_when_target_is_an_input_then_sums_old_values(vectors):
     made, model = vectors
     alphas = np.linspace(-1, 2, 4)
     assert made[1].combine(made[:4], alphas) is made[1]
@@ -48,7 +48,7 @@ def test_norm1_when_called_then_the_sum_of_absolute_values(vectors):
     assert made[2].norm1() == pytest.approx(np.abs(model[2].astype(np.float64)).sum(), rel=1e-12)
 
 
-def test_gram_and_combine_when_in_a_batch_then_one_request_a_server(ps, requests_by):
+def test_gram_and_combine_when_batched_then_one_request_each(ps, requests_by):
     u = DCV.dense(DIM, dtype="float64").fill(2)
     v = u.derive().fill(3)
     answers = []
@@ -84,7 +84,7 @@ def ftrl_weights(z, square, *, alpha, l1, l2):
     return -np.sign(z) * np.maximum(np.abs(z) - l1, 0) / ((1 + np.sqrt(square)) / alpha + l2)
 
 
-def test_apply_when_given_indices_then_runs_at_these_columns_only(vectors):
+def test_apply_when_given_indices_then_runs_only_there(vectors):
     (weight, z, square, *_), model = vectors
     square.push(model[2] ** 2, np.arange(DIM))
     keys, scalars = np.array([90, 3, 3, 50]), {"alpha": 0.1, "l1": 0.3, "l2": 0.5}
@@ -102,7 +102,7 @@ def test_apply_when_given_absent_keys_then_they_stay_absent(ps):
     assert (keys.tolist(), values.tolist()) == ([7, 8], [1.0, 0.5])
 
 
-def test_lazy_ftrl_when_weights_are_computed_before_they_are_pulled_then_equals_full_steps(ps, requests_by):
+def test_lazy_ftrl_when_weights_precede_pull_then_matches_full(ps, requests_by):
     """With penalties that grow with the steps, as the estimators' do."""
     weight = DCV.dense(DIM, dtype="float64", rows=4)
     z, square, gradient = (weight.derive() for _ in range(3))
@@ -133,7 +133,7 @@ def test_lazy_ftrl_when_weights_are_computed_before_they_are_pulled_then_equals_
     assert 0 < np.count_nonzero(model) < DIM
 
 
-def test_apply_when_the_operation_takes_no_indices_then_says_which_do(ps):
+def test_apply_when_operation_takes_no_indices_then_lists_valid(ps):
     u = DCV.dense(3)
     with pytest.raises(ConfigError, match="'sgd' takes no indices; these do: ftrl_weights"):
         u.zip(u.derive()).apply("sgd", indices=[1], lr=0.1)
@@ -170,7 +170,7 @@ def test_add_factors_when_in_a_batch_then_one_request_a_server(ps, requests_by):
     assert gradient.pull().tolist() == [6] * 200
 
 
-def test_lazy_step_when_factors_were_added_then_sees_all_their_columns(ps):
+def test_lazy_step_when_factors_were_added_then_sees_all_columns(ps):
     """Where servers keep a list of the gradient's columns: in rows of so many columns."""
     width, features = 4, 3 << 16
     weight = DCV.dense(width * features, rows=3, dtype="float64", align=width)
@@ -189,7 +189,7 @@ def test_add_factors_when_the_vector_is_sparse_then_says_so(ps):
         DCV.sparse(2**40).addFactors(np.ones((1, 2)), np.ones((1, 1)), [0])
 
 
-def test_sizes_when_the_product_is_larger_than_the_factors_then_say_so(ps):
+def test_sizes_when_product_exceeds_factors_then_reports_it(ps):
     x = sp.random_array((50, 1000), density=0.02, random_state=np.random.default_rng(0), format="csr")
     as_factors, as_sum = factors.sizes(DCV.dense(100_000, align=100), 100, x, np.arange(1000))
     assert as_factors < as_sum

@@ -22,7 +22,7 @@ def temporary(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_server_when_the_log_folder_is_gone_then_it_is_replaced_once_one_can_be_made(temporary, caplog, until):
+def test_server_when_log_folder_is_gone_then_replaced_once_back(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         shutil.rmtree(temporary)
@@ -37,7 +37,7 @@ def test_a_server_when_the_log_folder_is_gone_then_it_is_replaced_once_one_can_b
     assert list(temporary.iterdir()) == []
 
 
-def test_a_server_when_the_log_file_cannot_be_opened_then_it_is_replaced_once_it_can(temporary, caplog, until):
+def test_server_when_log_cannot_open_then_replaced_once_it_can(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         log = ps._fleet.launcher._log(1)
@@ -54,7 +54,7 @@ def failing():
     raise OSError("nobody can look")
 
 
-def test_the_monitor_when_looking_fails_unexpectedly_then_failures_are_seen_all_the_same(temporary, caplog, until):
+def test_monitor_when_check_fails_then_failures_are_still_seen(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         look = ps._fleet.launcher.look

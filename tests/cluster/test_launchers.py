@@ -33,7 +33,7 @@ def test_launcher_when_a_package_brings_it_then_it_runs_a_fleet(installed, leave
         assert ps.recoveries[0].reason.endswith("ended with exit code -9")
 
 
-def test_launcher_when_there_is_none_of_that_name_then_all_are_named(installed):
+def test_launcher_when_unknown_then_all_names_are_listed(installed):
     installed("plain", "tests.launchers.plain:PlainLauncher")
     with pytest.raises(ConfigError, match="expected one of 'attach', 'local', 'spark', 'plain', got 'yarn'"):
         PS2Conf(launcher="yarn")
@@ -43,7 +43,7 @@ def test_launcher_when_there_is_none_of_that_name_then_all_are_named(installed):
     ("target", "message"),
     [("tests.launchers.absent:X", "cannot be imported: ModuleNotFoundError"), ("pathlib:Path", "a class of Launcher")],
 )
-def test_launcher_when_its_entry_point_is_wrong_then_config_error(installed, target, message):
+def test_launcher_when_entry_point_is_wrong_then_config_error(installed, target, message):
     installed("broken", target)
     with pytest.raises(ConfigError, match=f"launcher: 'broken'.*{message}"):
         PS2Conf(launcher="broken")

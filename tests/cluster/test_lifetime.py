@@ -88,14 +88,14 @@ def gone(pids, folder):
     ["", "raise ValueError('mine')", "os._exit(4)"],
     ids=["return", "exception", "os_exit"],
 )
-def test_servers_when_driver_ends_by_itself_then_gone_with_their_folder(driver, until, ending):
+def test_servers_when_driver_exits_then_gone_with_folder(driver, until, ending):
     process, pids, folder = driver(ending)
     process.wait(GONE_S)
     until(lambda: gone(pids, folder), "servers and temp folder gone", GONE_S)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_servers_when_driver_is_killed_at_work_then_gone_with_their_folder(driver, until, sent):
+def test_servers_when_driver_is_killed_then_gone_with_folder(driver, until, sent):
     process, pids, folder = driver("while True: u.add(1)")
     assert all(map(psutil.pid_exists, pids))
     process.send_signal(sent)
@@ -111,7 +111,7 @@ def test_driver_when_interrupted_alone_then_keyboard_interrupt(driver, tmp_path)
     assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
 
 
-def test_driver_when_servers_call_while_it_ends_then_it_prints_nothing(driver, tmp_path):
+def test_driver_when_servers_call_during_exit_then_is_silent(driver, tmp_path):
     """They call once a second; what is registered last is called first, when no thread may begin any more."""
     process, _, _ = driver("import atexit; atexit.register(time.sleep, 2)")
     assert process.wait(START_S) == 0
@@ -171,7 +171,7 @@ def test_stop_when_called_twice_then_nothing_happens(fresh):
     assert repr(fresh) == "PS2Context(stopped)"
 
 
-def test_stop_when_another_thread_is_at_work_then_it_gets_an_error_and_none_hangs(fresh):
+def test_stop_when_another_thread_works_then_it_errors_not_hangs(fresh):
     u, raised = DCV.dense(100), []
 
     def work():
@@ -210,7 +210,7 @@ def test_server_when_it_runs_then_pyspark_is_not_imported(fresh):
     [lambda u: u.add(1), lambda u: u.derive().derive().derive().derive(), lambda u: DCV.dense(10)],
     ids=["add", "grow", "dense"],
 )
-def test_operation_when_a_server_was_killed_then_error_names_it_and_the_signal(fresh, use):
+def test_operation_when_server_was_killed_then_names_signal(fresh, use):
     u = DCV.dense(10).fill(1)
     assert u.sum() == 10
     os.kill(fresh._fleet.launcher.pids()[1], signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_operation_when_a_server_was_killed_then_error_names_it_and_the_signal(f
     fresh.stop()
 
 
-def test_operation_when_a_server_is_killed_during_it_then_error_names_it(fresh):
+def test_operation_when_server_dies_during_it_then_names_it(fresh):
     u, pid = DCV.dense(10).fill(1), fresh._fleet.launcher.pids()[0]
 
     def end_myself(a):
@@ -235,7 +235,7 @@ def test_operation_when_a_server_is_killed_during_it_then_error_names_it(fresh):
         u.zip().mapPartitions(end_myself)
 
 
-def test_other_vectors_when_a_server_was_killed_then_those_on_the_rest_still_work(fresh):
+def test_vectors_when_another_server_was_killed_then_still_work(fresh):
     u = DCV.dense(1).fill(3)
     (mine,) = u._route.servers
     os.kill(fresh._fleet.launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
         assert took_s < START_S
 
 
-def test_calls_when_all_connections_were_dropped_then_each_counts_once(leaves_nothing, monkeypatch):
+def test_calls_when_all_connections_drop_then_each_counts_once(leaves_nothing, monkeypatch):
     """As a firewall does that forgets what it has let through: nobody is told, and new connections work."""
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=1.0, unix_sockets=False)
     monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
@@ -279,7 +279,7 @@ def test_calls_when_all_connections_were_dropped_then_each_counts_once(leaves_no
         assert not ps.recoveries
 
 
-def test_keepalive_when_nothing_else_is_said_then_a_server_has_fifteen_seconds():
+def test_keepalive_when_not_configured_then_fifteen_seconds():
     assert (WireConfig().keepalive_s, WireConfig().keepalive_timeout_s) == (10.0, 5.0)
 
 
@@ -293,7 +293,7 @@ def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process
     assert time.monotonic() - started_s < START_S
 
 
-def test_operation_when_a_server_pauses_for_a_moment_then_it_succeeds_once(fresh, stop_process):
+def test_operation_when_server_pauses_briefly_then_succeeds_once(fresh, stop_process):
     u, pid = DCV.dense(10), fresh._fleet.launcher.pids()[0]
     stop_process(pid)
     timer = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
@@ -303,7 +303,7 @@ def test_operation_when_a_server_pauses_for_a_moment_then_it_succeeds_once(fresh
     assert u.sum() == 10
 
 
-def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fresh):
+def test_session_when_server_is_unreachable_then_gives_up(fresh):
     from ps2.client.sessions import session_of
 
     u = DCV.dense(10)

@@ -53,7 +53,7 @@ def damage(draw):
 @pytest.mark.parametrize("form", [0, 1, 2], ids=["dense", "rows", "sparse"])
 @settings(max_examples=40)
 @given(data=st.data())
-def test_message_when_damaged_then_refused_or_done_and_nothing_else_is_touched(victim, until, way, form, data):
+def test_message_when_damaged_then_nothing_else_is_touched(victim, until, way, form, data):
     with unharmed(victim, until) as matrix:
         good = message(way, requests(matrix)[form])
         assert_refused_or_done(ask(victim, way, data.draw(damage())(good)))
@@ -62,7 +62,7 @@ def test_message_when_damaged_then_refused_or_done_and_nothing_else_is_touched(v
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=40)
 @given(data=st.binary(max_size=200))
-def test_message_when_garbage_then_refused_and_nothing_is_touched(victim, until, way, data):
+def test_message_when_garbage_then_refused_and_nothing_changes(victim, until, way, data):
     with unharmed(victim, until):
         assert_refused_or_done(ask(victim, way, data))
 
@@ -74,7 +74,7 @@ SIZES = st.sampled_from([0, 1, 160, (64 << 20) + 1, 64 << 20, 2**31, 2**32, 2**6
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 @settings(max_examples=40)
 @given(length=HEADERS, size=SIZES, rest=st.integers(0, 300))
-def test_head_when_it_lies_about_sizes_then_refused_or_the_connection_is_closed(victim, until, way, length, size, rest):
+def test_header_when_sizes_lie_then_refused_or_closed(victim, until, way, length, size, rest):
     with unharmed(victim, until) as matrix:
         good = message(way, requests(matrix)[0])[framing.HEAD.size :]
         assert_refused_or_done(ask(victim, way, framing.HEAD.pack(length, size) + good[:rest]))
@@ -141,7 +141,7 @@ def test_matrix_when_it_cannot_be_then_refused_and_there_is_none(victim, until, 
         {"rows": 4, "reused": [4]},
     ],
 )
-def test_rows_when_they_cannot_be_then_refused_and_there_are_as_many_as_before(victim, until, fields):
+def test_rows_when_impossible_then_refused_and_row_count_stays(victim, until, fields):
     with unharmed(victim, until) as matrix:
         error = control(victim, "UpdateRows", pb.UpdateRowsRequest(matrix=matrix, **fields).SerializeToString())
         assert isinstance(error, UsageError), repr(error)

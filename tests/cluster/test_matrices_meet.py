@@ -50,7 +50,7 @@ def test_operations_when_floats_and_counts_meet_then_numpy(servers, tmp_path):
             )
 
 
-def test_operations_when_a_server_is_killed_then_each_counts_once_in_both_matrices(tmp_path, until):
+def test_operations_when_server_dies_then_count_once_in_both(tmp_path, until):
     with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=2, replicas=1, ops=[MODULE]) as ps:
         model = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column").matrix()
         counts = DCV.dense(CLUSTERS, 1, dtype="int32")
@@ -65,7 +65,7 @@ def test_operations_when_a_server_is_killed_then_each_counts_once_in_both_matric
         assert model.pull(columns=clusters)[:, FEATURES:].tolist() == [[40] * FEATURES] * CLUSTERS
 
 
-def test_checkpoint_when_it_is_gone_back_to_then_both_matrices_are_of_one_moment(tmp_path):
+def test_rollback_when_two_matrices_then_both_are_of_one_moment(tmp_path):
     with leaving_nothing(tmp_path):
         with PS2Context.getOrCreate(servers=2, ops=[MODULE], checkpointDir=str(tmp_path / "kept")) as ps:
             first = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column", name="model")

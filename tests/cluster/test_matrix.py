@@ -134,7 +134,7 @@ def test_matrix_when_made_then_says_its_shape(ps):
     assert repr(m).startswith(f"DCVMatrix(rows={K}, dim={DIM}, int64, matrix=")
 
 
-def test_matrix_when_of_a_vector_in_use_then_its_row_0_is_that_vector(ps):
+def test_matrix_when_of_vector_in_use_then_row_0_is_that_vector(ps):
     u = DCV.dense(DIM, 3)
     v = u.derive().fill(2)
     m = u.push(np.arange(DIM)).matrix()
@@ -143,7 +143,7 @@ def test_matrix_when_of_a_vector_in_use_then_its_row_0_is_that_vector(ps):
     assert v.sum() == 3 * DIM
 
 
-def test_matrix_when_its_rows_are_taken_then_derive_makes_a_new_one(ps):
+def test_matrix_when_its_rows_are_taken_then_derive_gets_new_one(ps):
     u = DCV.dense(DIM, 3)
     m = u.matrix()
     m.push([1, 2], np.ones((2, DIM)))
@@ -171,7 +171,7 @@ def test_matrix_when_pickled_then_works(ps):
     assert pickle.loads(pickle.dumps(m)).pull([2]).sum() == DIM
 
 
-def test_matrix_when_in_a_batch_then_one_request_and_deferred_answers(ps, requests_by):
+def test_matrix_when_batched_then_one_request_deferred_answers(ps, requests_by):
     m = DCV.dense(DIM, K).matrix()
     answers = []
 
@@ -216,7 +216,7 @@ def test_whole_rows_when_sparse_then_usage_error(ps, call):
         call(DCV.sparse(1, 2).matrix())
 
 
-def test_grow_when_asked_for_more_rows_then_they_are_zeros_and_the_others_are_as_they_were(ps):
+def test_grow_when_more_rows_are_asked_then_new_ones_are_zero(ps):
     m = DCV.dense(DIM, 2).matrix().fill(3.0)
     for rows in (7, 8, 4):
         m.grow(rows)
@@ -249,7 +249,7 @@ def test_grow_when_others_have_taken_rows_then_usage_error(ps):
     assert other.pull().sum() == 0
 
 
-def test_grow_when_memory_is_short_then_limit_error_and_it_is_as_it_was(ps):
+def test_grow_when_memory_is_short_then_limit_error_unchanged(ps):
     m = DCV.dense(2**20, 2).matrix().fill(1.0)
     with pytest.raises(LimitError, match="growing to 1000000 rows"):
         m.grow(1_000_000)

@@ -32,7 +32,7 @@ def test_blocks_when_they_fill_a_request_or_nearly_then_numpy(ps, make, dtype, b
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
-def test_blocks_when_many_columns_come_in_any_order_and_again_then_numpy(ps, make):
+def test_blocks_when_columns_are_unsorted_then_matches_numpy(ps, make):
     random = np.random.default_rng(0)
     columns = random.integers(0, DIM, 30_000)
     values = random.integers(-9, 9, (columns.size, K)).astype(np.float32)

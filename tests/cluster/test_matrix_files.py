@@ -55,7 +55,7 @@ def other(saved):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_load_when_a_matrix_was_saved_then_it_is_the_same_on_other_servers(saved, other, form):
+def test_load_when_servers_differ_then_matrix_is_the_same(saved, other, form):
     loaded = DCVMatrix.load(str(saved / form))
     assert loaded.rows == K
     assert np.array_equal(FORMS[form][1](loaded), VALUES)
@@ -68,7 +68,7 @@ def test_save_when_there_is_an_older_one_then_it_is_replaced(other, tmp_path):
     assert np.array_equal(DCVMatrix.load(str(tmp_path / "m")).pull([1]), VALUES[[1]] + 1)
 
 
-def test_loaded_matrix_when_its_handle_is_gone_then_its_rows_are_freed(saved, other):
+def test_loaded_matrix_when_handle_is_gone_then_rows_are_freed(saved, other):
     loaded = DCVMatrix.load(str(saved / "dense"))
     matrix = loaded._first._matrix
     assert matrix in other._fleet.master._catalog.ids()

@@ -54,7 +54,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(LARGE, 1), (LARGE // 64, 64)], ids=["a vector", "rows"])
-def test_pull_when_large_then_the_clients_peak_rises_by_little_more(tmp_path, leaves_nothing, columns, rows):
+def test_pull_when_large_then_client_peak_rises_little(tmp_path, leaves_nothing, columns, rows):
     script = tmp_path / "pull.py"
     script.write_text(PULL)
     command = [sys.executable, str(script), str(columns), str(rows)]
@@ -77,7 +77,7 @@ def one(leaves_nothing):
         yield context, taken
 
 
-def test_server_when_it_holds_a_large_vector_and_moves_it_then_the_rest_is_bounded(one):
+def test_server_when_moving_large_vector_then_memory_is_bounded(one):
     _, taken = one
     u = DCV.dense(LARGE, 1).fill(1)
     whole = u.pull()
@@ -86,7 +86,7 @@ def test_server_when_it_holds_a_large_vector_and_moves_it_then_the_rest_is_bound
     assert taken() - 4 * LARGE < OVERHEAD_BYTES + STREAM_BYTES
 
 
-def test_server_when_clients_do_not_read_then_it_holds_a_block_for_each(one, until):
+def test_server_when_clients_do_not_read_then_holds_a_block_each(one, until):
     """Each asks for the whole vector, 256 MiB, reads nothing, and stays."""
     context, taken = one
     u = DCV.dense(LARGE, 1).fill(1)
@@ -144,7 +144,7 @@ def small(leaves_nothing):
         yield DCV.dense(SMALL, 1).fill(0), context
 
 
-def test_server_when_more_is_asked_for_than_fits_then_all_succeed_and_its_memory_stays_bounded(small):
+def test_server_when_overcommitted_then_all_succeed_in_bounds(small):
     """Each thread has a connection, and a block on it most of the time: 48 of them where there is room for ten."""
     u, context = small
     ones, got = np.ones(SMALL, np.float32), np.empty(SMALL, np.float32)

@@ -47,7 +47,7 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-def test_operations_of_a_module_when_the_fleet_loads_it_then_run_on_the_servers(tmp_path):
+def test_module_operations_when_fleet_loads_them_then_run_there(tmp_path):
     with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=2, ops=[MODULE]):
         u = DCV.dense(9, 2, dtype="int64").push(np.arange(9))
         assert u.zip().apply("count_above", value=5) == 3
@@ -57,12 +57,12 @@ def test_operations_of_a_module_when_the_fleet_loads_it_then_run_on_the_servers(
         assert [shape.tolist() for shape in u.matrix().apply("shapes")] == [[2, 4], [2, 5]]
 
 
-def test_fleet_when_a_module_cannot_be_imported_here_then_the_error_says_why(written):
+def test_fleet_when_local_module_import_fails_then_says_why(written):
     with pytest.raises(ConfigError, match="ops: module 'broken' cannot be imported: RuntimeError: not today"):
         PS2Context.getOrCreate(servers=1, ops=[written("broken", BROKEN)])
 
 
-def test_fleet_when_a_server_cannot_import_a_module_then_the_error_says_why(written, tmp_path):
+def test_fleet_when_server_module_import_fails_then_says_why(written, tmp_path):
     name = written("only_here", OTHER.format(name="only_here", value=1))
     __import__(name)
     (tmp_path / f"{name}.py").unlink()
@@ -70,12 +70,12 @@ def test_fleet_when_a_server_cannot_import_a_module_then_the_error_says_why(writ
         PS2Context.getOrCreate(servers=1, ops=[name])
 
 
-def test_fleet_when_a_module_declares_nothing_then_the_error_says_so(written):
+def test_fleet_when_module_declares_nothing_then_error_says_so(written):
     with pytest.raises(ConfigError, match="module 'empty' declares no operations"):
         PS2Context.getOrCreate(servers=1, ops=[written("empty", "")])
 
 
-def test_fleet_when_a_module_has_changed_since_it_was_imported_here_then_the_error_names_both_sides(written):
+def test_fleet_when_module_changed_since_import_then_names_both(written):
     name = written("changing", OTHER.format(name="changing", value=1))
     __import__(name)
     written(name, OTHER.format(name="changing", value=22))
@@ -90,15 +90,13 @@ def install(folder, module):
     (folder / "answers-1.0.dist-info" / "entry_points.txt").write_text(f"[ps2.ops]\nanswers = {module}\n")
 
 
-def test_operations_when_an_installed_distribution_names_their_module_then_every_fleet_has_them(written, tmp_path):
+def test_operations_when_entry_point_has_them_then_available(written, tmp_path):
     install(tmp_path, written("installed", OTHER.format(name="installed", value=21)))
     with PS2Context.getOrCreate(servers=2):
         assert DCV.dense(9).zip().apply("installed") == 42
 
 
-def test_fleet_when_an_installed_distribution_names_a_broken_module_then_the_error_names_its_entry_point(
-    written, tmp_path
-):
+def test_fleet_when_entry_point_module_is_broken_then_names_it(written, tmp_path):
     install(tmp_path, written("broken", BROKEN))
     with pytest.raises(
         ConfigError, match=r"the entry point 'answers' of 'ps2\.ops': module 'broken' cannot be imported: RuntimeError"

@@ -66,7 +66,7 @@ def test_pair_update_when_rows_are_shared_then_numpy(ps, via, dtype):
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
-def test_pair_update_when_the_servers_do_not_take_so_many_then_all_change_at_once_all_the_same(ps, monkeypatch, make):
+def test_pair_update_when_over_server_limit_then_is_still_atomic(ps, monkeypatch, make):
     """A second time, as what is added up comes into rows that are not empty any more."""
     monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
     _, values = a_matrix()
@@ -78,7 +78,7 @@ def test_pair_update_when_the_servers_do_not_take_so_many_then_all_change_at_onc
     assert m.shape == (K, DIM)
 
 
-def test_pair_update_when_the_servers_do_not_take_so_many_then_auto_pulls_the_rows(ps, monkeypatch):
+def test_pair_update_when_over_server_limit_then_auto_pulls_rows(ps, monkeypatch):
     monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
     m, values = a_matrix()
     np.testing.assert_allclose(m.pairUpdate(A, B, step), oracle(values, A, B, step), **TOLERANCE["float64"])
@@ -86,7 +86,7 @@ def test_pair_update_when_the_servers_do_not_take_so_many_then_auto_pulls_the_ro
 
 
 @each_dtype
-def test_pair_update_when_there_are_many_pairs_then_both_ways_are_equal(ps, dtype):
+def test_pair_update_when_many_pairs_then_both_methods_agree(ps, dtype):
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 40, 3000), rng.integers(0, 40, 3000)
     start = rng.normal(size=(40, 97)).astype(dtype)
@@ -100,7 +100,7 @@ def test_pair_update_when_there_are_many_pairs_then_both_ways_are_equal(ps, dtyp
 
 
 @each_way
-def test_pair_update_when_a_server_has_several_partitions_then_numpy(ps, via):
+def test_pair_update_when_several_partitions_then_matches_numpy(ps, via):
     m, values = a_matrix(align=2, partitionsPerServer=2)
     m.pairUpdate(A, B, step, via)
     oracle(values, A, B, step)
@@ -108,13 +108,13 @@ def test_pair_update_when_a_server_has_several_partitions_then_numpy(ps, via):
 
 
 @pytest.mark.parametrize("via", ["servers", "rows"])
-def test_pair_update_when_there_are_many_pairs_then_two_requests_a_server(ps, requests_by, via):
+def test_pair_update_when_many_pairs_then_two_requests_each(ps, requests_by, via):
     m, _ = a_matrix()
     assert requests_by(lambda: m.pairUpdate(A * 100, B * 100, lambda d: 0 * d, via)) == [2] * len(ps.servers)
 
 
 @each_way
-def test_coefficients_when_they_compute_in_place_then_the_dots_stay(ps, via):
+def test_coefficients_when_computed_in_place_then_dots_stay(ps, via):
     m, values = a_matrix()
     expected = oracle(values.copy(), A, B, step)
     np.testing.assert_allclose(m.pairUpdate(A, B, lambda dots: np.multiply(dots, 0, out=dots), via), expected)
@@ -129,7 +129,7 @@ def test_coefficients_when_asked_then_once(ps, via):
 
 
 @pytest.mark.parametrize("via", ["servers", "rows"])
-def test_pair_update_when_another_worker_adds_meanwhile_then_both_count(ps, via):
+def test_pair_update_when_another_worker_adds_then_both_count(ps, via):
     m, values = a_matrix()
 
     def coefficients(dots):
@@ -142,7 +142,7 @@ def test_pair_update_when_another_worker_adds_meanwhile_then_both_count(ps, via)
 
 
 @each_way
-def test_pair_update_when_there_are_no_pairs_then_nothing_happens(ps, via, requests_by):
+def test_pair_update_when_no_pairs_then_nothing_happens(ps, via, requests_by):
     m, _ = a_matrix()
     found = []
     assert sum(requests_by(lambda: found.append(m.pairUpdate([], [], step, via)))) == 0
@@ -185,9 +185,7 @@ def test_pair_update_when_sparse_then_computes_on_the_servers(ps, via):
         (([0, 2], [1, 2], lambda d: [0, math.nan]), DTypeError, r"finite numbers, got nan for the dot .* \(pair 1\)"),
     ],
 )
-def test_pair_update_when_arguments_are_wrong_then_error_names_them_and_nothing_changes(
-    ps, via, arguments, error, text
-):
+def test_pair_update_when_arguments_are_wrong_then_names_them(ps, via, arguments, error, text):
     m, values = a_matrix()
     with pytest.raises(error, match=text):
         m.pairUpdate(*arguments, via)
@@ -195,7 +193,7 @@ def test_pair_update_when_arguments_are_wrong_then_error_names_them_and_nothing_
 
 
 @each_way
-def test_pair_update_when_the_coefficients_raise_then_nothing_changes(ps, via):
+def test_pair_update_when_coefficients_raise_then_unchanged(ps, via):
     m, values = a_matrix()
     with pytest.raises(ZeroDivisionError):
         m.pairUpdate(A, B, lambda dots: 1 / 0, via)
@@ -213,7 +211,7 @@ def test_pair_update_when_int64_then_dtype_error(ps, via):
         DCV.dense(DIM, K, "int64").matrix().pairUpdate(A, B, step, via)
 
 
-def test_pair_update_when_rows_of_a_sparse_matrix_then_usage_error(ps):
+def test_pair_update_when_matrix_is_sparse_then_usage_error(ps):
     with pytest.raises(UsageError, match="needs a dense matrix"):
         DCV.sparse(DIM, K).matrix().pairUpdate(A, B, step, "rows")
 
@@ -254,7 +252,7 @@ def test_measure_when_asked_again_then_sends_nothing(ps, requests_by):
     assert sum(requests_by(lambda: measured(m, A[1:], B[1:]))) == 0
 
 
-def test_measure_when_the_batch_is_of_another_size_then_measures_again(ps, requests_by):
+def test_measure_when_batch_size_changes_then_measures_again(ps, requests_by):
     m, _ = a_matrix()
     measured(m)
     assert min(requests_by(lambda: measured(m, A * 100, B * 100))) > 0
@@ -274,7 +272,7 @@ def test_measure_when_threads_ask_at_once_then_one_measures(ps):
     assert len(set(map(id, costs))) == 1
 
 
-def test_plan_when_a_row_is_too_long_to_try_then_servers_unmeasured(ps, requests_by, monkeypatch):
+def test_plan_when_row_is_too_long_then_servers_unmeasured(ps, requests_by, monkeypatch):
     m, _ = a_matrix()
     monkeypatch.setattr(pairs, "MOST_BYTES", 8)
     ways = []

@@ -109,9 +109,7 @@ def pods(container, tmp_path, until):
         yield found
 
 
-def test_pods_when_they_are_restarted_one_by_one_then_nothing_is_lost_and_more_take_over_from_a_checkpoint(
-    pods, tmp_path, until
-):
+def test_pods_when_restarted_in_turn_then_nothing_is_lost(pods, tmp_path, until):
     first, second, _ = pods
     folder = str(tmp_path / "checkpoints")
     given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": folder}
@@ -133,7 +131,7 @@ def test_pods_when_they_are_restarted_one_by_one_then_nothing_is_lost_and_more_t
         assert [pod.status() for pod in pods] == [200] * 3
 
 
-def test_pods_without_copies_then_those_that_are_told_to_end_hand_over_all_they_hold(pods, tmp_path, until):
+def test_pods_without_copies_when_terminated_then_hand_over_all(pods, tmp_path, until):
     first = pods[0]
     given = {
         "tokenFile": str(tmp_path / "token"),
@@ -170,7 +168,7 @@ def test_pods_without_copies_then_those_that_are_told_to_end_hand_over_all_they_
         assert sorted(index for recovery in ps.recoveries for index in recovery.servers) == [0, 0, 1, 2]
 
 
-def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_path, until, monkeypatch):
+def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, until, monkeypatch):
     given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints")}
     with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
         weight = DCV.dense(900, dtype="float64", name="weight").push(VALUES[:900])
@@ -198,7 +196,7 @@ def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_
         assert np.array_equal(weight.pull() - VALUES[:900], np.repeat([1.0, 0.0, 1.0], 300))
 
 
-def test_pods_when_one_ends_within_a_step_then_a_crash_takes_all_back_to_before_the_step(pods, tmp_path, until):
+def test_pods_when_one_ends_in_step_then_crash_undoes_whole_step(pods, tmp_path, until):
     given = {
         "tokenFile": str(tmp_path / "token"),
         "checkpointDir": str(tmp_path / "checkpoints"),

@@ -30,7 +30,7 @@ def kill(ps, *indices):
         ps._fleet.launcher._children[index].kill()
 
 
-def test_a_server_when_it_dies_and_there_is_nothing_to_get_it_back_from_then_calls_say_why_at_once():
+def test_server_when_it_dies_unrecoverably_then_calls_say_why():
     with PS2Context.getOrCreate(servers=2) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         kill(ps, 0)
@@ -42,7 +42,7 @@ def test_a_server_when_it_dies_and_there_is_nothing_to_get_it_back_from_then_cal
             DCV.dense(10)
 
 
-def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_missing_on_it_and_counted(tmp_path, until):
+def test_server_when_it_dies_then_lost_changes_are_counted(tmp_path, until):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         ps.checkpoint(step=4)
@@ -63,7 +63,7 @@ def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_miss
         assert recovery.mixed
 
 
-def test_a_server_when_the_newest_checkpoint_is_damaged_then_the_one_before_serves(tmp_path):
+def test_server_when_newest_checkpoint_is_bad_then_uses_previous(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         ps.checkpoint(step=1)
@@ -76,7 +76,7 @@ def test_a_server_when_the_newest_checkpoint_is_damaged_then_the_one_before_serv
         assert ps.recoveries[0].step == 1
 
 
-def test_a_server_when_every_checkpoint_is_damaged_then_calls_say_so_at_once(tmp_path):
+def test_server_when_all_checkpoints_are_bad_then_calls_say_so(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         spoiled = ps.checkpoint()
@@ -89,7 +89,7 @@ def test_a_server_when_every_checkpoint_is_damaged_then_calls_say_so_at_once(tmp
             ps.checkpoint()
 
 
-def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(tmp_path):
+def test_checkpoints_when_another_run_writes_beside_then_stay(tmp_path):
     runs = []
     for _ in range(2):
         with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), conf=PS2Conf(keep=1)) as ps:
@@ -100,7 +100,7 @@ def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(
     assert [run.name.split("-")[1] for run in runs] == ["00000002", "00000004"]
 
 
-def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_serves(tmp_path):
+def test_servers_when_replica_pair_dies_then_checkpoint_serves(tmp_path):
     with PS2Context.getOrCreate(servers=3, replicas=1, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(999, dtype="float64").push(VALUES[:999])
         ps.checkpoint()
@@ -112,7 +112,7 @@ def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_se
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
-def test_recoveries_when_a_new_server_has_answered_then_they_tell_of_it(tmp_path, monkeypatch, replicas):
+def test_recoveries_when_new_server_answered_then_report_it(tmp_path, monkeypatch, replicas):
     report = Supervisor._report
 
     def takes_long(*arguments):
@@ -129,7 +129,7 @@ def test_recoveries_when_a_new_server_has_answered_then_they_tell_of_it(tmp_path
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_a_server_when_its_copies_are_not_whole_then_the_checkpoint_serves_or_calls_say_so(tmp_path, has_checkpoint):
+def test_server_when_copies_are_partial_then_checkpoint_serves(tmp_path, has_checkpoint):
     with PS2Context.getOrCreate(servers=2, replicas=1, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         if has_checkpoint:
@@ -151,7 +151,7 @@ def test_a_server_when_its_copies_are_not_whole_then_the_checkpoint_serves_or_ca
                 weight.pull()
 
 
-def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_are_of_one_moment(tmp_path):
+def test_servers_when_all_roll_back_then_driver_is_told_once(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), conf=PS2Conf(recover="consistent")) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         ps.checkpoint(step=4)
@@ -163,7 +163,7 @@ def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_
         assert np.array_equal(weight.pull(), VALUES)
 
 
-def test_checkpoints_by_time_when_there_are_steps_then_are_made_at_their_ends(tmp_path, until):
+def test_timed_checkpoints_when_steps_then_made_at_step_ends(tmp_path, until):
     with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), checkpointEveryS=0.2) as ps:
         DCV.dense(10)
         until(lambda: ps._fleet.checkpoints.newest is not None, "one is made in a bare loop", 30)
@@ -177,7 +177,7 @@ def test_checkpoints_by_time_when_there_are_steps_then_are_made_at_their_ends(tm
             assert ps._steps.has_way_back(newest.path)
 
 
-def test_step_when_everything_went_back_in_it_then_it_raises_rolled_back_whatever_else_failed(tmp_path, until):
+def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=2) as ps:
         weight = DCV.dense(1000, dtype="float64")
         done, told = [], []
@@ -207,7 +207,7 @@ def test_step_when_its_number_is_none_or_they_nest_then_refused():
         assert ps.nextStep == 1
 
 
-def test_an_attached_server_when_it_is_started_again_then_it_gets_its_shards_and_calls_go_on(tmp_path, until):
+def test_attached_server_when_restarted_then_gets_its_shards(tmp_path, until):
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     token = tmp_path / "token"
     write_token(token, new_token())

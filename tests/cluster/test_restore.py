@@ -49,7 +49,7 @@ def copied(saved, tmp_path):
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
-def test_restore_when_there_are_other_servers_then_named_vectors_are_what_they_were(saved, servers):
+def test_restore_when_servers_differ_then_named_vectors_match(saved, servers):
     with PS2Context.getOrCreate(servers=servers, restore=saved) as ps:
         weight, velocity, counts = (ps.vector(name) for name in ("weight", "velocity", "counts"))
         assert np.array_equal(weight.pull(), DENSE)
@@ -60,7 +60,7 @@ def test_restore_when_there_are_other_servers_then_named_vectors_are_what_they_w
         assert ps.nextStep == 7
 
 
-def test_restore_when_vectors_are_derived_then_they_are_zeros_and_the_others_stay(saved):
+def test_restore_when_vectors_are_derived_then_are_zeros(saved):
     """A row that was freed before the checkpoint is handed out again."""
     with PS2Context.getOrCreate(servers=2, restore=saved) as ps:
         weight = ps.vector("weight")
@@ -68,14 +68,14 @@ def test_restore_when_vectors_are_derived_then_they_are_zeros_and_the_others_sta
         assert np.array_equal(weight.pull(), DENSE)
 
 
-def test_restore_when_a_server_dies_afterwards_then_it_gets_its_shards_from_that_checkpoint(saved):
+def test_restore_when_server_dies_later_then_shards_come_from_it(saved):
     with PS2Context.getOrCreate(servers=3, restore=saved) as ps:
         ps._fleet.launcher._children[1].kill()
         assert np.array_equal(ps.vector("weight").pull(), DENSE)
         assert np.array_equal(ps.vector("counts").pull(KEYS), COUNTS)
 
 
-def test_vector_when_there_is_none_of_that_name_then_those_that_are_there_are_named(saved):
+def test_vector_when_name_is_unknown_then_error_lists_names(saved):
     with (
         PS2Context.getOrCreate(servers=1, restore=saved) as ps,
         pytest.raises(NotFoundError, match="no vector 'w'; expected one of counts, topics, velocity, weight"),
@@ -102,7 +102,7 @@ def test_restore_when_the_path_is_a_file_then_it_is_named(tmp_path):
     fails_with(CheckpointMissingError, tmp_path / "file", "but this is a file")
 
 
-def test_restore_when_rows_were_saved_there_then_error_says_what_reads_them(tmp_path):
+def test_restore_when_rows_were_saved_then_says_what_reads_them(tmp_path):
     folders.write_manifest(str(tmp_path), Manifest(0, None, 1.5e9, 0.0, 0.5, "0.1.0", ()))
     fails_with(UsageError, tmp_path, "expected a checkpoint of a fleet, .* has rows that DCV.load reads")
 
@@ -113,7 +113,7 @@ def test_restore_when_a_shard_is_missing_then_it_is_named(copied):
     fails_with(CheckpointCorruptError, copied, gone.name)
 
 
-def test_restore_when_a_shard_is_cut_off_then_both_sizes_are_named(copied):
+def test_restore_when_shard_is_truncated_then_names_both_sizes(copied):
     short = next(copied.glob("*.npy"))
     short.write_bytes(short.read_bytes()[:-8])
     fails_with(CheckpointCorruptError, copied, rf"{short.name}: expected [\d,]+ bytes, got [\d,]+")
@@ -140,18 +140,18 @@ def test_restore_when_a_byte_is_flipped_then_the_checksum_tells(copied):
         (lambda m: m.pop("matrices"), "matrices is missing"),
     ],
 )
-def test_restore_when_the_manifest_does_not_fit_then_it_says_where(copied, change, match):
+def test_restore_when_manifest_does_not_fit_then_says_where(copied, change, match):
     manifest = json.loads((copied / "manifest.json").read_text())
     change(manifest)
     (copied / "manifest.json").write_text(json.dumps(manifest))
     fails_with(CheckpointCorruptError, copied, match)
 
 
-def test_restore_when_servers_have_too_little_memory_then_limit_error(saved):
+def test_restore_when_memory_is_too_small_then_limit_error(saved):
     fails_with(LimitError, saved, "left of the server's limit of 10,000", memoryLimit=10_000)
 
 
-def test_restore_when_a_context_is_running_then_refused_and_it_goes_on(saved):
+def test_restore_when_context_is_running_then_refused(saved):
     with PS2Context.getOrCreate(servers=1):
         weight = DCV.dense(10).fill(1)
         with pytest.raises(ConfigError, match="restore: a context is running"):

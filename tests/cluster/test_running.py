@@ -12,7 +12,7 @@ def test_get_or_create_when_running_then_the_same_context(ps):
     assert PS2Context.getOrCreate(servers=2) is ps
 
 
-def test_server_when_started_then_the_token_is_neither_in_argv_nor_environment(ps):
+def test_server_when_started_then_token_not_in_argv_or_environ(ps):
     for pid in ps._fleet.launcher.pids():
         process = psutil.Process(pid)
         assert ps._token not in " ".join(process.cmdline())

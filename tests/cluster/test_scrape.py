@@ -128,7 +128,7 @@ def of(operation):
     return ("operation", operation)
 
 
-def test_scrape_when_known_requests_were_sent_then_counts_are_exact(used):
+def test_scrape_when_known_requests_ran_then_counts_are_exact(used):
     found = used.scrape()
     outcomes = {labels[0][1]: value for (name, *labels), value in found.items() if name == "ps2_requests_total"}
     assert outcomes == {"ok": 3, "KeyMissError": 1, "OutOfRangeError": 1, "NotFoundError": 1}
@@ -146,14 +146,14 @@ def test_scrape_when_known_requests_were_sent_then_counts_are_exact(used):
     assert found["process_resident_memory_bytes",] > 0
 
 
-def test_scrape_when_an_operation_is_made_up_then_there_is_no_series_of_it(used):
+def test_scrape_when_operation_is_made_up_then_has_no_series(used):
     assert {label for _, *labels in used.scrape() for label in labels if label[0] == "operation"} == {
         of("push"),
         of("gather"),
     }
 
 
-def test_connections_when_a_client_comes_and_goes_then_are_those_that_are_open(used, until):
+def test_connections_when_client_comes_and_goes_then_counts_open(used, until):
     assert used.connections == 1
     until(lambda: used.scrape()["ps2_connections",] == 0, "the connection is gone")
 
@@ -179,7 +179,7 @@ def test_status_when_yaml_then_is_what_json_is(used):
     assert form["servers"][0].keys() == other["servers"][0].keys()
 
 
-def test_status_when_a_table_then_the_last_one_is_of_operations_and_fits_into_80_columns(used):
+def test_status_when_table_then_operations_fit_80_columns(used):
     *_, table = used.status("table").split("\n\n")
     header, *rows = table.splitlines()
     assert header.split() == ["operation", "count", "failures", "time", "mean", "keys", "keys/s"]
@@ -187,12 +187,12 @@ def test_status_when_a_table_then_the_last_one_is_of_operations_and_fits_into_80
     assert all(len(row) <= 80 for row in table.splitlines())
 
 
-def test_server_when_metrics_are_on_then_listens_on_loopback_only(server):
+def test_server_when_metrics_are_on_then_only_on_loopback(server):
     port = int(server.metrics.removesuffix("/metrics").rsplit(":", 1)[1])
     assert [host for host, at in server.listeners() if at == port] == ["127.0.0.1"]
 
 
-def test_server_when_metrics_are_not_asked_for_then_listens_for_requests_and_data_only(tmp_path, until):
+def test_server_when_metrics_are_off_then_opens_no_metrics_port(tmp_path, until):
     server = Server(tmp_path)
     try:
         until(lambda: server.address, "the server listens", 60)
@@ -216,7 +216,7 @@ def test_server_when_told_to_stop_then_its_metrics_end_with_it(tmp_path, until):
         server.scrape()
 
 
-def test_server_when_the_metrics_port_is_taken_then_exits_1_and_names_port_and_option(server, tmp_path):
+def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path):
     port = server.metrics.removesuffix("/metrics").rsplit(":", 1)[1]
     other = Server(tmp_path, "--metrics-port", port)
     try:

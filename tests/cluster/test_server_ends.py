@@ -24,7 +24,7 @@ main()
 END_S = 30.0
 
 
-def test_a_server_when_something_in_it_never_ends_then_it_says_what_and_ends():
+def test_server_when_something_hangs_then_says_what_and_exits():
     with subprocess.Popen([sys.executable, "-c", STUCK], stderr=subprocess.PIPE, text=True) as process:
         last = threading.Timer(END_S, process.kill)
         last.start()
@@ -39,7 +39,7 @@ def test_a_server_when_something_in_it_never_ends_then_it_says_what_and_ends():
     assert "never_ends" in left
 
 
-def test_a_server_when_told_to_end_while_it_only_begins_then_it_ends(until):
+def test_server_when_told_to_end_while_starting_then_ends(until):
     command = [sys.executable, "-m", "ps2.cli.entry", "server", "--listen", "127.0.0.1:0", "--insecure"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -58,7 +58,7 @@ def test_pull_when_nothing_active_then_empty(ps, dtype):
     assert (keys.shape, keys.dtype, values.shape, values.dtype) == ((0,), np.int64, (0,), dtype)
 
 
-def test_pull_when_keys_are_absent_then_zeros_and_nothing_is_allocated(ps, held):
+def test_pull_when_keys_are_absent_then_zeros_without_allocation(ps, held):
     u = DCV.sparse(2**63).push([1, 2], [3, LAST])
     before = held(u)
     keys = some_keys(20_000)
@@ -68,7 +68,7 @@ def test_pull_when_keys_are_absent_then_zeros_and_nothing_is_allocated(ps, held)
 
 
 @pytest.mark.parametrize("verb", ["mul", "div"])
-def test_multiplicative_when_keys_are_absent_then_they_stay_absent(ps, held, verb):
+def test_multiplicative_when_keys_are_absent_then_stay_absent(ps, held, verb):
     u = DCV.sparse(100, dtype="float64").push([8], [3])
     getattr(u, verb)([2, 2], [3, 4])
     assert held(u)[1] == 1
@@ -98,7 +98,7 @@ def test_rows_when_one_is_pushed_then_keys_are_active_in_all(ps, held):
     assert (u.nnz(), v.nnz()) == (0, 1)
 
 
-def test_index_when_it_grows_many_times_then_all_rows_keep_their_values(ps, held):
+def test_index_when_it_grows_often_then_rows_keep_their_values(ps, held):
     u = DCV.sparse(2**63, dtype="float64")
     v = u.derive()
     keys = some_keys(30_000, seed=2)
@@ -120,7 +120,7 @@ def test_extremes_when_keys_are_absent_then_zero_counts(ps, dtype):
 
 
 @each_dtype
-def test_extremes_when_every_key_is_active_then_zero_does_not_count(ps, dtype):
+def test_extremes_when_all_keys_are_active_then_zero_is_ignored(ps, dtype):
     u = DCV.sparse(4, dtype=dtype).push([-3, -5, -1, -2], [0, 1, 2, 3])
     assert (u.max(), u.min()) == (-1, -5)
     u.mul(-1)
@@ -196,7 +196,7 @@ def test_number_when_given_then_only_active_keys_change(ps, twins, change, oracl
     assert np.array_equal(values, oracle(a)[keys])
 
 
-def test_div_when_active_key_is_zero_then_ieee_and_absent_keys_stay(ps, twins):
+def test_div_when_active_key_is_zero_then_ieee_result(ps, twins):
     u, v, a, b = twins
     with np.errstate(all="ignore"):
         expected = a / b
@@ -242,7 +242,7 @@ def test_map_partitions_when_sparse_then_live_slots_only(ps, twins):
     assert v.sum() == b.sum() + 6
 
 
-def test_slots_when_a_block_operation_left_nan_there_then_new_keys_start_as_zeros(ps):
+def test_slots_when_block_left_nan_there_then_new_keys_are_zero(ps):
     u = DCV.sparse(1000, 2, "float64").push([1.0], [0])
     m = u.matrix()
     m.axpy([1], [0], [math.inf])
@@ -273,7 +273,7 @@ def test_push_when_no_indices_then_usage_error(ps):
 
 
 @pytest.mark.parametrize("key", [-1, 100, LAST])
-def test_access_when_key_is_outside_then_out_of_range_and_nothing_allocated(ps, held, key):
+def test_access_when_key_is_outside_then_out_of_range(ps, held, key):
     u = DCV.sparse(100)
     for use in (lambda: u.pull([1, key]), lambda: u.push([1, 2], [1, key]), lambda: u.mul([1, 2], [1, key])):
         with pytest.raises(OutOfRangeError, match=rf"index {key} \(at position 1\) is outside \[0, 100\)"):

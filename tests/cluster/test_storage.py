@@ -27,7 +27,7 @@ def sparse(dtype="float32", **options):
 
 
 @pytest.mark.parametrize("make", [dense, sparse], ids=["dense", "sparse"])
-def test_save_and_load_when_values_are_many_then_no_array_travels(ps, tmp_path, statuses, make):
+def test_save_and_load_when_many_values_then_no_array_travels(ps, tmp_path, statuses, make):
     """What clients and servers send each other of arrays is counted by the servers."""
 
     def travelled():
@@ -48,14 +48,14 @@ def test_save_when_the_place_is_any_of_fsspec_then_loads(ps, tmp_path, place):
         assert DCV.load(place(tmp_path / "models" / "weight")).sum() == scale * VALUES.sum()
 
 
-def test_save_when_the_folder_is_relative_then_to_the_one_of_this_process(ps, tmp_path, monkeypatch):
+def test_save_when_folder_is_relative_then_from_this_process(ps, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dense().save("here")
     assert DCV.load("here").sum() == VALUES.sum()
     assert (tmp_path / "here" / "manifest.json").is_file()
 
 
-def test_save_when_the_place_is_not_shared_with_the_servers_then_it_says_so(ps):
+def test_save_when_folder_is_not_shared_then_says_so(ps):
     """The memory of each process is a file system of its own."""
     with pytest.raises(RecoveryError, match="must be a place that the servers and this process share"):
         dense().save("memory://models/w")
@@ -64,7 +64,7 @@ def test_save_when_the_place_is_not_shared_with_the_servers_then_it_says_so(ps):
 
 
 @pytest.mark.parametrize("make", [dense, sparse], ids=["dense", "sparse"])
-def test_save_when_disk_is_full_then_the_earlier_one_stays_and_no_debris(ps, tmp_path, make):
+def test_save_when_disk_is_full_then_earlier_save_stays(ps, tmp_path, make):
     with disks.small_disk(tmp_path / "disk", 1 << 20) as disk:
         folder = disk / "weight"
         DCV.dense(10).fill(3).save(str(folder))

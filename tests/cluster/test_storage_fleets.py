@@ -68,7 +68,7 @@ def test_load_and_save_when_servers_with_copies_die_then_whole(tmp_path, until):
         assert sorted(os.listdir(tmp_path / kind)) == sorted(["manifest.json", *names])
 
 
-def test_save_and_load_when_a_server_is_lost_for_good_then_lost_error_and_the_save_stays(tmp_path):
+def test_save_and_load_when_server_is_lost_then_lost_error(tmp_path):
     with PS2Context.getOrCreate(servers=2) as ps:
         save_both(tmp_path)
         vector = DCV.dense(VALUES.size).fill(1)

@@ -33,9 +33,7 @@ def given(files):
     return {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca}
 
 
-def test_a_local_fleet_with_certificates_when_a_server_dies_then_copies_come_over_tls(
-    files, leaves_nothing, monkeypatch, until
-):
+def test_local_tls_fleet_when_server_dies_then_copies_use_tls(files, leaves_nothing, monkeypatch, until):
     monkeypatch.setenv("PS2_UNIX_SOCKETS", "0")
     values = np.arange(DIM, dtype=np.float64)
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(**given(files))) as ps:
@@ -64,16 +62,14 @@ def test_fleet_when_no_san_has_its_ipv6_literal_then_error(tmp_path, leaves_noth
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(bindAddress="[::1]", **given(write(tmp_path))))
 
 
-def test_a_local_fleet_without_certificates_when_the_environment_names_some_then_they_are_for_commands_alone(
-    files, leaves_nothing, monkeypatch
-):
+def test_local_fleet_when_environ_names_certificates_then_unused(files, leaves_nothing, monkeypatch):
     for variable, path in {"PS2_TLS_CERT": files.cert, "PS2_TLS_KEY": files.key, "PS2_TLS_CA": files.ca}.items():
         monkeypatch.setenv(variable, path)
     with PS2Context.getOrCreate(servers=1):
         assert DCV.dense(3).fill(1.0).sum() == 3
 
 
-def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_path, leaves_nothing):
+def test_driver_when_certificate_is_of_other_host_then_no_start(tmp_path, leaves_nothing):
     files = write(tmp_path, names=("driver.example",))
     with pytest.raises(ConfigError, match=r"peers that trust .* would reject 127\.0\.0\.1: IP address mismatch"):
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(**given(files)))
@@ -92,7 +88,7 @@ def test_a_driver_when_files_are_missing_then_they_are_named(files, names, text)
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(**{name: given(files)[name] for name in names}))
 
 
-def test_launch_when_given_certificates_then_commands_need_them_and_its_token_can_be_replaced(files, tmp_path, until):
+def test_launch_when_given_certificates_then_commands_need_them(files, tmp_path, until):
     shell = Shell(tmp_path)
     address = f"127.0.0.1:{(port := free_port())}"
     try:
@@ -128,7 +124,7 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
         assert shell.run("stop").returncode == 0
 
 
-def test_launch_when_the_certificate_has_expired_then_it_says_so_and_leaves_nothing(tmp_path):
+def test_launch_when_certificate_has_expired_then_says_so(tmp_path):
     shell = Shell(tmp_path)
     files = write(tmp_path / "old", expired=True)
     result = shell.run("launch", "--servers", 1, "--port", free_port(), *files.arguments())
@@ -138,7 +134,7 @@ def test_launch_when_the_certificate_has_expired_then_it_says_so_and_leaves_noth
     assert not (shell.folder / "default").exists()
 
 
-def test_the_page_on_security_when_its_commands_are_run_then_their_certificates_will_do(tmp_path):
+def test_security_page_when_run_then_its_certificates_work(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
@@ -149,7 +145,7 @@ def test_the_page_on_security_when_its_commands_are_run_then_their_certificates_
         check_serving(files, "localhost")
 
 
-def test_a_server_beyond_loopback_when_it_has_no_certificates_then_it_warns_and_says_how(tmp_path):
+def test_server_beyond_loopback_when_no_certificates_then_warns(tmp_path):
     write_token(tmp_path / "token", new_token())
     command = [
         *PS2,

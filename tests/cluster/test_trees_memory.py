@@ -17,7 +17,7 @@ from ps2.errors import LimitError
 FEATURES = 4_992
 
 
-def test_histograms_when_they_become_too_many_then_the_error_says_how_many_and_how_large():
+def test_histograms_when_too_many_then_names_count_and_size():
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(np.zeros(FEATURES), np.arange(FEATURES + 1), none, none > 0, block=32)
     problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12, bits=32)

@@ -26,7 +26,7 @@ NODES, FEATURES = 3, 40
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram(ps, dtype):
+def test_best_splits_when_on_servers_then_match_one_histogram(ps, dtype):
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 9, FEATURES)
     cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
@@ -54,7 +54,7 @@ def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram
         np.testing.assert_array_equal(one, other)
 
 
-def test_features_when_more_rows_hold_them_than_int32_counts_then_they_are_not_too_rare(ps):
+def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles = Quantiles.make(Problem(Objective("logistic"), 2, (0.0,)), 16, None, least=4)
     quantiles.held.add(np.array([2**31 - 1, 3]))
     quantiles.held.add(np.array([2**31 - 1, 0]))
@@ -64,9 +64,7 @@ def test_features_when_more_rows_hold_them_than_int32_counts_then_they_are_not_t
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (3, "int64")])
-def test_add_histograms_when_some_name_their_bins_and_others_have_all_then_servers_have_them_with_marks(
-    ps, channels, dtype
-):
+def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels, dtype):
     """Dense rows, whose histograms are large; in the last nodes there are few of them."""
     rng = np.random.default_rng(1)
     features, size, count = 600, 32, 400

@@ -13,7 +13,7 @@ from tests.graphs import random_edges
 VERTICES = 60
 
 
-def test_walks_when_a_server_is_killed_and_there_are_copies_then_they_are_the_same():
+def test_walks_when_server_dies_with_copies_then_are_the_same():
     edges, settings = random_edges(VERTICES, 150, weighted=True), WalkSettings(2, 8, seed=3, p=0.5)
     walkers = np.arange(2 * VERTICES)
     expected = LocalGraph.of(edges.sources, edges.targets, edges.weights, VERTICES).walk(settings, walkers)

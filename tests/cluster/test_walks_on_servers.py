@@ -34,7 +34,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25)])
-def test_walks_when_the_servers_have_the_graph_then_they_are_those_of_a_worker(ps, weighted, p, q):
+def test_walks_when_graph_is_on_servers_then_match_workers(ps, weighted, p, q):
     edges = random_edges(300, 900, weighted=weighted)
     graph = on_fleet(edges, len(ps.servers))
     settings, walkers = WalkSettings(3, 15, seed=7, p=p, q=q), np.arange(900)
@@ -52,7 +52,7 @@ def test_walks_when_vertices_have_no_way_on_then_they_end_there(ps, directed):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_walks_when_no_proposal_is_ever_taken_then_they_are_those_of_a_worker(ps, weighted):
+def test_walks_when_no_proposal_is_accepted_then_match_workers(ps, weighted):
     chords = [(i, (i + step) % 20, 0.5 + step * i) for i in range(20) for step in (1, 6)]
     edges = Edges([chord if weighted else chord[:2] for chord in chords], 20, directed=True)
     graph = on_fleet(edges, len(ps.servers))

@@ -63,7 +63,7 @@ def test_wheel_when_built_then_it_holds_the_contract(wheel):
     assert inside == {f"ps2/{path.relative_to(REPO)}" for path in REPO.glob("proto/**/*.proto")}
 
 
-def test_wheel_when_installed_then_it_is_not_the_sources_that_are_imported(installed):
+def test_wheel_when_installed_then_sources_are_not_imported(installed):
     assert run(installed / "python", "-c", "import ps2; print(ps2.__file__)").startswith(str(installed.parent))
 
 
@@ -71,7 +71,7 @@ def test_wheel_when_installed_then_the_command_tells_its_version(installed):
     assert run(installed / "ps2", "--version") == f"ps2, version {__version__}\n"
 
 
-def test_wheel_when_installed_then_the_command_lists_the_operations(installed):
+def test_wheel_when_installed_then_command_lists_operations(installed):
     assert "adam" in run(installed / "ps2", "ops")
 
 

@@ -41,14 +41,14 @@ def test_keys_when_they_come_again_then_only_their_hash_travels(ps, bytes_in, ma
     assert u.pull(KEYS).tolist() == [2.0] * KEYS.size
 
 
-def test_keys_when_given_in_any_order_and_again_then_the_answer_is_in_that_order(ps):
+def test_keys_when_unsorted_and_repeated_then_answer_keeps_order(ps):
     u = DCV.dense(DIM, dtype="float64").push(np.arange(DIM, dtype=np.float64))
     mixed = np.random.default_rng(0).integers(0, DIM, 50_000)
     for _ in range(4):
         assert np.array_equal(u.pull(mixed), mixed)
 
 
-def test_keys_when_some_are_absent_then_a_later_push_is_seen_under_the_same_hash(ps):
+def test_keys_when_some_are_absent_then_later_push_is_seen(ps):
     u = DCV.sparse(2**60)
     for _ in range(3):
         assert u.pull(KEYS).sum() == 0
@@ -56,7 +56,7 @@ def test_keys_when_some_are_absent_then_a_later_push_is_seen_under_the_same_hash
     assert u.pull(KEYS).sum() == 10
 
 
-def test_keys_when_the_server_has_forgotten_them_then_they_are_sent_again(ps, statuses):
+def test_keys_when_server_forgot_them_then_are_resent(ps, statuses):
     """26 sets of a million keys come in turn: more than three servers remember."""
     u = DCV.dense(26_000_000, 1, dtype="float64").push(np.arange(26e6))
     missed = sum(status.key_cache_misses for status in statuses())
@@ -67,7 +67,7 @@ def test_keys_when_the_server_has_forgotten_them_then_they_are_sent_again(ps, st
     assert all(0 < status.key_cache_bytes <= CACHE_BYTES for status in statuses())
 
 
-def test_addition_when_the_server_has_forgotten_the_keys_then_it_counts_once(ps):
+def test_add_when_server_forgot_keys_then_counts_once(ps):
     u = DCV.dense(DIM)
     for _ in range(3):
         u.add(np.ones(KEYS.size), KEYS)
@@ -88,7 +88,7 @@ def test_addition_when_the_server_has_forgotten_the_keys_then_it_counts_once(ps)
 
 @pytest.mark.parametrize(("wire", "error"), [("float16", 2**-11), ("bfloat16", 2**-8)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_when_they_travel_shorter_then_they_are_rounded_within_the_bound(ps, wire, error, dtype):
+def test_values_when_narrowed_then_rounded_within_bound(ps, wire, error, dtype):
     values = np.random.default_rng(0).standard_normal(DIM).astype(dtype)
     u = DCV.dense(DIM, dtype=dtype, wire=wire).push(values)
     assert np.abs(u.pull() - values).max() <= error * np.abs(values).max()
@@ -105,7 +105,7 @@ def test_values_when_they_travel_shorter_then_half_the_bytes_do(ps, bytes_in, wi
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-def test_values_when_they_travel_shorter_then_what_is_stored_keeps_its_precision(ps, wire):
+def test_values_when_narrowed_then_stored_precision_is_kept(ps, wire):
     u = DCV.dense(DIM, wire=wire).fill(1.0)
     u.axpy(u.derive().fill(1.0), 2.0**-20)
     assert u.sum() == DIM * (1 + 2.0**-20)
@@ -116,7 +116,7 @@ def test_derived_when_values_travel_shorter_then_so_do_its(ps):
     assert third.tolist() == [float(np.float16(1 / 3))] * 10
 
 
-def test_matrix_when_values_travel_shorter_then_rows_and_columns_do(ps):
+def test_matrix_when_narrowed_then_rows_and_columns_are_too(ps):
     m = DCV.dense(100, 3, wire="bfloat16").matrix()
     m.push([0, 2], np.full((2, 100), 1 / 3))
     m.add([2], np.full((1, 2), 1.0), columns=[5, 50])
@@ -125,14 +125,14 @@ def test_matrix_when_values_travel_shorter_then_rows_and_columns_do(ps):
 
 
 @pytest.mark.parametrize("call", ["push", "add", "pushPull"])
-def test_values_when_too_large_for_float16_then_the_error_names_the_first(ps, call):
+def test_values_when_too_large_for_float16_then_names_first(ps, call):
     u = DCV.dense(10, wire="float16")
     with pytest.raises(OutOfRangeError, match=r"70000\.0 \(at position 1\) does not fit the float16"):
         getattr(u, call)([65504.0, 70000.0, *[0.0] * 8])
     assert u.sum() == 0
 
 
-def test_pull_when_a_sum_is_too_large_for_float16_then_the_error_says_so(ps):
+def test_pull_when_sum_is_too_large_for_float16_then_says_so(ps):
     u = DCV.dense(10, wire="float16").fill(60000.0).add(60000.0)
     with pytest.raises(OutOfRangeError, match="float16"):
         u.pull()
@@ -145,26 +145,26 @@ def test_infinities_when_they_travel_as_float16_then_they_arrive(ps):
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
 @pytest.mark.parametrize(("wire", "dtype"), [("float8", "float32"), ("float16", "int64"), (16, "float32")])
-def test_vector_when_its_values_cannot_travel_so_then_config_error(ps, make, wire, dtype):
+def test_vector_when_values_cannot_be_narrowed_then_config_error(ps, make, wire, dtype):
     with pytest.raises(ConfigError, match="wire: expected float16 or bfloat16"):
         make(10, dtype=dtype, wire=wire)
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
-def test_save_when_values_travel_shorter_then_they_are_written_as_stored(ps, make, tmp_path):
+def test_save_when_values_are_narrowed_then_written_as_stored(ps, make, tmp_path):
     u = make(3, wire="float16").push([1.0, 1.0, 1.0], [0, 1, 2])
     u.mul(1 / 3)
     u.save(str(tmp_path))
     assert DCV.load(str(tmp_path)).sum() == u.sum() == pytest.approx(1, abs=1e-6)
 
 
-def test_save_when_a_value_is_too_large_to_be_read_then_it_is_written(ps, tmp_path):
+def test_save_when_value_is_too_large_to_pull_then_is_written(ps, tmp_path):
     u = DCV.dense(3, wire="float16").fill(60000.0).add(60000.0)
     u.save(str(tmp_path))
     assert DCV.load(str(tmp_path)).pull().tolist() == [120000.0] * 3
 
 
-def test_copy_to_another_matrix_when_values_travel_shorter_then_they_are_exact(ps):
+def test_copy_to_other_matrix_when_narrowed_then_exact(ps):
     u = DCV.dense(8, wire="float16").fill(1.0).mul(1 / 3)
     with pytest.warns(NotColocatedWarning):
         other = DCV.dense(8, partitionsPerServer=2).copy(u)
@@ -183,14 +183,14 @@ def test_push_pull_when_dense_then_the_sums_come_back(ps, dtype):
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
-def test_push_pull_when_at_indices_then_duplicates_accumulate_and_it_is_one_request_a_server(ps, make, requests_by):
+def test_push_pull_when_indices_repeat_then_sum_in_one_request(ps, make, requests_by):
     u = make(100, dtype="float64")
     answers = []
     assert max(requests_by(lambda: answers.append(u.pushPull([1.0, 2.0, 3.0], [7, 90, 7])))) == 1
     assert answers[0].tolist() == [4.0, 2.0, 4.0]
 
 
-def test_push_pull_when_the_same_keys_come_again_then_every_sum_is_right(ps):
+def test_push_pull_when_keys_come_again_then_sums_are_right(ps):
     u = DCV.sparse(2**50)
     for step in range(1, 6):
         assert u.pushPull(np.ones(KEYS.size), KEYS).tolist() == [step] * KEYS.size
@@ -218,6 +218,6 @@ def test_pull_when_sparse_and_whole_then_an_array_is_refused(ps):
         DCV.sparse(10).pull(out=np.zeros(10, np.float32))
 
 
-def test_pull_when_the_array_has_another_dtype_then_it_is_refused(ps):
+def test_pull_when_array_dtype_differs_then_refused(ps):
     with pytest.raises(DTypeError, match="out: expected an array of float32, got float64"):
         DCV.dense(10).pull(out=np.zeros(10))

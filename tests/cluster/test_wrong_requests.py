@@ -125,7 +125,7 @@ ONLY_OF_PROTOBUF = ("keys with a short hash",)
 @pytest.mark.parametrize(
     ("what", "way"), [(what, way) for what in WRONG for way in WAYS if way == "execute" or what not in ONLY_OF_PROTOBUF]
 )
-def test_request_when_it_is_wrong_then_refused_as_that_and_the_connection_goes_on(victim, until, way, what):
+def test_request_when_invalid_then_refused_and_connection_stays(victim, until, way, what):
     header, data, said = WRONG[what]
     with unharmed(victim, until) as matrix:
         sent = pb.RequestHeader.FromString(header.SerializeToString())
@@ -155,7 +155,7 @@ def a_million(what):
 
 
 @pytest.mark.parametrize("what", ["operations", "arrays"])
-def test_request_when_it_has_a_million_parts_then_refused_and_memory_is_bounded(victim, until, what):
+def test_request_when_a_million_parts_then_memory_is_bounded(victim, until, what):
     """Protobuf makes an object of each; the system keeps some of what they took for the next."""
     data = pb.RequestFrame(header=a_million(what)).SerializeToString()
     with unharmed(victim, until, rss_growth_bytes=400 << 20):
@@ -164,7 +164,7 @@ def test_request_when_it_has_a_million_parts_then_refused_and_memory_is_bounded(
 
 @pytest.mark.parametrize("way", SOCKETS)
 @pytest.mark.parametrize("size", [MAX_HEADER_BYTES, MAX_HEADER_BYTES + 8])
-def test_header_when_it_is_as_long_as_may_be_then_memory_is_bounded(victim, until, way, size):
+def test_header_when_at_maximum_length_then_memory_is_bounded(victim, until, way, size):
     """As many operations as there is room for, and one that has more arrays than may be."""
     count = (size - REQUEST.size) // OPERATION.size
     header = header_bytes(pb.RequestHeader(operations=[pb.Operation()] * count)).ljust(size, b"\0")

@@ -56,7 +56,7 @@ def no_threads(monkeypatch):
 
 
 @on_sockets
-def test_data_port_when_a_thread_cannot_begin_then_the_next_is_served(carrier, no_threads, until):
+def test_data_port_when_thread_cannot_start_then_serves_next(carrier, no_threads, until):
     with serving(an_engine()) as server:
         left = no_threads("ps2-data", 1)
         with suppress(ConnectionError), dialled(server, carrier, b"PS2D") as connection:
@@ -68,7 +68,7 @@ def test_data_port_when_a_thread_cannot_begin_then_the_next_is_served(carrier, n
             assert hear(connection).error.type == ""
 
 
-def test_idle_connection_when_no_thread_can_begin_then_it_is_served_later(no_threads, until):
+def test_idle_connection_when_no_thread_starts_then_served_later(no_threads, until):
     with serving(an_engine()) as server, connected("tcp") as transport:
         send(transport, server.address, changing(op("fill", 1, value=2.0)))
         until(lambda: len(server.data._idle_connections), "nothing happens on it")
@@ -94,7 +94,7 @@ class Meets(socket.socket):
         return super().accept()
 
 
-def test_door_when_accepting_fails_in_every_way_then_it_takes_the_next():
+def test_acceptor_when_accept_fails_in_any_way_then_takes_next():
     listener, met = Meets(), threading.Event()
     place = listener.getsockname()
     acceptor = Acceptor([listener], None, "id", WireConfig(), lambda peer: (peer.plain.close(), met.set()))
@@ -107,14 +107,14 @@ def test_door_when_accepting_fails_in_every_way_then_it_takes_the_next():
         acceptor.join()
 
 
-def test_grpc_port_when_no_thread_can_begin_any_more_then_calls_are_answered(no_threads):
+def test_grpc_port_when_no_thread_starts_then_calls_are_answered(no_threads):
     with serving(an_engine()) as server, connected("tcp") as transport:
         no_threads("ps2-rpc", 1 << 20)
         for _ in range(3):
             assert ServerControl(transport).hello(server.address).server_id == server.id
 
 
-def test_metrics_port_when_a_thread_cannot_begin_then_the_next_is_served(no_threads, until, capfd):
+def test_metrics_port_when_thread_cannot_start_then_serves_next(no_threads, until, capfd):
     exposition = Exposition(CollectorRegistry(), "127.0.0.1", 0, lambda: True)
     try:
         left = no_threads("process_request_thread", 1)

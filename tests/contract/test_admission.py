@@ -47,7 +47,7 @@ def greeting(server, **fields):
 
 
 @pytest.mark.parametrize(("token", "said"), [(WRONG, "not the fleet's token"), (None, "no token given")])
-def test_request_when_the_token_is_wrong_or_missing_then_auth_error(address, carrier, token, said):
+def test_request_when_token_is_wrong_or_missing_then_auth_error(address, carrier, token, said):
     fill = changing(op("fill", 0, value=666.0))
     with connected(carrier, token) as transport:
         got = outcomes(transport, address, fill, fill)
@@ -60,7 +60,7 @@ def test_request_when_the_token_is_wrong_or_missing_then_auth_error(address, car
 
 
 @pytest.mark.parametrize("carrier", ["tcp", "unix"])
-def test_request_when_the_token_was_wrong_then_nothing_was_applied(carrier):
+def test_request_when_token_was_wrong_then_nothing_was_applied(carrier):
     engine = an_engine()
     with serving(engine) as server, connected(carrier, WRONG) as transport:
         outcomes(transport, server.address, changing(op("fill", 0, value=666.0)))
@@ -69,7 +69,7 @@ def test_request_when_the_token_was_wrong_then_nothing_was_applied(carrier):
 
 @on_sockets
 @pytest.mark.parametrize("token", [WRONG, "", TOKEN[:-1], TOKEN + "x", "ü" * 16])
-def test_greeting_when_the_token_is_wrong_then_auth_error_and_the_end(server, carrier, token):
+def test_greeting_when_token_is_wrong_then_auth_error_and_close(server, carrier, token):
     """Though the server's port and id are known."""
     with dialled(server, carrier, greeting(server)) as connection:
         theirs = hear(connection).challenge
@@ -81,7 +81,7 @@ def test_greeting_when_the_token_is_wrong_then_auth_error_and_the_end(server, ca
 
 
 @on_sockets
-def test_greeting_when_what_it_was_proven_with_is_sent_again_then_auth_error(server, carrier):
+def test_greeting_when_proof_is_replayed_then_auth_error(server, carrier):
     """Who has listened to a client knows all of it."""
     with dialled(server, carrier, greeting(server)) as connection:
         theirs = hear(connection).challenge
@@ -93,7 +93,7 @@ def test_greeting_when_what_it_was_proven_with_is_sent_again_then_auth_error(ser
 
 
 @on_sockets
-def test_request_when_it_comes_before_the_proof_and_that_is_wrong_then_it_is_not_run(server, carrier):
+def test_request_when_sent_before_wrong_proof_then_is_not_run(server, carrier):
     before = server.engine.meter.read().requests
     wrong = framing.greeting_bytes(pb.GreetingProof(proof=bytes(32)))
     first = greeting(server) + wrong + spoken(changing(op("fill", 0, value=666.0)))
@@ -103,14 +103,14 @@ def test_request_when_it_comes_before_the_proof_and_that_is_wrong_then_it_is_not
     assert server.engine.meter.read().requests == before
 
 
-def test_server_when_it_has_no_token_then_on_loopback_anybody_is_let_in(engine, carrier):
+def test_server_when_it_has_no_token_then_loopback_is_open(engine, carrier):
     with serving(engine, token=None) as server, connected(carrier, None) as transport:
         assert ServerControl(transport).hello(server.address).server_id == server.id
         assert count(transport, server.address) == DIM
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:0"])
-def test_server_when_it_has_no_token_then_it_refuses_to_listen_beyond_loopback(engine, listen):
+def test_server_when_tokenless_then_refuses_beyond_loopback(engine, listen):
     with pytest.raises(ConfigError, match="not loopback, so a token is required"), serving(engine, listen, token=None):
         pass
 
@@ -126,7 +126,7 @@ def test_health_when_asked_without_a_token_then_serving(address):
 # -- greetings -------------------------------------------------------------------------------------------------------
 
 
-def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address):
+def test_hello_when_protocol_differs_then_error_names_both(address):
     said = rf"speaks protocol {PROTOCOL_VERSION} .*the peer 99"
     with connected("tcp") as transport, pytest.raises(ProtocolError, match=said):
         transport.call(address, "Server/Hello", pb.HelloRequest(protocol=99), pb.HelloReply, 5)
@@ -142,7 +142,7 @@ def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address)
         ({"server_id": ""}, "the peer wants to reach another server"),
     ],
 )
-def test_greeting_when_it_is_meant_for_something_else_then_protocol_error_and_the_end(server, carrier, fields, said):
+def test_greeting_when_for_another_service_then_protocol_error(server, carrier, fields, said):
     with dialled(server, carrier, greeting(server, **fields)) as connection:
         error = hear(connection).error
         assert (error.type, error.message, hear(connection)) == ("ProtocolError", said, None)
@@ -159,13 +159,13 @@ def test_greeting_when_it_is_meant_for_something_else_then_protocol_error_and_th
     ],
     ids=["http", "endless", "garbage", "zeros"],
 )
-def test_greeting_when_it_is_none_then_protocol_error_and_the_end(server, carrier, first):
+def test_greeting_when_invalid_then_protocol_error_and_close(server, carrier, first):
     with dialled(server, carrier, first) as connection:
         assert (hear(connection).error.type, hear(connection)) == ("ProtocolError", None)
 
 
 @on_sockets
-def test_greeting_when_the_peer_leaves_within_it_then_others_are_let_in(server, address, carrier):
+def test_greeting_when_peer_leaves_midway_then_others_get_in(server, address, carrier):
     with dialled(server, carrier, greeting(server)[:9]):
         pass
     with connected(carrier) as transport:
@@ -173,7 +173,7 @@ def test_greeting_when_the_peer_leaves_within_it_then_others_are_let_in(server, 
 
 
 @on_sockets
-def test_greeting_when_the_peer_is_silent_then_others_are_let_in_meanwhile(server, address, carrier):
+def test_greeting_when_peer_is_silent_then_others_are_admitted(server, address, carrier):
     with dialled(server, carrier, b"PS2D"), connected(carrier) as transport:
         assert count(transport, address) == DIM
 
@@ -186,7 +186,7 @@ def test_port_when_in_use_then_launch_error_names_it(address, engine):
         pass
 
 
-def test_port_when_another_has_it_at_the_names_address_then_launch_error(engine):
+def test_port_when_taken_at_resolved_address_then_launch_error(engine):
     family, place = resolve("localhost", 0)
     with socket.socket(family) as another:
         another.bind(place)

@@ -66,9 +66,7 @@ def at_rest(read):
 
 
 @on_sockets
-def test_client_when_it_does_not_read_then_the_server_stops_working_for_it_and_serves_others(
-    server, address, carrier, until
-):
+def test_client_when_it_does_not_read_then_server_serves_others(server, address, carrier, until):
     """A reply is made when the one before it has been taken: what waits is one block, not all that was asked for."""
     engine, before = server.engine, server.engine.meter.read().requests
 
@@ -85,7 +83,7 @@ def test_client_when_it_does_not_read_then_the_server_stops_working_for_it_and_s
 
 
 @on_sockets
-def test_client_when_it_goes_away_without_reading_then_its_thread_ends(server, carrier, until):
+def test_client_when_it_leaves_unread_replies_then_thread_ends(server, carrier, until):
     before = data_threads()
     with a_greedy_client(server, carrier):
         until(lambda: data_threads() - before, "it is served")
@@ -110,7 +108,7 @@ def sockets_of(server):
 
 
 @on_sockets
-def test_server_when_stopped_then_its_threads_and_sockets_are_gone(carrier, until):
+def test_server_when_stopped_then_threads_and_sockets_are_gone(carrier, until):
     before = data_threads()
     server = Served(an_engine())
     with connected(carrier) as transport, dialled(server, carrier) as idle:
@@ -133,7 +131,7 @@ def test_server_when_stopped_then_nobody_listens_at_once(carrier):
         connection.connect(place)
 
 
-def test_server_when_stopped_then_another_takes_its_port_and_name_at_once(engine):
+def test_server_when_stopped_then_port_and_name_are_free_at_once(engine):
     first = DataServer(engine, "127.0.0.1", [0], TOKEN, SERVER_ID, WireConfig())
     first.stop(0)
     second = DataServer(engine, "127.0.0.1", [first.port], TOKEN, SERVER_ID, WireConfig())
@@ -142,7 +140,7 @@ def test_server_when_stopped_then_another_takes_its_port_and_name_at_once(engine
 
 
 @on_sockets
-def test_server_when_stopped_with_a_request_under_way_then_that_is_answered(carrier, until):
+def test_server_when_stopped_then_running_request_is_answered(carrier, until):
     engine = an_engine(Waits)
     server, got = Served(engine), []
     with connected(carrier) as transport:
@@ -159,7 +157,7 @@ def test_server_when_stopped_with_a_request_under_way_then_that_is_answered(carr
 
 
 @on_sockets
-def test_server_when_stopped_with_a_request_that_does_not_end_then_it_is_cut_off_after_the_grace(carrier):
+def test_server_when_stopped_then_endless_request_is_cut_off(carrier):
     engine = an_engine(Waits)
     server, got = Served(engine), []
     with connected(carrier) as transport:
@@ -175,7 +173,7 @@ def test_server_when_stopped_with_a_request_that_does_not_end_then_it_is_cut_off
 
 
 @on_sockets
-def test_server_when_stopped_while_a_client_does_not_read_then_it_ends(carrier, until):
+def test_server_when_stopped_with_client_not_reading_then_ends(carrier, until):
     before = data_threads()
     server = Served(an_engine())
     with a_greedy_client(server, carrier):
@@ -188,7 +186,7 @@ def test_server_when_stopped_while_a_client_does_not_read_then_it_ends(carrier, 
 
 
 @on_sockets
-def test_connections_when_there_are_too_many_then_the_error_says_so_and_others_live_on(monkeypatch, carrier, engine):
+def test_connections_when_too_many_then_error_and_others_live_on(monkeypatch, carrier, engine):
     monkeypatch.setattr(data_server, "MAX_CONNECTIONS", 2)
     server = Served(engine)
     try:

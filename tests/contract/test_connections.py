@@ -65,7 +65,7 @@ on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 # -- servers that come and go ----------------------------------------------------------------------------------------
 
 
-def test_server_when_nobody_listens_then_unavailable_names_it_quickly(transport):
+def test_server_when_not_listening_then_unavailable_quickly(transport):
     nobody = f"127.0.0.1:{free_port()}"
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=nobody):
@@ -75,7 +75,7 @@ def test_server_when_nobody_listens_then_unavailable_names_it_quickly(transport)
     assert time.monotonic() - started_s < 5
 
 
-def test_server_when_another_comes_on_its_address_then_the_same_transport_reaches_it(transport, engine, until):
+def test_server_when_replaced_at_address_then_transport_works(transport, engine, until):
     with serving(engine) as server:
         assert count(transport, server.address) == DIM
     with pytest.raises(UnavailableError):
@@ -92,7 +92,7 @@ def test_server_when_another_comes_on_its_address_then_the_same_transport_reache
 
 
 @on_sockets
-def test_server_when_it_was_replaced_between_two_calls_then_the_second_reaches_the_new_one(engine, carrier, until):
+def test_server_when_replaced_between_calls_then_new_one_answers(engine, carrier, until):
     """The idle connection to the one before is found to be closed, and nothing is sent on it."""
     with connected(carrier) as transport:
         with serving(engine) as old:
@@ -135,7 +135,7 @@ def _answer(listener, answer):
 
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["refused", "closed", "http"])
 @on_sockets
-def test_data_port_when_it_is_of_no_use_then_unreachable_names_it(engine, carrier, answer):
+def test_data_port_when_unusable_then_unreachable_names_it(engine, carrier, answer):
     with a_port(answer) as places, serving(engine, places=places) as server, connected(carrier) as transport:
         with pytest.raises(UnreachableError, match=r"data port \d+: .*a firewall.*|data port \d+: .*bindAddress"):
             count(transport, server.address)
@@ -143,7 +143,7 @@ def test_data_port_when_it_is_of_no_use_then_unreachable_names_it(engine, carrie
 
 
 @on_sockets
-def test_data_port_when_another_server_has_it_then_that_gets_no_request(engine, carrier):
+def test_data_port_when_of_other_server_then_gets_no_request(engine, carrier):
     error = pytest.raises(UnreachableError, match="the peer wants to reach another server")
     with serving(Engine(1 << 20, False)) as other:
         places = other.data.port, other.data.unix_name
@@ -161,9 +161,7 @@ def block(number, value):
 
 @on_sockets
 @pytest.mark.parametrize("up", [0, 50, 1 << 20, 3 << 20])
-def test_connection_when_cut_within_a_request_then_unavailable_and_each_is_applied_as_a_whole_or_not(
-    carrier, up, until
-):
+def test_connection_when_cut_in_request_then_all_or_nothing(carrier, up, until):
     engine = an_engine()
     with cut_by_proxy(carrier, engine) as (address, proxy), connected(carrier) as transport:
         count(transport, address)
@@ -180,7 +178,7 @@ def test_connection_when_cut_within_a_request_then_unavailable_and_each_is_appli
 
 @on_sockets
 @pytest.mark.parametrize("down", [0, 50, 3 << 20])
-def test_connection_when_cut_within_a_reply_then_those_before_it_have_come(carrier, down):
+def test_connection_when_cut_in_reply_then_earlier_ones_arrived(carrier, down):
     with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
         count(transport, address)
         proxy.arm(down=down)
@@ -192,7 +190,7 @@ def test_connection_when_cut_within_a_reply_then_those_before_it_have_come(carri
 
 
 @on_sockets
-def test_connection_when_it_was_cut_then_the_next_call_has_a_new_one(carrier, until):
+def test_connection_when_cut_then_next_call_opens_new_one(carrier, until):
     with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
         count(transport, address)
         proxy.arm(up=0)
@@ -203,9 +201,7 @@ def test_connection_when_it_was_cut_then_the_next_call_has_a_new_one(carrier, un
 
 
 @on_sockets
-def test_client_when_it_vanishes_within_a_request_then_nothing_is_applied_and_its_memory_given_back(
-    server, carrier, until
-):
+def test_client_when_it_vanishes_in_request_then_not_applied(server, carrier, until):
     engine = server.engine
     message = spoken(changing(op("fill", 1, value=5.0), op("push", 1, arrays=[np.full(BLOCK, 5.0)], start=0)))
     before = row(engine, 1)
@@ -230,7 +226,7 @@ def hanging():
 
 
 @on_sockets
-def test_request_when_it_takes_too_long_then_deadline_error_names_the_server(hanging, carrier, until):
+def test_request_when_too_slow_then_deadline_error_names_server(hanging, carrier, until):
     started_s = time.monotonic()
     with connected(carrier, request_timeout_s=0.3) as transport:
         got = outcomes(transport, hanging.address, *[changing(op("push", 0, arrays=[np.zeros(9)]))] * 2)
@@ -242,7 +238,7 @@ def test_request_when_it_takes_too_long_then_deadline_error_names_the_server(han
 
 
 @on_sockets
-def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hanging, carrier):
+def test_request_when_longer_than_keepalive_then_is_awaited(hanging, carrier):
     """A server that answers pings is alive, however long a function runs."""
     with connected(carrier, keepalive_s=0.1, keepalive_timeout_s=5) as transport:
         timer = threading.Timer(0.6, hanging.engine.go_on.set)
@@ -252,7 +248,7 @@ def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hangi
     assert isinstance(outcome, StaleRouteError)
 
 
-def test_request_when_it_takes_longer_than_keepalive_then_tls_waits(tmp_path, monkeypatch):
+def test_request_when_longer_than_keepalive_then_tls_waits(tmp_path, monkeypatch):
     """The counts are those of what is encrypted, at both ends."""
     engine, looks = Waits(1 << 24, False), []
     quick = WireConfig(unix_sockets=False, tls=write(tmp_path), keepalive_s=0.4, keepalive_timeout_s=5.0)
@@ -281,7 +277,7 @@ class TakesItsTime(ServerServicer):
         return super().Status(request)
 
 
-def test_call_when_it_takes_as_long_as_many_pings_then_the_server_does_not_mind_them():
+def test_call_when_it_outlasts_many_pings_then_is_answered():
     """A gRPC server has its own idea of how often they may come, and ends the connection: too_many_pings."""
     servicer, wire = TakesItsTime(), WireConfig(keepalive_s=1.0)
     server = RpcServer(SERVICE, servicer, "127.0.0.1:0", TOKEN, 2, wire)
@@ -298,7 +294,7 @@ def test_call_when_it_takes_as_long_as_many_pings_then_the_server_does_not_mind_
 
 
 @on_sockets
-def test_transport_when_closed_with_requests_in_flight_then_stopped_error(hanging, carrier):
+def test_transport_when_closed_with_requests_then_stopped_error(hanging, carrier):
     caught = []
 
     def ask(transport):
@@ -333,7 +329,7 @@ def test_transport_when_closed_then_stopped_error(address, carrier):
 
 
 @pytest.mark.parametrize("dropped", [1, 2])
-def test_connection_when_it_is_dropped_then_that_is_known_and_a_new_one_serves(server, address, dropped):
+def test_connection_when_dropped_then_known_and_new_one_serves(server, address, dropped):
     """What is sent on it vanishes, one way or both, and new ones work."""
     with connected("tcp", keepalive_s=1.0, keepalive_timeout_s=1.0, request_timeout_s=30.0) as transport:
         count(transport, address)
@@ -354,7 +350,7 @@ def test_connection_when_a_proxy_swallows_all_then_that_is_known():
         assert count(transport, address) == DIM
 
 
-def test_requests_when_the_server_reads_none_for_long_then_they_wait(hanging):
+def test_requests_when_server_reads_none_for_long_then_wait(hanging):
     """It runs the first, and the system has room for a part of the others alone."""
     with connected("tcp", keepalive_s=1.0, keepalive_timeout_s=5.0, request_timeout_s=60.0) as transport:
         timer = threading.Timer(4.0, hanging.engine.go_on.set)
@@ -365,7 +361,7 @@ def test_requests_when_the_server_reads_none_for_long_then_they_wait(hanging):
     assert [type(outcome) for outcome in got] == [StaleRouteError] * 8
 
 
-def test_call_when_its_connection_was_dropped_then_the_next_has_another(server, address):
+def test_call_when_its_connection_dropped_then_next_gets_new_one(server, address):
     """gRPC alone would wait for the end of the connection, longer than a coordinator waits for a server."""
     with connected("tcp") as transport:
         control = ServerControl(transport)

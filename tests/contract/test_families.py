@@ -61,7 +61,7 @@ def test_run_when_it_listens_at_any_family_then_it_is_joined(host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_metrics_when_they_listen_at_any_family_then_they_are_scraped(host):
+def test_metrics_when_listening_on_any_family_then_are_scraped(host):
     exposition = Exposition(CollectorRegistry(), host, 0, lambda: True)
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10) as answer:
@@ -73,7 +73,7 @@ def test_metrics_when_they_listen_at_any_family_then_they_are_scraped(host):
 # -- never reached ---------------------------------------------------------------------------------------------------
 
 
-def test_run_when_it_was_never_reached_then_the_settings_are_named(monkeypatch):
+def test_run_when_never_reached_then_settings_are_named(monkeypatch):
     monkeypatch.setattr(run_control, "FIRST_CONTACT_S", 0.1)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError) as caught:
@@ -96,7 +96,7 @@ def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
 @pytest.mark.parametrize(
     ("method", "what"), [("Master/GetMatrix", "the driver's master"), ("Server/Hello", "a server")]
 )
-def test_call_when_a_task_never_reached_it_then_the_settings_are_named(method, what):
+def test_call_when_task_never_reached_fleet_then_names_settings(method, what):
     address = f"127.0.0.1:{free_port()}"
     transport = FleetNetwork(TOKEN, sure=True)
     try:
@@ -106,7 +106,7 @@ def test_call_when_a_task_never_reached_it_then_the_settings_are_named(method, w
         transport.close()
 
 
-def test_call_when_a_task_has_reached_it_before_then_it_is_unavailable():
+def test_call_when_task_reached_fleet_before_then_is_unavailable():
     transport = FleetNetwork(TOKEN, sure=True)
     try:
         with serving(an_engine()) as server:

@@ -182,7 +182,7 @@ def counted(engine):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(sent=st.lists(requests(), min_size=5, max_size=40), freed=st.integers(0, 40))
-def test_requests_when_they_are_any_then_a_server_with_lanes_is_as_one_without(two, until, sent, freed):
+def test_requests_when_any_then_lanes_make_no_difference(two, until, sent, freed):
     ours, plain, transport = two
     reset(ours, plain)
     for position, request in enumerate(sent):
@@ -267,7 +267,7 @@ def test_integers_when_fewer_bytes_hold_them_then_they_travel_so(matrix, most):
         assert quick(engine) == 6
 
 
-def test_a_request_when_it_comes_again_then_it_is_not_applied_again():
+def test_request_when_repeated_then_is_not_applied_again():
     with one() as (engine, ask):
         for number in (0, 1, 1, 0, 2, 2):
             ask(Request((push(),), an_id(number)))
@@ -286,7 +286,7 @@ def test_numbers_when_clocks_begin_then_all_are_quick():
         assert engine.shards()[1, 1].applied.to_json()["session/a"]["below"] == (3 << 21) + 5
 
 
-def test_keys_when_they_are_new_then_python_makes_place_for_them_and_the_lane_goes_on():
+def test_keys_when_new_then_python_allocates_and_lane_continues():
     """The key index and the rows grow several times meanwhile."""
     with one() as (engine, ask):
         total = 0
@@ -312,7 +312,7 @@ def bound(ask):
         ask(Request((push(),), an_id(number)))
 
 
-def test_row_when_it_was_freed_then_not_found_and_when_used_again_then_zeros():
+def test_row_when_freed_then_not_found_and_reused_as_zeros():
     with one() as (engine, ask):
         bound(ask)
         engine.update_rows(1, 0, [0], [])
@@ -364,7 +364,7 @@ def test_fence_when_it_is_shut_then_the_lane_does_nothing():
         assert engine.shards()[1, 1].array[0, 0] == 3
 
 
-def test_lease_when_it_has_run_out_then_nothing_is_done_until_it_is_prolonged():
+def test_lease_when_expired_then_nothing_is_done_until_renewed():
     with one() as (engine, ask):
         bound(ask)
         engine.fence.activate(4, "one", 0.05)
@@ -380,7 +380,7 @@ def test_lease_when_it_has_run_out_then_nothing_is_done_until_it_is_prolonged():
         assert quick(engine) == before + 1
 
 
-def test_copies_when_there_are_any_then_changes_go_to_python_and_reads_do_not():
+def test_copies_when_present_then_python_writes_and_lanes_read():
     with one() as (engine, ask):
         bound(ask)
         engine.fence.note_copies(True)
@@ -404,7 +404,7 @@ def test_stage_when_it_is_over_then_nothing_of_it_is_applied():
         assert len(engine.shards()[1, 1].applied) == 0
 
 
-def test_touched_columns_when_a_row_has_them_then_python_keeps_the_book():
+def test_touched_columns_when_row_has_them_then_python_updates():
     with one() as (engine, ask):
         bound(ask)
         shard = engine.shards()[1, 1]
@@ -419,7 +419,7 @@ def test_touched_columns_when_a_row_has_them_then_python_keeps_the_book():
         assert quick(engine) == before
 
 
-def test_lock_when_it_is_held_then_the_lane_waits_for_it_and_the_wait_is_counted(until):
+def test_lock_when_held_then_lane_waits_and_wait_is_counted(until):
     with one() as (engine, ask):
         bound(ask)
         waits = engine.meter.read().lock_waits
@@ -437,7 +437,7 @@ def test_lock_when_it_is_held_then_the_lane_waits_for_it_and_the_wait_is_counted
         assert counts.lock_wait_s > 0.1
 
 
-def test_lock_when_somebody_has_it_then_a_reply_does_not_wait_for_a_handle():
+def test_lock_when_held_then_reply_does_not_wait_for_handle():
     """A checkpoint may hold a shard for long; what was applied before is told."""
     with one() as (engine, ask):
         shard, held, go_on = engine.shards()[1, 1], threading.Event(), threading.Event()
@@ -466,7 +466,7 @@ def test_lock_when_somebody_has_it_then_a_reply_does_not_wait_for_a_handle():
         assert quick(engine) == 1
 
 
-def test_token_when_it_was_replaced_then_who_knows_the_old_one_is_sent_away():
+def test_token_when_replaced_then_old_holders_are_rejected():
     tokens = Tokens(TOKEN)
     with one(token=tokens) as (engine, ask):
         bound(ask)
@@ -483,7 +483,7 @@ def test_memory_when_there_is_none_for_lanes_then_python_answers():
         assert (quick(engine), engine.fast_paths.nbytes) == (0, 0)
 
 
-def test_memory_when_connections_end_then_that_of_their_lanes_is_given_back(until):
+def test_memory_when_connections_end_then_lanes_return_theirs(until):
     engine = an_engine()
     with serving(engine) as server:
         for _ in range(3):
@@ -494,7 +494,7 @@ def test_memory_when_connections_end_then_that_of_their_lanes_is_given_back(unti
         until(lambda: engine.fast_paths.nbytes == 0, "given back")
 
 
-def test_memory_when_a_request_needs_what_lanes_have_then_it_gets_it_and_lanes_go_on_afterwards():
+def test_memory_when_request_needs_lane_share_then_gets_it():
     with one() as (engine, ask):
         bound(ask)
         assert engine.fast_paths.nbytes > 0
@@ -512,7 +512,7 @@ def test_memory_when_a_request_needs_what_lanes_have_then_it_gets_it_and_lanes_g
         assert quick(engine) == before + 1
 
 
-def test_lane_when_many_rows_are_in_use_then_lines_are_taken_over():
+def test_lane_when_many_rows_are_in_use_then_lines_are_reused():
     engine = Engine(1 << 26, allow_udf=True)
     engine.create_matrix(1, MatrixSpec(BEGIN + WIDTH, 200), [Partition(1, BEGIN, BEGIN + WIDTH)])
     with one(engine) as (_, ask):
@@ -589,7 +589,7 @@ def test_request_when_it_comes_byte_by_byte_then_it_is_answered():
         assert engine.shards()[1, 1].array[0, 0] == 2
 
 
-def test_request_when_only_its_header_has_come_at_once_then_the_lane_waits_for_the_rest():
+def test_request_when_only_header_has_arrived_then_lane_waits():
     engine = an_engine()
     with serving(engine) as server, a_connection(server) as connection:
         _, handle = exchange(connection, Request((push(),), an_id(0)))
@@ -603,7 +603,7 @@ def test_request_when_only_its_header_has_come_at_once_then_the_lane_waits_for_t
         assert (engine.shards()[1, 1].array[0, 0], quick(engine)) == (2, 1)
 
 
-def test_request_when_the_client_goes_within_it_then_nothing_is_done(until):
+def test_request_when_client_leaves_midway_then_nothing_is_done(until):
     engine = an_engine()
     with serving(engine) as server:
         with a_connection(server) as connection:
@@ -613,7 +613,7 @@ def test_request_when_the_client_goes_within_it_then_nothing_is_done(until):
         assert engine.shards()[1, 1].array[0, 0] == 1
 
 
-def test_handle_when_it_is_that_of_something_else_then_the_header_counts():
+def test_handle_when_of_another_shape_then_header_decides():
     engine = an_engine()
     with serving(engine) as server, a_connection(server) as connection:
         _, handle = exchange(connection, Request((push(),), an_id(0)))
@@ -646,7 +646,7 @@ def test_server_when_it_stops_then_lanes_end(until):
     position=st.integers(12, 12 + binary.TAIL_AT - 1),
     byte=st.integers(0, 255),
 )
-def test_header_when_a_byte_of_it_is_another_then_both_servers_say_the_same(two, request, position, byte):
+def test_header_when_one_byte_changes_then_both_servers_agree(two, request, position, byte):
     ours, plain, _ = two
     reset(ours, plain)
     operation = replace(request.operations[0], matrix=1, rows=(0,))

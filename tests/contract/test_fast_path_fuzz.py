@@ -90,7 +90,7 @@ def drained(end):
         end.setblocking(True)
 
 
-def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing(monkeypatch):
+def test_lane_when_requests_are_damaged_then_matches_python(monkeypatch):
     monkeypatch.setattr("ps2.server.fast_path.LINGER_MS", 0)
     ours, plain = an_engine(), an_engine()
     for engine in (ours, plain):

@@ -129,9 +129,7 @@ def outcome_of(fn, results):
         results.append(error)
 
 
-def test_server_when_it_slept_beyond_its_lease_then_it_takes_no_writes_until_it_is_answered_again(
-    master, sleeper, transport, control, until
-):
+def test_server_when_it_slept_past_lease_then_refuses_writes(master, sleeper, transport, control, until):
     send(transport, master.address, add(0))
     sleeper.stop()
     master.answers.clear()
@@ -156,9 +154,7 @@ def test_server_when_it_slept_beyond_its_lease_then_it_takes_no_writes_until_it_
     assert total(transport, master.address) == 2 * 10
 
 
-def test_server_when_it_slept_and_is_at_an_older_version_then_it_refuses_those_of_the_newer(
-    master, sleeper, transport, control
-):
+def test_server_when_it_slept_at_old_version_then_refuses_newer(master, sleeper, transport, control):
     send(transport, master.address, add(0))
     sleeper.stop()
     sleeper.wake()
@@ -167,9 +163,7 @@ def test_server_when_it_slept_and_is_at_an_older_version_then_it_refuses_those_o
         send(transport, master.address, newer)
 
 
-def test_server_when_its_coordinator_falls_silent_then_it_takes_nothing_after_the_lease(
-    master, transport, control, until
-):
+def test_server_when_coordinator_is_silent_then_lease_refuses(master, transport, control, until):
     send(transport, master.address, add(0))
     master.answers.clear()
     numbers = iter(range(1, 10_000))

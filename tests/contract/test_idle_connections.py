@@ -34,7 +34,7 @@ def clients(wire):
             client.close()
 
 
-def test_connections_when_nothing_happens_then_they_take_no_thread_and_are_served_again(clients, until):
+def test_connections_when_idle_then_hold_no_thread(clients, until):
     server, made = clients
     until(lambda: not data_threads(), "all threads have ended")
     assert server.data.connections == CLIENTS
@@ -43,7 +43,7 @@ def test_connections_when_nothing_happens_then_they_take_no_thread_and_are_serve
     assert server.data.connections == CLIENTS
 
 
-def test_connections_when_clients_go_while_nothing_happens_then_they_are_forgotten(clients, until):
+def test_connections_when_clients_leave_idle_then_forgotten(clients, until):
     server, made = clients
     until(lambda: not data_threads(), "all threads have ended")
     for client in made[1:]:
@@ -52,7 +52,7 @@ def test_connections_when_clients_go_while_nothing_happens_then_they_are_forgott
     send(made[0], server.address, changing(op("fill", 1, value=3.0)))
 
 
-def test_server_when_stopped_while_nothing_happens_then_its_connections_are_closed(clients, until):
+def test_server_when_stopped_while_idle_then_closes_connections(clients, until):
     server, _ = clients
     until(lambda: not data_threads(), "all threads have ended")
     server.stop()

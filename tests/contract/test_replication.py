@@ -125,7 +125,7 @@ def row_of(engine, matrix=3, number=0, partition=0):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_copies_when_any_requests_have_run_then_they_are_the_shards_to_the_bit(fleet, pair, seed):
+def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, seed):
     primary, backup = pair
     done = failed = 0
     for request in History(seed).requests(150):
@@ -139,7 +139,7 @@ def test_copies_when_any_requests_have_run_then_they_are_the_shards_to_the_bit(f
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_copies_when_a_server_has_no_memory_for_some_requests_then_they_are_the_shards(fleet):
+def test_copies_when_some_requests_lack_memory_then_equal_shards(fleet):
     primary, backup = in_step(fleet, SPARSE, (1 << 20, LIMIT_BYTES))
     rng, failed = np.random.default_rng(0), 0
     for number in range(60):
@@ -152,7 +152,7 @@ def test_copies_when_a_server_has_no_memory_for_some_requests_then_they_are_the_
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_copies_when_two_servers_are_full_of_changes_that_wait_for_each_other_then_all_are_made(fleet):
+def test_copies_when_two_full_servers_await_each_other_then_made(fleet):
     """Each is the other's backup; clients ask for four times the room that there is."""
     columns = 1 << 16
     whole = [Partition(0, 0, columns)]
@@ -180,7 +180,7 @@ def test_copies_when_two_servers_are_full_of_changes_that_wait_for_each_other_th
         assert [set(row_of(server.engine, matrix)) for matrix in (1, 2)] == [{128.0}, {128.0}]
 
 
-def test_copies_when_what_a_failed_function_wrote_cannot_be_undone_then_they_are_made_anew(fleet, until):
+def test_copies_when_failed_function_is_not_undone_then_remade(fleet, until):
     wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
     primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
     with pytest.raises(OpError, match="was NOT undone"):
@@ -190,7 +190,7 @@ def test_copies_when_what_a_failed_function_wrote_cannot_be_undone_then_they_are
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_copies_when_a_function_only_looks_then_nothing_is_kept_for_undoing_it_and_nothing_is_forwarded(fleet):
+def test_copies_when_function_only_reads_then_nothing_forwarded(fleet):
     wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
     primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
     before = fleet.control.status(backup.address).requests
@@ -221,7 +221,7 @@ def fill_all(fleet, primary, folder):
         fleet.control.fill(primary.address, str(folder), load, RequestId("driver", 1000 + matrix))
 
 
-def test_copies_when_matrices_are_read_from_files_then_they_are_the_shards(fleet, pair, tmp_path):
+def test_copies_when_matrices_come_from_files_then_equal_shards(fleet, pair, tmp_path):
     primary, backup = pair
     for request in History(0).requests(60):
         fleet.try_to_send(primary, request)
@@ -236,9 +236,7 @@ def test_copies_when_matrices_are_read_from_files_then_they_are_the_shards(fleet
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_fill_when_the_backup_is_gone_then_the_call_fails_and_the_copy_is_made_when_there_is_another(
-    fleet, pair, tmp_path, until
-):
+def test_fill_when_backup_is_gone_then_fails_and_copies_later(fleet, pair, tmp_path, until):
     primary, backup = pair
     read = {matrix + 100: made for matrix, made in MATRICES.items()}
     fleet.create(backup, read, copies=True)
@@ -257,7 +255,7 @@ def test_fill_when_the_backup_is_gone_then_the_call_fails_and_the_copy_is_made_w
     assert held(other.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_request_when_it_is_larger_than_one_may_be_then_it_is_forwarded_in_pieces(fleet, until):
+def test_request_when_over_size_limit_then_forwarded_in_pieces(fleet, until):
     dim = (64 << 20) // 8 + 1000
     large = {1: (MatrixSpec(dim, 2, dtype="float64"), [Partition(0, 0, dim)])}
     primary, backup = in_step(fleet, large)
@@ -268,13 +266,13 @@ def test_request_when_it_is_larger_than_one_may_be_then_it_is_forwarded_in_piece
     until(lambda: backup.engine.memory.taken_bytes == shard.nbytes, "the memory of the pieces is given back")
 
 
-def test_request_of_a_client_when_it_names_a_copy_then_it_is_refused(fleet, pair):
+def test_client_request_when_it_names_copy_then_is_refused(fleet, pair):
     _, backup = pair
     with pytest.raises(StaleRouteError, match="does not hold"):
         fleet.change(backup, push(1))
 
 
-def test_forwarded_request_when_it_names_a_shard_that_is_no_copy_then_it_is_refused(fleet, pair):
+def test_forwarded_request_when_shard_is_no_copy_then_is_refused(fleet, pair):
     primary, _ = pair
     with pytest.raises(StaleRouteError, match="does not hold"):
         fleet.send(primary, Request((push(1),), RequestId("old", 0), forwarded=True))
@@ -284,7 +282,7 @@ def test_forwarded_request_when_it_names_a_shard_that_is_no_copy_then_it_is_refu
         )
 
 
-def test_two_servers_when_each_is_the_backup_of_the_other_then_both_take_writes_at_once(fleet):
+def test_servers_when_mutual_backups_then_both_accept_writes(fleet):
     first, second = fleet.start(), fleet.start()
     fleet.activate(first, second)
     fleet.activate(second, first)
@@ -311,7 +309,7 @@ def test_two_servers_when_each_is_the_backup_of_the_other_then_both_take_writes_
     assert row_of(first.engine).tolist() == [400] * 100
 
 
-def test_copies_when_the_connection_to_them_is_cut_again_and_again_then_they_are_the_shards(fleet, until):
+def test_copies_when_connection_keeps_breaking_then_equal_shards(fleet, until):
     """What was applied there but not acknowledged is sent again, and applied once."""
     proxies = []
 
@@ -344,7 +342,7 @@ def test_copies_when_the_connection_to_them_is_cut_again_and_again_then_they_are
 # -- a backup that cannot follow -------------------------------------------------------------------------------------
 
 
-def test_write_when_the_backup_is_gone_then_it_waits_until_there_is_no_backup_any_more(fleet, pair, until):
+def test_write_when_backup_is_gone_then_waits_until_unassigned(fleet, pair, until):
     primary, backup = pair
     fleet.stop(backup)
     with background(lambda: fleet.change(primary, push(7))) as reply:
@@ -356,7 +354,7 @@ def test_write_when_the_backup_is_gone_then_it_waits_until_there_is_no_backup_an
     assert not isinstance(reply[0], PS2Error)
 
 
-def test_write_when_another_backup_comes_then_it_is_answered_and_the_copy_has_it(fleet, pair, until):
+def test_write_when_another_backup_comes_then_copy_has_it(fleet, pair, until):
     primary, backup = pair
     fleet.change(primary, push(1, row=1))
     fleet.stop(backup)
@@ -371,7 +369,7 @@ def test_write_when_another_backup_comes_then_it_is_answered_and_the_copy_has_it
     assert held(other.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_write_when_the_backup_is_at_another_version_then_it_waits_for_that_version(fleet, pair, until):
+def test_write_when_backup_version_differs_then_waits_for_it(fleet, pair, until):
     primary, backup = pair
     fleet.control.route_version = 2
     fleet.activate(backup, primary)
@@ -384,7 +382,7 @@ def test_write_when_the_backup_is_at_another_version_then_it_waits_for_that_vers
     assert behind(primary) == 0
 
 
-def test_write_when_the_backup_stays_at_another_version_then_stale_and_the_copy_is_made_anew(fleet, pair, until):
+def test_write_when_backup_version_never_matches_then_stale(fleet, pair, until):
     primary, backup = pair
     fleet.control.route_version = 2
     fleet.activate(backup, primary)
@@ -397,7 +395,7 @@ def test_write_when_the_backup_stays_at_another_version_then_stale_and_the_copy_
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_write_when_the_backup_has_no_memory_left_then_limit_error_says_so_and_the_copy_is_not_in_step(fleet):
+def test_write_when_backup_is_out_of_memory_then_limit_error(fleet):
     primary, backup = in_step(fleet, SPARSE, (LIMIT_BYTES, 2 << 20))
     keys = np.arange(100_000)
     with pytest.raises(LimitError, match=f"backup at {backup.address} has no memory left"):
@@ -405,7 +403,7 @@ def test_write_when_the_backup_has_no_memory_left_then_limit_error_says_so_and_t
     assert behind(primary) == 1
 
 
-def test_copy_when_a_forwarded_request_fails_in_the_middle_then_it_is_of_no_use_until_sent_anew(fleet, pair):
+def test_copy_when_forwarded_request_fails_midway_then_unusable(fleet, pair):
     _, backup = pair
     broken = Request((push(1), op("nothing", 0, matrix=3)), RequestId("p", 0), forwarded=True)
     for _ in range(2):
@@ -419,7 +417,7 @@ def test_copy_when_a_forwarded_request_fails_in_the_middle_then_it_is_of_no_use_
         fleet.control.send(backup.address, other.address, [(3, 0)], copies=False)
 
 
-def test_write_when_the_lease_runs_out_while_it_runs_then_it_is_neither_forwarded_nor_acknowledged(fleet, pair):
+def test_write_when_lease_expires_in_it_then_not_acknowledged(fleet, pair):
     """The server may have been replaced meanwhile, by one that was made of the copy."""
     primary, backup = pair
     was = held(backup.engine, copies=True)
@@ -469,7 +467,7 @@ def joined(fleet, pair):
 
 
 @pytest.mark.parametrize("lost", [1, 9])
-def test_matrices_when_changed_together_and_one_copy_is_behind_then_both_come_into_step(joined, until, lost):
+def test_matrices_when_changed_with_one_copy_behind_then_sync(joined, until, lost):
     primary, backup, change = joined
     shards = primary.engine.shards()
     for value in range(30):
@@ -479,9 +477,7 @@ def test_matrices_when_changed_together_and_one_copy_is_behind_then_both_come_in
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_matrices_when_changed_together_and_the_copy_that_is_behind_cannot_be_sent_then_neither_is_in_step(
-    fleet, joined, until
-):
+def test_matrices_when_lagging_copy_is_unsent_then_none_syncs(fleet, joined, until):
     """A copy of one alone would be of another moment than the other's."""
     primary, backup, change = joined
     fleet.stop(backup)
@@ -496,7 +492,7 @@ def test_matrices_when_changed_together_and_the_copy_that_is_behind_cannot_be_se
     assert held(other.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_matrices_when_changed_together_and_the_server_is_lost_then_what_comes_again_counts_once_in_both(fleet, joined):
+def test_matrices_when_server_is_lost_then_resend_counts_once(fleet, joined):
     primary, backup, change = joined
     requests = []
     for value in range(5):
@@ -517,7 +513,7 @@ def test_matrices_when_changed_together_and_the_server_is_lost_then_what_comes_a
 
 
 @pytest.mark.parametrize("sent_on", [1, 9])
-def test_forwarded_request_when_one_of_its_copies_was_sent_on_then_none_is_changed(fleet, joined, sent_on):
+def test_forwarded_request_when_a_copy_was_sent_on_then_refused(fleet, joined, sent_on):
     _, backup, _ = joined
     was = held(backup.engine, copies=True)
     new = fleet.start()
@@ -529,7 +525,7 @@ def test_forwarded_request_when_one_of_its_copies_was_sent_on_then_none_is_chang
     assert held(backup.engine, copies=True) == was
 
 
-def test_seed_when_the_copies_hold_something_else_then_that_is_gone(fleet, pair, until):
+def test_seed_when_copies_hold_other_data_then_it_is_replaced(fleet, pair, until):
     primary, backup = pair
     for request in History(7).requests(50):
         fleet.try_to_send(primary, request)
@@ -542,7 +538,7 @@ def test_seed_when_the_copies_hold_something_else_then_that_is_gone(fleet, pair,
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_copy_when_it_is_made_for_a_shard_in_use_then_it_takes_nothing_before_it_is_sent(fleet):
+def test_copy_when_made_for_used_shard_then_waits_until_sent(fleet):
     backup = fleet.start()
     fleet.create(backup, copies=True)
     fleet.activate(backup)
@@ -550,7 +546,7 @@ def test_copy_when_it_is_made_for_a_shard_in_use_then_it_takes_nothing_before_it
         fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
 
 
-def test_filling_when_an_older_one_comes_late_then_it_changes_nothing(fleet, pair, until):
+def test_fill_when_older_one_arrives_late_then_changes_nothing(fleet, pair, until):
     primary, backup = pair
     fleet.change(primary, push(7))
     fleet.activate(primary, backup, seed=True)
@@ -585,15 +581,13 @@ def successor(fleet, pair):
     return new, backup, was, sent
 
 
-def test_send_when_a_server_was_lost_then_its_successor_is_what_it_was(successor):
+def test_send_when_server_was_lost_then_successor_equals_it(successor):
     new, backup, was, _ = successor
     assert held(new.engine, copies=False) == was
     assert held(backup.engine, copies=True) == was
 
 
-def test_successor_when_acknowledged_requests_come_again_then_nothing_changes_and_results_are_the_same(
-    fleet, successor
-):
+def test_successor_when_acked_requests_repeat_then_same_results(fleet, successor):
     new, _, was, sent = successor
     maps = 0
     settled = {}
@@ -619,7 +613,7 @@ def test_successor_when_requests_go_on_then_the_copies_follow(fleet, successor):
     assert held(backup.engine, copies=True) == held(new.engine, copies=False)
 
 
-def test_copy_when_it_was_sent_on_then_the_server_that_was_lost_changes_it_no_more(fleet, pair):
+def test_copy_when_sent_on_then_lost_server_cannot_change_it(fleet, pair):
     primary, backup = pair
     new = fleet.start()
     fleet.create(new)

@@ -118,7 +118,7 @@ def test_join_when_the_rank_does_not_exist_then_is_refused(start, join):
         join(address, 2)
 
 
-def test_stream_when_the_first_message_is_not_join_then_is_refused(start, stack):
+def test_stream_when_first_message_is_not_join_then_refused(start, stack):
     _, address = start(1)
     answer = conversation(stack, address).ask(pb.WorkerMessage(note=pb.Note()))
     assert (answer.error.type, "first message is Join, not note" in answer.error.message) == ("ProtocolError", True)
@@ -132,7 +132,7 @@ def test_stream_when_join_comes_twice_then_is_refused(start, stack):
     assert (answer.error.type, "join comes at the wrong place" in answer.error.message) == ("ProtocolError", True)
 
 
-def test_workers_when_there_are_many_then_all_finish_their_clocks(start, join, pool):
+def test_workers_when_many_then_all_finish_their_clocks(start, join, pool):
     run, address = start(64, staleness=1)
 
     def work(rank):
@@ -151,7 +151,7 @@ def test_workers_when_there_are_many_then_all_finish_their_clocks(start, join, p
     assert run.results == {rank: b"%d" % rank for rank in range(64)}
 
 
-def test_client_when_killed_then_its_next_attempt_makes_the_value(start, join, pool, until):
+def test_client_when_killed_then_next_attempt_makes_the_value(start, join, pool, until):
     run, address = start(2)
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -178,7 +178,7 @@ def test_join_when_the_rank_is_done_then_says_so(start, stack, join, pool, until
     assert run.results == {0: b"result"}
 
 
-def test_leave_when_the_result_is_too_large_then_says_so_and_the_failure_can_be_told(start, join):
+def test_leave_when_result_is_too_large_then_can_report_failure(start, join):
     run, address = start(1)
     control = join(address, 0)
     with pytest.raises(LimitError, match=r"the worker's result takes 67108865 bytes, pickled; at most 67108864 travel"):
@@ -187,14 +187,14 @@ def test_leave_when_the_result_is_too_large_then_says_so_and_the_failure_can_be_
     assert run.failures == {0: (0, "LimitError")}
 
 
-def test_leave_when_the_result_is_as_large_as_allowed_then_it_comes_whole(start, join):
+def test_leave_when_result_is_at_limit_then_arrives_whole(start, join):
     run, address = start(1)
     result = bytes(64 << 20)
     join(address, 0).leave(result)
     assert run.results[0] == result
 
 
-def test_leave_when_the_fleet_has_gone_back_then_the_attempt_fails_and_says_so(start, join, pool, until):
+def test_leave_when_fleet_rolled_back_then_attempt_fails(start, join, pool, until):
     run, address = start(2)
     run.note_cut("checkpoint", run.cut())
     control = join(address, 0)
@@ -239,7 +239,7 @@ def proxied(start, stack):
     return run, proxy, f"{PROXY_HOST}:{port}"
 
 
-def test_connection_when_cut_between_questions_then_the_attempt_goes_on(proxied, join, until):
+def test_connection_when_cut_between_questions_then_continues(proxied, join, until):
     run, proxy, address = proxied
     control = join(address, 0)
     proxy.cut()
@@ -247,7 +247,7 @@ def test_connection_when_cut_between_questions_then_the_attempt_goes_on(proxied,
     assert control.arrive(0, 0, 0, None).clock == 0
 
 
-def test_connection_when_cut_while_a_worker_waits_then_it_is_answered(proxied, join, pool, until):
+def test_connection_when_cut_while_worker_waits_then_is_answered(proxied, join, pool, until):
     run, proxy, address = proxied
     first, second = join(address, 0), join(address, 1)
     asks = [
@@ -266,7 +266,7 @@ def test_connection_when_cut_while_a_worker_waits_then_it_is_answered(proxied, j
     assert run.results == {0: b"result", 1: b"result"}
 
 
-def test_connection_when_cut_while_a_value_is_made_then_its_maker_stays(proxied, join, pool, until):
+def test_connection_when_cut_as_value_is_made_then_maker_stays(proxied, join, pool, until):
     run, proxy, address = proxied
     first, second = join(address, 0), join(address, 1)
     assert first.once(0, 0) is None
@@ -277,7 +277,7 @@ def test_connection_when_cut_while_a_value_is_made_then_its_maker_stays(proxied,
     assert answer.result(ANSWER_S) == b"value"
 
 
-def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied, join, pool):
+def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool):
     run, proxy, address = proxied
     clocks = 60
 
@@ -305,7 +305,7 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
         ]
 
 
-def test_connection_when_the_driver_has_gone_then_the_attempt_gives_up_and_says_so(proxied, join, monkeypatch):
+def test_connection_when_driver_is_gone_then_attempt_gives_up(proxied, join, monkeypatch):
     _, proxy, address = proxied
     control = join(address, 0)
     monkeypatch.setattr(run_control, "GIVE_UP_S", 0.3)
@@ -333,7 +333,7 @@ def test_progress_when_the_rank_is_not_held_then_refused(start, join, stack):
         controlled(stack, address).poll_progress(0, 1, 0)
 
 
-def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(stack, pool, tmp_path):
+def test_workers_when_tls_is_on_then_long_results_get_through(stack, pool, tmp_path):
     wire = WireConfig(tls=write(tmp_path))
     run = RunState(2, Clocks(2, 0), Ignores())
     server = RunServer(run, Binding(), TOKEN, wire)
@@ -353,7 +353,7 @@ def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(st
     assert [len(result) for result in run.results.values()] == [3 << 20] * 2
 
 
-def test_message_when_a_worker_is_started_again_then_it_hears_all(start, join):
+def test_message_when_worker_restarts_then_it_hears_all(start, join):
     run, address = start(1, calls=True)
 
     def told(control, clock, known):
@@ -377,13 +377,13 @@ def test_message_when_a_worker_is_started_again_then_it_hears_all(start, join):
     assert again.messages(0, 3) == [b"message 1", b"message 2", b"message 3"]
 
 
-def test_face_when_a_peer_says_nothing_then_workers_are_served(start, join):
+def test_listener_when_peer_is_silent_then_serves_workers(start, join):
     _, address = start(1)
     with socket.create_connection(split_address(address)):
         assert join(address, 0).arrive(1, 1, 0, None).clock == 1
 
 
-def test_face_when_a_message_is_too_long_then_it_is_refused_and_others_are_served(start, stack, join):
+def test_listener_when_message_is_too_long_then_refused(start, stack, join):
     _, address = start(2)
     channel = conversation(stack, address)
     channel.ask(pb.WorkerMessage(join=pb.Join()))

@@ -52,7 +52,7 @@ def refusal(tls, address, **kwargs):
     return outcome
 
 
-def test_requests_when_both_sides_have_certificates_then_they_go_through(server, files):
+def test_requests_when_both_sides_have_certificates_then_succeed(server, files):
     values = np.random.default_rng(1).normal(size=BLOCK)
     with calling(files) as transport:
         (written,) = outcomes(transport, server.address, changing(op("push", 0, arrays=[values], start=0)))
@@ -77,7 +77,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("which", WRONG)
-def test_a_certificate_when_it_is_not_to_be_believed_then_the_client_is_told_why(tmp_path, files, which):
+def test_certificate_when_not_trusted_then_client_is_told_why(tmp_path, files, which):
     given, expected = WRONG[which]
     with serving(an_engine(), wire=over(write(tmp_path, **given))) as served:
         error = refusal(files, served.address)
@@ -94,7 +94,7 @@ CALLERS = {
 
 
 @pytest.mark.parametrize("which", CALLERS)
-def test_a_client_when_its_certificate_will_not_do_then_it_is_told_so(tmp_path, server, which):
+def test_client_when_its_certificate_is_rejected_then_is_told_so(tmp_path, server, which):
     given, expected = CALLERS[which]
     own = write(tmp_path, **given)
     error = refusal(TlsFiles(ca=own.ca) if which == "none" else own, server.address)
@@ -103,20 +103,20 @@ def test_a_client_when_its_certificate_will_not_do_then_it_is_told_so(tmp_path, 
     assert expected in str(error)
 
 
-def test_a_client_without_certificates_when_the_server_speaks_tls_then_it_is_told_so(server):
+def test_client_without_certificates_when_tls_server_then_told(server):
     error = refusal(None, server.address)
     assert isinstance(error, ConfigError)
     assert "it speaks TLS" in str(error)
 
 
-def test_a_client_with_certificates_when_the_server_has_none_then_it_is_told_so(files):
+def test_client_with_certificates_when_server_has_none_then_told(files):
     with serving(an_engine()) as served:
         error = refusal(files, served.address)
     assert isinstance(error, ConfigError)
     assert "does not speak TLS" in str(error)
 
 
-def test_certificates_when_files_are_replaced_then_new_connections_use_them_and_old_ones_go_on(tmp_path, files):
+def test_certificates_when_replaced_then_new_connections_use_new(tmp_path, files):
     own = write(tmp_path)
     with serving(an_engine(), wire=over(own)) as served, calling(files) as before:
         assert isinstance(outcomes(before, served.address, reading(op("sum", 0)))[0], Reply)
@@ -132,7 +132,7 @@ def test_certificates_when_files_are_replaced_then_new_connections_use_them_and_
             assert isinstance(outcomes(again, served.address, reading(op("sum", 0)))[0], Reply)
 
 
-def test_a_clients_certificate_when_it_is_replaced_then_the_same_transport_goes_on_with_it(tmp_path, server):
+def test_client_certificate_when_replaced_then_transport_uses_it(tmp_path, server):
     own = write(tmp_path, expired=True)
     with calling(own) as transport:
         (refused,) = outcomes(transport, server.address, reading(op("sum", 0)))
@@ -141,7 +141,7 @@ def test_a_clients_certificate_when_it_is_replaced_then_the_same_transport_goes_
         assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
 
 
-def test_certificates_when_all_carry_one_name_then_it_counts_instead_of_the_host(tmp_path):
+def test_certificates_when_sharing_one_name_then_host_is_ignored(tmp_path):
     named = write(tmp_path, names=["fleet.example"], tls_name="fleet.example")
     with serving(an_engine(), wire=over(named)) as served:
         with calling(named) as transport:
@@ -150,7 +150,7 @@ def test_certificates_when_all_carry_one_name_then_it_counts_instead_of_the_host
         assert "IP address mismatch" in str(refusal(by_host, served.address))
 
 
-def test_peers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_served(server, files):
+def test_peers_when_silent_or_garbage_then_clients_served(server, files):
     host, port = "127.0.0.1", server.data.port
     with contextlib.ExitStack() as peers:
         for said in [b""] * 5 + [b"PS2D garbage", b"\x16\x03\x01\x02\x00\x01"]:
@@ -162,7 +162,7 @@ def test_peers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_ser
             assert [type(connection) for connection in peer.idle] == [TlsConnection]
 
 
-def test_a_peer_when_it_is_silent_on_the_data_port_then_it_is_gone_in_time(files, monkeypatch):
+def test_peer_when_silent_on_data_port_then_dropped_in_time(files, monkeypatch):
     monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.2)
     with (
         serving(an_engine(), wire=over(files)) as served,
@@ -201,7 +201,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("which", UNUSABLE)
-def test_a_server_when_its_files_cannot_be_used_then_it_does_not_start_and_names_them(tmp_path, which):
+def test_server_when_tls_files_are_unusable_then_names_them(tmp_path, which):
     spoil, expected = UNUSABLE[which]
     own = write(tmp_path)
     spoil(tmp_path)
@@ -209,7 +209,7 @@ def test_a_server_when_its_files_cannot_be_used_then_it_does_not_start_and_names
         pass
 
 
-def test_many_large_requests_when_they_are_under_way_at_once_then_all_of_them_arrive(server, files):
+def test_large_requests_when_many_at_once_then_all_arrive(server, files):
     values = np.random.default_rng(2).normal(size=BLOCK)
     into = [np.empty(BLOCK) for _ in range(8)]
     with calling(files) as transport:

@@ -13,7 +13,7 @@ NEW = "the-next-token-of-the-fleet"
 SUM = reading(op("sum", 0))
 
 
-def test_clients_when_the_token_is_rotated_then_those_of_either_talk_until_the_old_one_is_retired():
+def test_clients_when_token_rotates_then_both_work_until_retired():
     tokens = Tokens(TOKEN)
     with (
         serving(an_engine(), token=tokens) as server,
@@ -39,7 +39,7 @@ def test_clients_when_the_token_is_rotated_then_those_of_either_talk_until_the_o
 
 
 @pytest.mark.parametrize("carrier", ["execute", "tcp"])
-def test_a_client_when_it_knows_none_of_two_tokens_then_auth_error(carrier):
+def test_client_when_it_knows_neither_token_then_auth_error(carrier):
     with serving(an_engine(), token=Tokens(f"{NEW}\n{TOKEN}")) as server, connected(carrier, "a-wrong-token") as client:
         (outcome,) = outcomes(client, server.address, SUM)
     assert isinstance(outcome, AuthError)

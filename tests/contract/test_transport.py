@@ -51,7 +51,7 @@ def test_carrier_when_it_is_chosen_then_it_is_what_is_used(transport, address, c
     assert used == {"tcp": {socket.AF_INET}, "unix": {socket.AF_UNIX}}.get(carrier, set())
 
 
-def test_arrays_when_large_then_they_come_back_equal_and_in_place(transport, address):
+def test_arrays_when_large_then_return_equal_and_in_place(transport, address):
     values, out = np.random.default_rng(0).standard_normal(DIM), np.empty(DIM)
     starts = range(0, DIM, BLOCK)
     pushed = outcomes(
@@ -69,36 +69,36 @@ def test_arrays_when_large_then_they_come_back_equal_and_in_place(transport, add
     assert np.array_equal(out, values)
 
 
-def test_operations_when_in_one_request_then_each_has_its_result_in_order(transport, address):
+def test_operations_when_in_one_request_then_results_keep_order(transport, address):
     gather = op("gather", 0, arrays=[np.array([5, 5])])
     reply = send(transport, address, changing(op("fill", 0, value=2.0), op("sum", 0), gather, op("max", 0)))
     assert [result.scalar for result in reply.results] == [None, 2.0 * DIM, None, 2.0]
     assert reply.results[2].arrays[0].tolist() == [2, 2]
 
 
-def test_request_when_its_id_comes_again_then_the_reply_says_that_it_was_replayed(transport, address):
+def test_request_when_id_repeats_then_reply_says_replayed(transport, address):
     request = changing(op("fill", 0, value=1.0))
     assert [reply.replayed for reply in outcomes(transport, address, request, request)] == [False, True]
 
 
-def test_request_when_it_has_no_operations_then_the_reply_has_no_results(transport, address):
+def test_request_when_it_has_no_operations_then_no_results(transport, address):
     assert send(transport, address, reading()).results == ()
 
 
-def test_requests_when_pipelined_then_they_run_in_order_and_each_gets_its_own_reply(transport, address):
+def test_requests_when_pipelined_then_run_in_order(transport, address):
     pairs = [filled(k) for k in range(100)]
     replies = outcomes(transport, address, *(request for pair in pairs for request in pair))
     assert [reply.results[0].arrays[0].tolist() for reply in replies[1::2]] == [[k] for k in range(100)]
 
 
-def test_requests_when_an_early_one_fails_then_those_after_it_are_answered_in_order(transport, address):
+def test_requests_when_early_one_fails_then_later_ones_answered(transport, address):
     write, read = filled(7)
     got = outcomes(transport, address, reading(op("sum", 9)), write, reading(op("no_such", 0)), read)
     assert [type(outcome) for outcome in got[::2]] == [OutOfRangeError, NotFoundError]
     assert got[3].results[0].arrays[0].tolist() == [7]
 
 
-def test_requests_when_they_bring_and_ask_for_much_at_once_then_neither_side_waits_for_the_other(transport, address):
+def test_requests_when_both_directions_are_large_then_no_hang(transport, address):
     """More than all buffers hold, both ways: a client that writes all before it reads would hang."""
     values = np.ones(BLOCK)
     both = changing(op("push", 1, arrays=[values], start=0), op("pull", 1, start=0, stop=BLOCK))
@@ -107,7 +107,7 @@ def test_requests_when_they_bring_and_ask_for_much_at_once_then_neither_side_wai
 
 
 @on_sockets
-def test_servers_when_one_of_several_cannot_be_reached_then_the_others_answer(transport, address, engine):
+def test_servers_when_one_is_unreachable_then_others_answer(transport, address, engine):
     nobody = f"127.0.0.1:{free_port()}"
     with serving(an_engine()) as other:
         got = transport.exchange({where: [reading(op("count", 0))] * 2 for where in (address, nobody, other.address)})
@@ -115,7 +115,7 @@ def test_servers_when_one_of_several_cannot_be_reached_then_the_others_answer(tr
     assert [reply.results[0].scalar for reply in got[address] + got[other.address]] == [DIM] * 4
 
 
-def test_threads_when_many_use_one_transport_then_each_gets_its_own_replies(transport, address):
+def test_threads_when_sharing_transport_then_get_own_replies(transport, address):
     wrong = []
 
     def ask(number):
@@ -150,7 +150,7 @@ def test_keys_when_told_once_then_their_hash_alone_is_enough(transport, address,
     assert reply.results[0].arrays[0].tolist() == [1] * columns.size
 
 
-def test_keys_when_not_remembered_then_key_miss_error_and_nothing_is_changed(transport, address, engine):
+def test_keys_when_not_remembered_then_key_miss_error(transport, address, engine):
     before = row(engine, 1)
     scatter = op("scatter_add", 0, matrix=2, keys=Keys(3, None, b"never told of it"), arrays=[np.ones(3)])
     with pytest.raises(KeyMissError, match="these 3 keys are not remembered"):
@@ -177,7 +177,7 @@ def unsendable():
 
 
 @pytest.mark.parametrize("where", [0, 1, 3])
-def test_request_when_a_float_does_not_fit_then_out_of_range_error_in_its_place(transport, address, where):
+def test_request_when_float_does_not_fit_then_out_of_range_error(transport, address, where):
     write, read = filled(3)
     requests = [write, read, read]
     requests.insert(where, unsendable())
@@ -187,14 +187,14 @@ def test_request_when_a_float_does_not_fit_then_out_of_range_error_in_its_place(
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_request_when_none_can_be_sent_then_each_has_its_error_and_the_next_call_works(transport, address, requests):
+def test_request_when_none_can_be_sent_then_each_has_its_error(transport, address, requests):
     got = outcomes(transport, address, *(unsendable() for _ in range(requests)))
     assert [type(outcome) for outcome in got] == [OutOfRangeError] * requests
     assert count(transport, address) == DIM
 
 
 @on_sockets
-def test_request_when_over_the_limit_then_limit_error_in_its_place(address, carrier):
+def test_request_when_over_limit_then_limit_error_in_its_place(address, carrier):
     write, read = filled(4)
     with connected(carrier, request_limit_bytes=1000) as transport:
         got = outcomes(transport, address, write, changing(op("push", 0, arrays=[np.zeros(126)], start=0)), read)
@@ -206,7 +206,7 @@ def test_request_when_over_the_limit_then_limit_error_in_its_place(address, carr
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_memory_when_requests_succeed_and_fail_then_none_stays_counted(transport, address, engine, until):
+def test_memory_when_requests_succeed_or_fail_then_all_released(transport, address, engine, until):
     values = np.zeros(1000)
     failing = [
         reading(op("push", 0, arrays=[values], start=0)),
@@ -222,7 +222,7 @@ def test_memory_when_requests_succeed_and_fail_then_none_stays_counted(transport
     until(lambda: nothing_under_way(engine), "memory given back")
 
 
-def test_memory_when_there_is_none_left_then_limit_error_and_the_server_goes_on(transport, address, engine, until):
+def test_memory_when_exhausted_then_limit_error_and_server_lives(transport, address, engine, until):
     until(lambda: nothing_under_way(engine) and not engine.fast_paths.nbytes, "memory given back")
     engine.keys.shed(engine.keys.nbytes)  # they would make room
     limit, engine.memory.limit_bytes = engine.memory.limit_bytes, engine.memory.taken_bytes + 1000

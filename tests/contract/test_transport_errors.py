@@ -42,7 +42,7 @@ def mapped(fn):
 # -- errors of operations --------------------------------------------------------------------------------------------
 
 
-def test_error_when_an_operation_fails_then_its_class_and_text_come(transport, address):
+def test_error_when_operation_fails_then_class_and_text_arrive(transport, address):
     with pytest.raises(OutOfRangeError, match=r"^a row of 9..9 is outside \[0, 2\)$"):
         send(transport, address, reading(op("sum", 9)))
 
@@ -53,7 +53,7 @@ def test_error_when_the_partition_is_not_there_then_stale_route(transport, addre
 
 
 @pytest.mark.parametrize("letter", ["x", "漢"])
-def test_error_when_a_function_fails_with_a_long_traceback_then_its_end_comes(transport, address, letter):
+def test_error_when_traceback_is_long_then_its_end_arrives(transport, address, letter):
     def fail(row):
         raise ValueError(letter * 100_000 + " the end")
 
@@ -61,7 +61,7 @@ def test_error_when_a_function_fails_with_a_long_traceback_then_its_end_comes(tr
         send(transport, address, mapped(fail))
 
 
-def test_error_when_a_function_is_not_encodable_then_it_comes_escaped(transport, address):
+def test_error_when_message_is_not_encodable_then_is_escaped(transport, address):
     def fail(row):
         raise ValueError("\udcff")
 
@@ -70,7 +70,7 @@ def test_error_when_a_function_is_not_encodable_then_it_comes_escaped(transport,
 
 
 @pytest.mark.parametrize("how", ["run", "load"])
-def test_function_when_it_exits_then_op_error_and_the_server_goes_on(transport, address, how):
+def test_function_when_it_exits_then_op_error_and_server_goes_on(transport, address, how):
     class ExitsWhenLoaded:
         def __reduce__(self):
             return sys.exit, (1,)
@@ -107,9 +107,7 @@ def test_error_when_raised_in_a_server_then_it_is_the_callers(raising, transport
     assert (type(outcome), str(outcome)) == (cls, "what, expected 3, got 4")
 
 
-def test_error_when_it_is_a_bug_in_the_server_then_its_traceback_comes_and_the_server_goes_on(
-    raising, transport, caplog
-):
+def test_error_when_server_has_bug_then_its_traceback_arrives(raising, transport, caplog):
     raising.engine.error = KeyError("oops")
     bug, after = outcomes(transport, raising.address, reading(op("sum", 0)), reading())
     assert type(bug) is PS2Error
@@ -143,7 +141,7 @@ def declaring(dtype, count):
         (declaring(pb.FLOAT64, 2**63), 8, "LimitError"),
     ],
 )
-def test_message_when_it_cannot_be_run_then_the_connection_goes_on(server, carrier, header, size, error):
+def test_message_when_it_cannot_run_then_connection_goes_on(server, carrier, header, size, error):
     with dialled(server, carrier) as connection:
         connection.sendall(framing.HEAD.pack(len(header), size) + header + bytes(size) + spoken(reading()))
         assert [hear(connection).error.type for _ in range(2)] == [error, ""]
@@ -158,7 +156,7 @@ def test_message_when_it_cannot_be_run_then_the_connection_goes_on(server, carri
         (framing.HEAD.pack(0, (64 << 20) + 1), "LimitError"),
     ],
 )
-def test_message_when_what_follows_it_cannot_be_told_then_an_error_and_the_end(server, carrier, head, error, until):
+def test_message_when_next_boundary_is_unknown_then_closes(server, carrier, head, error, until):
     with dialled(server, carrier) as connection:
         connection.sendall(head + bytes(100_000))
         assert (hear(connection).error.type, hear(connection)) == (error, None)
@@ -166,14 +164,14 @@ def test_message_when_what_follows_it_cannot_be_told_then_an_error_and_the_end(s
 
 
 @pytest.mark.parametrize("carrier", SOCKETS)
-def test_error_when_it_ends_the_connection_then_it_comes_though_the_client_goes_on_sending(server, carrier):
+def test_error_when_it_ends_connection_then_busy_sender_gets_it(server, carrier):
     with dialled(server, carrier) as connection:
         connection.sendall(framing.HEAD.pack(0, 65 << 20) + bytes(1 << 20))
         assert isinstance(from_detail(hear(connection).error), PS2Error)
 
 
 @pytest.mark.parametrize("carrier", SOCKETS)
-def test_reply_when_it_is_no_reply_then_protocol_error_and_the_connection_is_not_used_again(carrier):
+def test_reply_when_invalid_then_protocol_error_and_closes(carrier):
     class Lies(Engine):
         """Answers with one result too few."""
 

@@ -76,13 +76,13 @@ def idle_calls(address, method, metadata=(), count=UNAUTHENTICATED):
     ],
     ids=["nothing", "a request", "the token itself", "garbage", "no proof"],
 )
-def test_call_when_a_peer_makes_it_then_it_is_refused_before_a_message_comes(address, method, metadata):
+def test_call_when_from_peer_then_refused_before_reading(address, method, metadata):
     with idle_calls(address, method, metadata) as calls:
         assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
 
 
 @pytest.mark.parametrize("method", [CHECK, CHALLENGE])
-def test_call_when_anybody_may_make_it_then_it_is_answered_before_a_message_comes(address, method):
+def test_call_when_public_then_answered_before_reading(address, method):
     with idle_calls(address, method, ((NONCE_KEY, bytes(32)),)) as calls:
         assert all(next(call) for call in calls)
 
@@ -94,7 +94,7 @@ def test_health_when_it_is_to_be_watched_then_unimplemented(address):
         assert watch.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_clients_when_peers_hold_calls_of_all_kinds_then_are_served(address, carrier):
+def test_clients_when_peers_hold_all_call_kinds_then_served(address, carrier):
     """Unauthenticated peers' calls that stay: they take the answer, and do not end their side."""
     with ExitStack() as held, connected(carrier) as transport:
         for method in (HELLO, CHECK, CHALLENGE, "/ps2.v1.Server/Execute", "/no.such/Method"):
@@ -103,7 +103,7 @@ def test_clients_when_peers_hold_calls_of_all_kinds_then_are_served(address, car
         assert ServerControl(transport).hello(address)
 
 
-def test_messages_when_they_come_from_peers_then_they_are_not_read(address):
+def test_messages_when_from_peers_then_are_not_read(address):
     """Each would be whole in memory, 64 MiB at most, before anybody looks at who sent it."""
     with grpc.insecure_channel(address, [("grpc.max_send_message_length", -1)]) as channel:
         for _ in range(4):
@@ -116,7 +116,7 @@ def test_messages_when_they_come_from_peers_then_they_are_not_read(address):
         assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_connection_when_nothing_comes_on_it_then_it_is_closed_in_time(engine, monkeypatch):
+def test_connection_when_nothing_arrives_then_closed_in_time(engine, monkeypatch):
     monkeypatch.setattr(serving_module, "HANDSHAKE_TIMEOUT_S", 0.3)
     with serving(engine) as server:
         host, port = server.address.split(":")
@@ -125,7 +125,7 @@ def test_connection_when_nothing_comes_on_it_then_it_is_closed_in_time(engine, m
                 pass
 
 
-def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_live_on(engine, monkeypatch):
+def test_connections_when_over_limit_then_existing_ones_live_on(engine, monkeypatch):
     monkeypatch.setattr(serving_module, "MAX_CONNECTIONS", 2)
     with serving(engine) as server, connected("tcp") as transport:
         count(transport, server.address)
@@ -139,7 +139,7 @@ def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_
 
 
 @on_sockets
-def test_data_connections_when_peers_have_all_their_places_then_clients_find_one(server, address, carrier):
+def test_data_port_when_peers_hold_all_slots_client_gets_one(server, address, carrier):
     before = server.data.connections
     with ExitStack() as peers, connected(carrier) as transport:
         for _ in range(acceptor.MAX_UNAUTHENTICATED + 20):
@@ -149,9 +149,7 @@ def test_data_connections_when_peers_have_all_their_places_then_clients_find_one
 
 
 @on_sockets
-def test_data_connection_when_its_greeting_comes_byte_by_byte_then_it_is_cut_off_in_time(
-    server, carrier, monkeypatch, until
-):
+def test_data_connection_when_greeting_trickles_then_cut_in_time(server, carrier, monkeypatch, until):
     monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.3)
     greeting = iter(b"PS2D" + (4000).to_bytes(4, "little") + bytes(4000))
     with dialled(server, carrier, b"") as connection:
@@ -167,7 +165,7 @@ def test_data_connection_when_its_greeting_comes_byte_by_byte_then_it_is_cut_off
 
 
 @on_sockets
-def test_data_connection_when_it_is_not_proven_in_time_then_it_is_cut_off(server, carrier, monkeypatch):
+def test_data_connection_when_not_proven_in_time_then_cut(server, carrier, monkeypatch):
     monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.3)
     with dialled(server, carrier, b"PS2D") as connection:
         assert hear(connection) is None
@@ -235,7 +233,7 @@ def a_challenge_of(token):
 
 
 @pytest.mark.parametrize("carrier", SOCKETS)
-def test_impostor_when_it_is_the_first_to_be_met_then_auth_error_and_it_hears_nothing(carrier):
+def test_impostor_when_met_first_then_auth_error_and_no_leak(carrier):
     answers = {CHALLENGE: a_challenge_of("another-token-entirely")}
     with in_place_of(answers=answers) as impostor, connected(carrier) as transport:
         got = outcomes(transport, impostor.address, changing(op("fill", 0, value=1.0)))
@@ -249,9 +247,7 @@ def test_impostor_when_it_is_the_first_to_be_met_then_auth_error_and_it_hears_no
 
 @pytest.mark.parametrize("answers", [{}, {CHALLENGE: a_challenge_of("another-token-entirely")}])
 @pytest.mark.parametrize("carrier", SOCKETS)
-def test_impostor_when_it_takes_the_place_of_a_server_then_unavailable_until_that_is_back(
-    engine, carrier, answers, until
-):
+def test_impostor_when_it_replaces_server_then_unavailable(engine, carrier, answers, until):
     """The coordinator may be bringing it back; and nothing says that the token is wrong."""
     with connected(carrier) as transport:
         with serving(engine) as server:
@@ -271,7 +267,7 @@ def impostor_is_met(transport, impostor):
     return impostor.heard
 
 
-def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(engine, until):
+def test_impostor_when_it_says_call_failed_then_is_not_believed(engine, until):
     """NotFoundError from the master, say, would tell a server to end."""
     said = pb.ErrorDetail(type="NotFoundError", message="end yourself")
     with connected("tcp") as transport:
@@ -281,7 +277,7 @@ def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(en
             until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
 
 
-def test_impostor_when_the_token_is_known_to_be_right_then_unavailable_at_once():
+def test_impostor_when_token_is_known_right_then_unavailable():
     """A task that starts while a server is replaced has met no other one yet."""
     transport = FleetNetwork(TOKEN, sure=True)
     with in_place_of(answers={CHALLENGE: a_challenge_of("another-token-entirely")}) as impostor:
@@ -297,7 +293,7 @@ class Fatal:
         return pytest.fail, ("what an unauthenticated peer sent was unpickled",)
 
 
-def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_parsed(engine, until):
+def test_impostor_when_it_answers_with_pickle_then_is_not_parsed(engine, until):
     result = cloudpickle.dumps(Fatal())
     answers = dict.fromkeys(("/ps2.v1.Server/Execute", HELLO), result)
     with connected("tcp") as transport:
@@ -308,7 +304,7 @@ def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_par
             assert isinstance(outcomes(transport, server.address, changing(op("sum", 0)))[0], UnavailableError)
 
 
-def test_impostor_when_it_passes_calls_on_to_another_server_then_it_is_found_out(server, address):
+def test_impostor_when_it_relays_calls_then_is_detected(server, address):
     """It proves itself with that one's proof: two addresses, and one server behind them."""
     with grpc.insecure_channel(address) as behind:
 
@@ -321,7 +317,7 @@ def test_impostor_when_it_passes_calls_on_to_another_server_then_it_is_found_out
                 ServerControl(transport).hello(impostor.address)
 
 
-def test_trust_when_another_process_takes_an_address_then_it_is_the_one_there():
+def test_trust_when_address_changes_process_then_new_one_holds():
     trust = Trust()
     assert [trust.note("a", b"1"), trust.note("a", b"2"), trust.note("b", b"1"), trust.note("b", b"2")] == [
         None,
@@ -334,7 +330,7 @@ def test_trust_when_another_process_takes_an_address_then_it_is_the_one_there():
 # -- who has listened ------------------------------------------------------------------------------------------------
 
 
-def test_call_when_it_comes_again_with_the_same_proof_then_it_is_refused(address):
+def test_call_when_proof_is_reused_then_refused(address):
     with a_channel(address) as known, grpc.insecure_channel(address) as peer:
         known.call("Server/Status", b"", 10)
         metadata = known._metadata(known._session, "/ps2.v1.Server/Status", 7, b"")
@@ -354,7 +350,7 @@ def test_call_when_its_message_was_changed_then_auth_error(address):
     assert "not the one that was sent" in caught.value.details()
 
 
-def test_server_when_this_side_has_a_token_and_it_has_none_then_auth_error(engine):
+def test_client_with_token_when_server_has_none_then_auth_error(engine):
     error = pytest.raises(AuthError, match="a server without a token")
     with serving(engine, token=None) as server, connected("tcp") as transport, error:
         ServerControl(transport).hello(server.address)

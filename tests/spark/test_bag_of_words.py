@@ -43,14 +43,14 @@ def as_array(found):
     return out
 
 
-def test_read_when_a_file_is_cut_anywhere_then_documents_are_whole(spark, small_splits, counts, tmp_path):
+def test_read_when_file_is_split_anywhere_then_keeps_documents(spark, small_splits, counts, tmp_path):
     (tmp_path / "docword.txt").write_text(bag(counts))
     found = read(spark, str(tmp_path / "docword.txt"))
     np.testing.assert_array_equal(as_array(found), counts)
     assert (found.vocabulary, found.documents, found.tokens) == (WORDS, 40, counts.sum())
 
 
-def test_read_when_files_are_compressed_and_many_then_each_has_documents_of_its_own(spark, counts, tmp_path):
+def test_read_when_files_are_compressed_then_documents_separate(spark, counts, tmp_path):
     for number in (1, 2):
         with gzip.open(tmp_path / f"docword.{number}.txt.gz", "wt") as file:
             file.write(bag(counts))
@@ -71,14 +71,14 @@ def test_read_when_files_are_compressed_and_many_then_each_has_documents_of_its_
         ("", "expected lines 'document word count', got none at all"),
     ],
 )
-def test_read_when_a_file_is_malformed_then_file_and_line_are_named(spark, tmp_path, text, message):
+def test_read_when_file_is_malformed_then_names_file_and_line(spark, tmp_path, text, message):
     (tmp_path / "bag.txt").write_text(text)
     with pytest.raises(InputError) as caught:
         read(spark, str(tmp_path / "bag.txt"))
     assert str(caught.value).removeprefix(str(tmp_path / "bag.txt") + ": ") == message
 
 
-def test_read_when_a_line_of_one_of_two_files_is_malformed_then_that_file_is_named(spark, tmp_path):
+def test_read_when_one_of_two_files_is_malformed_then_names_it(spark, tmp_path):
     (tmp_path / "a.txt").write_text("1\n3\n1\n1 1 1\n")
     (tmp_path / "b.txt").write_text("1\n3\n1\n1 x 1\n")
     with pytest.raises(InputError, match=r"/b.txt: line 4: word: expected a whole number from 1 to 3, got 'x'"):
@@ -97,7 +97,7 @@ def test_read_when_there_is_no_file_then_says_so(spark, tmp_path):
         read(spark, str(tmp_path / "none"))
 
 
-def test_vocabulary_when_it_is_of_others_then_says_how_many_words_there_are(spark, tmp_path):
+def test_vocabulary_when_size_differs_then_error_has_both_counts(spark, tmp_path):
     (tmp_path / "vocab").write_text("oak\nelm\nyew\n")
     assert read_vocabulary(spark, str(tmp_path / "vocab"), 3) == ["oak", "elm", "yew"]
     with pytest.raises(InputError, match=r"vocab: expected 4 words, one a line, as many as documents have, got 3 lin"):

@@ -68,14 +68,14 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_child_of_a_task_when_it_uses_a_vector_then_refused_and_the_tasks_own_update_counts(ps, sc, way):
+def test_task_child_when_it_uses_vector_then_refused(ps, sc, way):
     vector, start = DCV.dense(2, dtype="float64"), WAYS[way]
     (text,) = sc.parallelize(range(1), 1).map(lambda _: start(vector)).collect()
     assert text.startswith(REFUSED)
     assert vector.pull().tolist() == [10.0, 1.0]
 
 
-def test_child_of_a_task_when_the_task_had_not_heard_of_ps2_before_then_refused(ps, sc):
+def test_task_child_when_task_had_not_used_ps2_then_refused(ps, sc):
     """The handle comes by a broadcast, which is unpickled where it is first looked at."""
     vector = DCV.dense(2, dtype="float64")
     sent = sc.broadcast(vector)
@@ -113,7 +113,7 @@ def test_child_of_a_task_when_the_task_had_not_heard_of_ps2_before_then_refused(
     assert vector.pull().tolist() == [10.0, 1.0]
 
 
-def test_child_of_a_runs_worker_when_it_uses_vector_or_worker_then_refused_and_each_update_counts(ps, sc):
+def test_run_worker_child_when_it_uses_vector_then_refused(ps, sc):
     vector = DCV.dense(2, dtype="float64")
 
     def work(worker, rows):
@@ -130,7 +130,7 @@ def test_child_of_a_runs_worker_when_it_uses_vector_or_worker_then_refused_and_e
     assert vector.pull().tolist() == [40.0, 4.0]
 
 
-def test_threads_of_a_task_when_they_use_a_vector_then_each_update_counts(ps, sc):
+def test_task_threads_when_using_vector_then_each_update_counts(ps, sc):
     vector = DCV.dense(2, dtype="float64")
 
     def work(_):
@@ -143,7 +143,7 @@ def test_threads_of_a_task_when_they_use_a_vector_then_each_update_counts(ps, sc
     assert vector.pull().tolist() == [160.0, 16.0]
 
 
-def test_child_of_a_table_function_when_it_uses_a_vector_then_refused_and_each_update_counts(ps, spark):
+def test_table_function_child_when_it_uses_vector_then_refused(ps, spark):
     vector = DCV.dense(2, dtype="float64")
 
     def serve(batches):

@@ -31,7 +31,7 @@ def said(environment, tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_slow_task_when_spark_runs_a_copy_of_it_then_both_count_once(said):
+def test_slow_task_when_spark_runs_copy_then_both_count_once(said):
     assert said["copied"] == [3 * 1111] * 4
 
 
@@ -43,13 +43,13 @@ def test_a_stage_when_it_is_retried_then_its_tasks_count_once(said):
     assert said["retried"] == [2 * 111] * 4
 
 
-def test_a_job_when_its_shuffle_files_are_lost_then_stages_have_run_again(said):
+def test_job_when_shuffle_files_are_lost_then_stages_rerun(said):
     assert max(said["stages"][:2]) > 0
 
 
-def test_a_second_spark_context_when_its_stages_begin_at_0_again_then_they_count(said):
+def test_second_spark_context_when_stage_ids_restart_then_counts(said):
     assert said["second"] == [2] * 4
 
 
-def test_ids_when_all_jobs_of_two_spark_contexts_are_over_then_none_of_tasks_are_left(said):
+def test_ids_when_jobs_of_two_contexts_end_then_task_ids_go(said):
     assert said["scopes"] <= 8

@@ -159,7 +159,7 @@ def test_a_column_when_the_driver_refuses_it_then_workers_do(batches, role):
             read(batches, names_of(role, kind))
 
 
-def test_ids_when_of_any_two_types_then_they_are_integers_or_strings(frame, batches):
+def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
     given = {name: batches[0].column(name) for name in (*INTEGERS, "string")}
     for source, target in product(EVERY, EVERY):
         if (source in INTEGERS and target in INTEGERS) or source == target == "string":

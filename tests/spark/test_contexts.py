@@ -22,24 +22,24 @@ def two_contexts(spark):
         yield old, job, new
 
 
-def test_a_second_context_when_the_first_is_stopped_then_its_vectors_work_in_tasks(two_contexts, sc):
+def test_second_context_when_first_is_stopped_then_vectors_work(two_contexts, sc):
     fresh = DCV.dense(3, dtype="float64").push([1.0, 1.0, 1.0])
     sc.parallelize(range(4), 2).foreach(lambda _: fresh.add(np.ones(3)))
     assert fresh.pull().tolist() == [5.0, 5.0, 5.0]
 
 
-def test_a_handle_of_a_stopped_context_when_used_in_the_driver_then_it_raises_stopped(two_contexts):
+def test_stopped_context_handle_when_used_in_driver_then_raises(two_contexts):
     with pytest.raises(StoppedError, match="was stopped"):
         two_contexts[0].pull()
 
 
-def test_a_handle_of_a_stopped_context_when_put_into_a_new_closure_then_spark_names_the_reason(two_contexts, sc):
+def test_stopped_context_handle_when_in_closure_then_says_why(two_contexts, sc):
     old = two_contexts[0]
     with pytest.raises(pickle.PicklingError, match=r"StoppedError.* was stopped"):
         sc.parallelize([0], 1).map(lambda _: old.sum()).collect()
 
 
-def test_a_job_of_a_stopped_context_when_run_again_then_its_tasks_raise_stopped(two_contexts):
+def test_stopped_context_job_when_rerun_then_tasks_raise_stopped(two_contexts):
     from ps2.algorithms.spark import plain_errors
 
     with pytest.raises(StoppedError, match="was stopped"), plain_errors():
@@ -50,12 +50,12 @@ def test_get_or_create_when_one_runs_then_it_is_the_same(two_contexts, spark):
     assert PS2Context.getOrCreate(spark) is two_contexts[2]
 
 
-def test_get_or_create_when_one_with_other_servers_runs_then_it_raises(two_contexts, spark):
+def test_get_or_create_when_other_servers_run_then_raises(two_contexts, spark):
     with pytest.raises(ConfigError, match="stop"):
         PS2Context.getOrCreate(spark, servers=2)
 
 
-def test_get_or_create_when_called_in_a_task_then_it_says_that_it_belongs_into_the_driver(two_contexts, sc):
+def test_get_or_create_when_called_in_task_then_points_to_driver(two_contexts, sc):
     def attempt(_):
         try:
             PS2Context.getOrCreate(servers=1)
@@ -66,7 +66,7 @@ def test_get_or_create_when_called_in_a_task_then_it_says_that_it_belongs_into_t
     assert "belongs to the driver" in message
 
 
-def test_a_vector_when_made_in_a_task_without_a_context_then_it_raises_stopped(spark, sc, two_contexts):
+def test_vector_when_made_in_task_without_context_then_stopped(spark, sc, two_contexts):
     from ps2.algorithms.spark import plain_errors
 
     two_contexts[2].stop()

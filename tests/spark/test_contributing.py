@@ -40,14 +40,14 @@ def test_family_when_trained_then_its_model_is_pysparks(ps, counts):
     np.testing.assert_allclose(trainer.train(ps, counts, FEATURES, CLASSES), theirs.theta.toArray(), rtol=1e-12)
 
 
-def test_optimizer_when_a_module_declares_one_then_estimators_take_it(ps, counts):
+def test_optimizer_when_module_declares_it_then_is_accepted(ps, counts):
     rows = counts.filter("label < 2")
     model = LogisticRegression(optimizer="signs", stepSize=0.02, maxIter=60, standardization=False).fit(rows)
     losses = model.summary.objectiveHistory
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_optimizer_when_lazy_is_not_among_its_scalars_then_refused(ps, counts):
+def test_optimizer_when_it_does_not_declare_lazy_then_refused(ps, counts):
     from ps2.errors import ConfigError
 
     with pytest.raises(ConfigError, match="lazy: optimizer 'signs' does not take it"):

@@ -119,7 +119,7 @@ def assert_same(came, expected):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_when_called_in_map_partitions_then_it_answers_as_in_the_driver(name, pair, sc):
+def test_operation_when_in_map_partitions_then_same_as_in_driver(name, pair, sc):
     u, v = pair()
     expected = answer_of(name, *pair())
     (came,) = sc.parallelize([0], 1).mapPartitions(lambda rows: [answer_of(name, u, v)]).collect()
@@ -127,7 +127,7 @@ def test_an_operation_when_called_in_map_partitions_then_it_answers_as_in_the_dr
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_when_made_in_foreach_partition_then_the_driver_sees_it(name, pair, sc):
+def test_change_when_made_in_foreach_partition_then_driver_sees(name, pair, sc):
     here, there = pair(), pair()
     answer_of(name, *here)
 
@@ -155,7 +155,7 @@ def test_a_handle_when_it_comes_back_from_a_task_then_it_works(ps, sc):
     np.testing.assert_array_equal(back.pull(), U)
 
 
-def test_a_vector_when_made_in_a_task_then_its_handle_outlives_the_task(ps, sc):
+def test_vector_when_made_in_task_then_handle_outlives_task(ps, sc):
     (made,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(DIM, dtype="float64").push(U)).collect()
     np.testing.assert_array_equal(made.pull(), U)
 
@@ -165,13 +165,13 @@ def test_a_handle_when_broadcast_then_it_works_in_tasks(ps, sc):
     assert sc.parallelize(range(2), 2).map(lambda _: u.value.sum()).collect() == [U.sum()] * 2
 
 
-def test_a_matrix_handle_when_in_a_closure_then_tasks_add_to_its_rows(ps, sc):
+def test_matrix_handle_when_in_closure_then_tasks_add_to_rows(ps, sc):
     matrix = DCV.dense(DIM, 2, "float64").matrix()
     sc.parallelize(range(4), 4).foreach(lambda row: matrix.add([row % 2], [U]))
     np.testing.assert_array_equal(matrix.pull([0, 1]), [2 * U, 2 * U])
 
 
-def test_a_handle_when_in_foreach_partition_of_a_dataframe_then_it_works(ps, spark):
+def test_handle_when_in_dataframe_foreach_partition_then_works(ps, spark):
     total = DCV.dense(1, dtype="int64")
 
     def work(rows):
@@ -203,7 +203,7 @@ def test_a_handle_when_in_an_arrow_udf_then_it_works(ps, spark):
     assert [row.value for row in rows] == U.tolist()
 
 
-def test_a_handle_when_in_both_stages_of_a_shuffle_then_both_count(ps, spark):
+def test_handle_when_in_both_shuffle_stages_then_both_count(ps, spark):
     from pyspark.sql import functions
 
     total = DCV.dense(1, dtype="int64")
@@ -229,14 +229,12 @@ def other_thread():
     return call
 
 
-def test_a_job_when_made_and_submitted_in_another_thread_then_its_tasks_reach_the_fleet(ps, sc, other_thread):
+def test_job_when_submitted_in_another_thread_then_reaches_fleet(ps, sc, other_thread):
     u = DCV.dense(DIM, dtype="float64").push(U)
     assert other_thread(lambda: sc.parallelize([0], 1).map(lambda _: u.sum()).collect()) == [U.sum()]
 
 
-def test_a_dataframe_when_made_here_and_collected_in_another_thread_then_its_tasks_reach_the_fleet(
-    ps, spark, other_thread
-):
+def test_dataframe_when_collected_in_thread_then_reaches_fleet(ps, spark, other_thread):
     from pyspark.sql import functions
 
     u = DCV.dense(DIM, dtype="float64").push(U)
@@ -244,9 +242,7 @@ def test_a_dataframe_when_made_here_and_collected_in_another_thread_then_its_tas
     assert other_thread(frame.collect)[0].s == U.sum()
 
 
-def test_a_context_when_started_in_another_thread_then_the_tasks_of_this_ones_jobs_reach_it(
-    spark, sc, other_thread, ps
-):
+def test_context_when_started_in_thread_then_tasks_reach_it(spark, sc, other_thread, ps):
     from ps2 import PS2Context
 
     ps.stop()

@@ -28,7 +28,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("via", ["auto", "servers"])
-def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_more_servers(spark, tmp_path, via):
+def test_training_when_driver_is_lost_then_next_one_continues(spark, tmp_path, via):
     named, folder = replace(RECIPE, name="walks", via=via), str(tmp_path)
 
     def stop(report):
@@ -49,7 +49,7 @@ def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_more_ser
     assert margin(found) > 0.5
 
 
-def test_training_when_a_server_is_killed_then_it_goes_back_and_on(spark, tmp_path):
+def test_training_when_server_dies_then_rolls_back_and_continues(spark, tmp_path):
     steps = []
 
     def kill(report):
@@ -64,7 +64,7 @@ def test_training_when_a_server_is_killed_then_it_goes_back_and_on(spark, tmp_pa
     assert margin(found) > 0.5
 
 
-def test_line_when_both_orders_were_under_way_then_each_goes_on_where_it_was(spark, tmp_path):
+def test_line_when_both_orders_are_running_then_each_continues(spark, tmp_path):
     pairs = [(a, b) for a in range(12) for b in range(a + 1, 12) if a // 6 == b // 6]
     edges = spark.createDataFrame(pairs, "src long, dst long").coalesce(1).persist()
     line = LINE(vectorSize=8, maxIter=12, stepSize=0.2, numWorkers=1)._resumable("pairs")

@@ -69,7 +69,7 @@ def test_word2vec_when_trained_then_words_of_a_kind_are_alike(words):
     assert repr(words) == f"Word2VecModel: uid={words.uid}, n=8, vectorSize=8"
 
 
-def test_word2vec_when_trained_then_the_vocabulary_is_by_frequency(words, sentences):
+def test_word2vec_when_trained_then_vocabulary_is_by_frequency(words, sentences):
     counts = words.embedding.counts
     assert (counts.sum(), (np.diff(counts) <= 0).all(), "rare" in words.embedding) == (4001, True, False)
     assert words.getVectors().dtypes == [("word", "string"), ("vector", "vector")]
@@ -83,7 +83,7 @@ def test_word2vec_when_trained_then_its_summary_tells_how(words):
     assert all(math.isfinite(value) for values in history.metrics.values() for value in values)
 
 
-def test_transform_when_of_sentences_then_says_what_pyspark_says_of_the_same_vectors(words, sentences):
+def test_transform_when_given_sentences_then_matches_pyspark(words, sentences):
     found, there = words.transform(sentences), words.toPyspark()
     assert isinstance(there, feature.Word2VecModel)
     assert isinstance(found.schema["vector"].dataType, VectorUDT)
@@ -99,7 +99,7 @@ def test_transform_when_of_sentences_then_says_what_pyspark_says_of_the_same_vec
     assert (there.getVectorSize(), there.getInputCol()) == (8, "words")
 
 
-def test_a_model_when_saved_and_loaded_then_it_is_the_same_with_spark_and_without(words, walked, tmp_path):
+def test_model_when_reloaded_then_same_with_or_without_spark(words, walked, tmp_path):
     words.save(str(tmp_path / "words"))
     loaded = Word2VecModel.load(str(tmp_path / "words"))
     assert (loaded.getInputCol(), loaded.hasSummary) == ("words", False)
@@ -113,13 +113,13 @@ def test_a_model_when_saved_and_loaded_then_it_is_the_same_with_spark_and_withou
     )
 
 
-def test_an_estimator_when_saved_and_loaded_then_params_are_the_same(spark, tmp_path):
+def test_estimator_when_saved_and_loaded_then_params_match(spark, tmp_path):
     Node2Vec(p=0.5, via="rows", weightCol="w").save(str(tmp_path / "estimator"))
     found = Node2Vec.load(str(tmp_path / "estimator"))
     assert (found.getP(), found.getVia(), found.getWeightCol(), found.getQ()) == (0.5, "rows", "w", 1.0)
 
 
-def test_deepwalk_when_trained_then_vertices_of_a_group_are_alike(walked, edges, tmp_path):
+def test_deepwalk_when_trained_then_group_vertices_are_similar(walked, edges, tmp_path):
     assert in_groups(walked.embedding) > 0.9
     assert walked.vectors.dtypes == [("id", "bigint"), ("vector", "vector")]
     assert walked.vectors.count() == 2 * GROUP
@@ -149,14 +149,14 @@ def test_score_when_ids_are_beside_nulls_then_they_stay_exact(spark, kind, ids):
     assert found == {**dict(zip(pairs, expected.tolist(), strict=True)), **dict.fromkeys(with_nulls[-3:])}
 
 
-def test_score_when_every_id_is_null_or_no_row_comes_then_none_has_one(spark):
+def test_score_when_ids_are_null_or_no_rows_then_none_is_scored(spark):
     model = LINEModel(Embedding([0, 1], np.eye(2), kind="line"))
     nulls = spark.createDataFrame([(None, None)] * 3, "src long, dst long")
     assert [row["score"] for row in model.score(nulls).collect()] == [None] * 3
     assert model.score(nulls.limit(0)).collect() == []
 
 
-def test_node2vec_when_ids_are_strings_and_the_graph_is_on_servers_then_it_learns_too(edges):
+def test_node2vec_when_string_ids_and_server_graph_then_learns(edges):
     named = edges.selectExpr("concat('n', src) as a", "concat('n', dst) as b", "weight")
     model = Node2Vec(
         srcCol="a",
@@ -180,7 +180,7 @@ def test_line_when_trained_then_vertices_of_a_group_are_alike(edges):
     assert model.summary.history.steps == 80
 
 
-def test_line_when_ids_are_hashed_then_they_may_be_any_and_vertices_of_a_group_are_alike(edges):
+def test_line_when_ids_are_hashed_then_group_vertices_are_near(edges):
     far = edges.selectExpr("src * 70368744177664 as src", "dst * 70368744177664 as dst", "weight")
     model = LINE(hashed=True, numWorkers=2, weightCol="weight", maxIter=40, **{**SMALL, "stepSize": 0.2}).fit(far)
     ids = [id >> 46 for id in model.embedding.names.values.to_pylist()]
@@ -199,7 +199,7 @@ def test_line_when_ids_are_hashed_then_they_may_be_any_and_vertices_of_a_group_a
         (10_000, {"hashed": True}),
     ],
 )
-def test_line_when_vectors_are_very_short_or_long_then_all_is_finite(edges, size, given):
+def test_line_when_vectors_are_very_short_or_long_then_finite(edges, size, given):
     model = LINE(vectorSize=size, stepSize=0.2, maxIter=3, seed=1, numWorkers=1, **given).fit(edges)
     assert model.embedding.vectors.shape == (2 * GROUP, size)
     assert np.isfinite(model.embedding.vectors).all()
@@ -208,7 +208,7 @@ def test_line_when_vectors_are_very_short_or_long_then_all_is_finite(edges, size
 
 
 @pytest.mark.parametrize("hashed", [False, True])
-def test_line_when_edges_go_one_way_then_they_are_counted_where_they_begin(spark, hashed):
+def test_line_when_edges_are_directed_then_counted_at_source(spark, hashed):
     star = spark.createDataFrame(
         [(0, leaf, 2.0) for leaf in range(1, 6)] + [(1, 0, 4.0)], "src long, dst long, w double"
     )
@@ -265,14 +265,14 @@ def test_edges_when_they_are_wrong_then_the_error_says_what(spark, estimator, ro
         estimator.fit(spark.createDataFrame(rows, "src int, dst int, w double"))
 
 
-def test_a_word_when_it_is_unknown_or_nothing_is_asked_for_then_the_error_says_so(words):
+def test_word_when_unknown_or_empty_then_error_says_so(words):
     with pytest.raises(InputError, match="word: expected one of the 8 that have a vector, got 'rare'"):
         words.findSynonyms("rare", 2)
     with pytest.raises(ConfigError, match="n: expected 1 at least, got 0"):
         words.findSynonyms("oak", 0)
 
 
-def test_transform_when_the_table_is_wrong_then_the_error_says_what(spark, words, sentences):
+def test_transform_when_table_is_wrong_then_error_says_what(spark, words, sentences):
     with pytest.raises(InputError, match="column 'id': it is there already"):
         words.copy({words.outputCol: "id"}).transform(sentences)
     with pytest.raises(Exception, match="column 'words': expected arrays of strings, got null"):  # by version, another

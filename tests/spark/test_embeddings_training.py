@@ -34,7 +34,7 @@ def ps(spark):
 
 
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
-def test_training_when_done_then_words_of_a_community_are_near_and_losses_are_alike(ps, via):
+def test_training_when_done_then_community_words_are_near(ps, via):
     steps = []
     found = trained(ps, replace(RECIPE, via=via), on_step=steps.append)
     assert found.vectors.shape == found.contexts.shape == (WORDS, RECIPE.size)
@@ -84,7 +84,7 @@ def test_training_when_the_step_size_is_absurd_then_it_says_so(ps, via):
         trained(ps, replace(RECIPE, via=via, step_size=1e38))
 
 
-def test_training_when_tables_do_not_fit_then_names_what_they_need(ps):
+def test_training_when_tables_do_not_fit_then_names_needed_size(ps):
     with pytest.raises(
         LimitError,
         match=r"vectorSize=10,000: vectors of 2,000,000,000 words take 160,000,000,000,000 bytes in 2 tables",
@@ -92,14 +92,14 @@ def test_training_when_tables_do_not_fit_then_names_what_they_need(ps):
         trained(ps, replace(RECIPE, vocabulary=2 * 10**9, size=10_000))
 
 
-def test_training_when_edges_are_of_the_first_order_then_contexts_are_the_vectors(ps):
+def test_training_when_first_order_then_contexts_are_vectors(ps):
     found = trained(ps, replace(RECIPE, architecture="edges", order=1, total=TOKENS // 2), read=read_pairs)
     assert found.contexts is None
     assert np.isfinite(found.vectors).all()
     assert margin(found) > 0.5
 
 
-def test_training_when_it_is_to_choose_then_says_which_way_and_why(ps):
+def test_training_when_method_is_auto_then_says_choice_and_why(ps):
     found = trained(ps, replace(RECIPE, via="auto", epochs=1))
     assert re.search(r"by '(local|rows|servers)', chosen by predicted microseconds per token", found.history.reason)
     assert all(name in found.history.reason for name in ("'local'", "'rows'", "'servers'"))

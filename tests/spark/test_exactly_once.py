@@ -27,7 +27,7 @@ def die(how):
 
 
 @pytest.mark.parametrize("how", ["raise", "exit"])
-def test_a_task_when_its_first_attempt_adds_and_dies_then_its_adds_count_once(how, total, sc):
+def test_task_when_first_attempt_adds_and_dies_then_counts_once(how, total, sc):
     from pyspark import TaskContext
 
     def work(rows):
@@ -40,7 +40,7 @@ def test_a_task_when_its_first_attempt_adds_and_dies_then_its_adds_count_once(ho
     assert total.pull().tolist() == [10] * 5
 
 
-def test_a_task_when_it_dies_between_two_adds_then_both_count_once(total, sc):
+def test_task_when_it_dies_between_two_adds_then_both_count_once(total, sc):
     from pyspark import TaskContext
 
     def work(rows):
@@ -53,7 +53,7 @@ def test_a_task_when_it_dies_between_two_adds_then_both_count_once(total, sc):
     assert total.pull().tolist() == [11] * 5
 
 
-def test_a_task_when_retried_after_a_batch_then_the_batch_counts_once(total, sc):
+def test_task_when_retried_after_batch_then_batch_counts_once(total, sc):
     from pyspark import TaskContext
 
     def work(rows):
@@ -67,7 +67,7 @@ def test_a_task_when_retried_after_a_batch_then_the_batch_counts_once(total, sc)
     assert total.pull().tolist() == [3] * 5
 
 
-def test_a_task_when_retried_after_map_partitions_then_it_gets_the_first_attempts_result(total, sc):
+def test_task_when_retried_after_map_partitions_then_same_result(total, sc):
     from pyspark import TaskContext
 
     def bump(values):
@@ -83,7 +83,7 @@ def test_a_task_when_retried_after_map_partitions_then_it_gets_the_first_attempt
     assert sc.parallelize([0], 1).mapPartitions(work).collect() == [5]
 
 
-def test_two_attempts_of_a_task_when_both_run_to_the_end_then_their_adds_count_once(total, sc):
+def test_task_attempts_when_both_finish_then_adds_count_once(total, sc):
     from pyspark import TaskContext
 
     def work(rows):
@@ -96,7 +96,7 @@ def test_two_attempts_of_a_task_when_both_run_to_the_end_then_their_adds_count_o
     assert total.pull().tolist() == [11] * 5
 
 
-def test_two_jobs_when_they_have_the_same_partitions_then_both_count(total, sc):
+def test_jobs_when_partitions_are_equal_then_both_count(total, sc):
     rows = sc.parallelize(range(2), 2)
     rows.foreach(lambda _: total.add(np.ones(5, np.int64)))
     rows.foreach(lambda _: total.add(np.ones(5, np.int64)))
@@ -114,7 +114,7 @@ def test_one_rdd_when_computed_by_two_jobs_then_both_count(total, sc):
     assert total.pull().tolist() == [4] * 5
 
 
-def test_two_python_workers_when_they_serve_one_task_then_both_count(total, spark):
+def test_python_workers_when_two_serve_one_task_then_both_count(total, spark):
     from pyspark.sql import functions
 
     def count(i):
@@ -130,7 +130,7 @@ def test_two_python_workers_when_they_serve_one_task_then_both_count(total, spar
     assert total.pull().tolist() == [44] * 5
 
 
-def test_two_python_workers_when_their_task_is_retried_then_both_count_once(total, spark):
+def test_python_workers_when_their_task_retries_then_count_once(total, spark):
     from pyspark import TaskContext
     from pyspark.sql import functions
 
@@ -164,7 +164,7 @@ def test_a_task_when_its_threads_add_then_every_add_counts_once(total, sc):
     assert total.pull().tolist() == [20] * 5
 
 
-def test_a_task_when_retried_in_a_worker_that_knows_its_broadcast_then_it_counts_once(total, sc):
+def test_task_when_retried_in_broadcast_worker_then_counts_once(total, sc):
     """A worker unpickles a broadcast once: the task before has, the retried one does not."""
     from pyspark import TaskContext
 
@@ -188,7 +188,7 @@ def used_rows(ps, vector):
     return len(ps._fleet.master._catalog.get(vector._matrix).used)
 
 
-def test_a_task_when_it_makes_vectors_and_dies_between_its_steps_then_every_column_is_right(total, sc):
+def test_task_when_it_makes_vectors_and_dies_midway_then_exact(total, sc):
     from pyspark import TaskContext
 
     def work(rows):
@@ -214,7 +214,7 @@ def test_a_task_when_it_makes_vectors_and_dies_between_its_steps_then_every_colu
     assert total.pull().tolist() == [3 * 101 + 2 * 2 * column for column in range(5)]
 
 
-def test_a_row_of_a_task_when_freed_in_an_attempt_that_dies_then_the_next_one_has_it(total, sc):
+def test_task_row_when_freed_in_dying_attempt_then_next_has_it(total, sc):
     """The first attempt's writes are not repeated, so its row must not be another's meanwhile."""
     from pyspark import TaskContext
 
@@ -229,7 +229,7 @@ def test_a_row_of_a_task_when_freed_in_an_attempt_that_dies_then_the_next_one_ha
     assert sc.parallelize([0], 1).mapPartitions(work).collect() == [[7] * 5]
 
 
-def test_a_row_of_a_task_when_its_handle_is_returned_by_the_second_attempt_then_it_lives_on(ps, total, sc, until):
+def test_task_row_when_second_attempt_returns_it_then_lives_on(ps, total, sc, until):
     from pyspark import TaskContext
 
     def work(rows):
@@ -248,7 +248,7 @@ def test_a_row_of_a_task_when_its_handle_is_returned_by_the_second_attempt_then_
     assert made.pull().tolist() == [7] * 5
 
 
-def test_rows_of_tasks_when_their_handles_are_gone_then_they_are_freed_when_the_stage_is_over(ps, total, sc, until):
+def test_task_rows_when_handles_are_gone_then_freed_at_stage_end(ps, total, sc, until):
     def work(rows):
         for _ in range(10):
             total.derive().fill(1)
@@ -261,7 +261,7 @@ def test_rows_of_tasks_when_their_handles_are_gone_then_they_are_freed_when_the_
 # -- what is remembered ----------------------------------------------------------------------------------------------
 
 
-def test_ids_when_many_jobs_have_run_then_only_the_drivers_are_remembered(ps, total, sc, until):
+def test_ids_when_many_jobs_ran_then_only_driver_ids_are_kept(ps, total, sc, until):
     def scopes():
         return sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
 

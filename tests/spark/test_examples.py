@@ -34,7 +34,7 @@ def test_dot_when_run_then_both_ways_print_the_product(run_program):
     assert re.findall(r"co-located: +(\d{2,})", done.stdout) == ["6000000", "6000000"], done.stderr
 
 
-def test_deepwalk_when_run_then_the_loss_goes_down_and_each_vertex_has_near_ones(run_program, tmp_path):
+def test_deepwalk_when_run_then_loss_falls_and_neighbours_exist(run_program, tmp_path):
     groups = [range(4), range(4, 8)]
     edges = [(a, b) for group in groups for a in group for b in group if a < b]
     (tmp_path / "edges.txt").write_text("".join(f"{a} {b}\n" for a, b in [*edges, (0, 4)]))

@@ -51,6 +51,6 @@ def test_a_folder_when_of_a_partitioned_table_then_is_read(spark, tmp_path):
     assert len(labelled.read(spark, str(tmp_path), 3)) == 4
 
 
-def test_the_root_of_a_machine_when_read_then_is_an_error_at_once(spark):
+def test_filesystem_root_when_read_then_error_at_once(spark):
     with pytest.raises(InputError, match=r"^/: expected a file or a folder of files, got a folder with the folder"):
         labelled.count_features(spark, "/")

@@ -55,7 +55,7 @@ def fit(ps, points, start, clocks, each=lambda clock: None):
     return model.pull(columns=clusters)[:, :features]
 
 
-def test_kmeans_when_its_operations_run_on_the_servers_then_finds_what_numpy_finds(spark, points, centres):
+def test_kmeans_when_run_on_servers_then_matches_numpy(spark, points, centres):
     with PS2Context.getOrCreate(spark, servers=2, ops=["tests.kernels.kmeans"]) as ps:
         found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS)
     np.testing.assert_allclose(found, centres, rtol=1e-6)

@@ -26,7 +26,7 @@ def servers(pid):
     return found
 
 
-def test_ps2_launch_when_on_spark_with_tls_then_a_driver_attaches_and_a_killed_server_is_there_again(
+def test_ps2_launch_when_on_spark_with_tls_then_driver_attaches(
     start_program, run_program, ps2_command, tmp_path, until
 ):
     ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
@@ -61,9 +61,7 @@ def test_ps2_launch_when_on_spark_with_tls_then_a_driver_attaches_and_a_killed_s
     assert output.read_text().endswith("the fleet was stopped\n")
 
 
-def test_ps2_launch_when_on_spark_and_detached_then_it_returns_and_the_fleet_stays_until_it_is_stopped(
-    run_program, ps2_command, tmp_path, until
-):
+def test_ps2_launch_when_detached_on_spark_then_fleet_stays_up(run_program, ps2_command, tmp_path, until):
     ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
     launch = [*ps2, "launch", "--on", "spark", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1", "--detach"]
     wrong = run_program(*launch, "--", "--master", "local-cluster[1,1,1400]", "--no-such-option", "1")

@@ -35,11 +35,11 @@ def model():
     return w
 
 
-def test_training_when_on_two_executors_then_the_weights_are_those_of_numpy(said):
+def test_training_when_on_two_executors_then_weights_match_numpy(said):
     np.testing.assert_allclose(said["weights"], model(), rtol=1e-9)
 
 
-def test_the_cluster_when_running_then_it_has_two_executor_processes(said):
+def test_cluster_when_running_then_has_two_executor_processes(said):
     assert said["executors"] == 2
 
 
@@ -51,5 +51,5 @@ def test_a_job_when_an_executor_is_killed_then_its_sum_is_right(said):
     assert said["total"] == 6666
 
 
-def test_a_job_when_an_executor_is_killed_then_a_task_has_run_twice(said):
+def test_job_when_executor_is_killed_then_task_has_run_twice(said):
     assert said["attempts"] > 4

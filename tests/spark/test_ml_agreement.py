@@ -100,7 +100,7 @@ class Remembering(algorithms.LinearRegression):
 
 
 @pytest.mark.parametrize("params", NORMAL)
-def test_normal_equations_when_pyspark_solves_them_then_coefficients_and_their_errors_agree(df, params):
+def test_normal_equations_when_solved_by_pyspark_then_agree(df, params):
     estimator = Remembering(labelCol="value", **EXACT, **params)
     theirs = regression.LinearRegression(labelCol="value", **EXACT, **params).fit(df)
     np.testing.assert_allclose(found(estimator.fit(df)), found(theirs), rtol=1e-5, atol=1e-6)
@@ -117,7 +117,7 @@ def test_normal_equations_when_pyspark_solves_them_then_coefficients_and_their_e
         np.testing.assert_allclose(errors, theirs.summary.coefficientStandardErrors, rtol=1e-5)
 
 
-def test_normal_equations_when_a_column_is_there_twice_then_pysparks_coefficients_are_found(df):
+def test_normal_equations_when_column_is_duplicated_then_agree(df):
     twice = VectorAssembler(inputCols=["features", "weight", "weight"], outputCol="both").transform(df)
     params = {"labelCol": "value", "featuresCol": "both", **EXACT}
     theirs, ours = (package.LinearRegression(**params).fit(twice) for package in (regression, algorithms))
@@ -135,12 +135,12 @@ def times(spark):
 
 
 @pytest.mark.parametrize("params", [{}, {"solver": "normal", "weightCol": "weight"}])
-def test_normal_equations_when_sparse_rows_hold_times_then_nothing_cancels(times, params):
+def test_normal_equations_when_sparse_times_then_no_cancellation(times, params):
     coefficients = algorithms.LinearRegression(labelCol="value", **params).fit(times).coefficients.toArray()
     np.testing.assert_allclose(coefficients, [-1.0, 2.0] + [0.0] * 200, atol=1e-3)
 
 
-def test_normal_equations_when_float64_cannot_part_features_then_warn(times, caplog):
+def test_normal_equations_when_float64_is_too_coarse_then_warn(times, caplog):
     """Without an intercept both times are the same number but for their last digits."""
     model = algorithms.LinearRegression(labelCol="value", fitIntercept=False).fit(times)
     assert "feature 1 is, to the precision of float64, a sum of multiples of others" in caplog.text
@@ -158,7 +158,7 @@ WITH_WEIGHTS = [
 
 @pytest.mark.parametrize("size", [1e-300, 1e307])
 @pytest.mark.parametrize(("kind", "params"), WITH_WEIGHTS)
-def test_fit_when_weights_are_tiny_or_huge_then_only_ratios_count(df, kind, params, size):
+def test_fit_when_weights_are_tiny_or_huge_then_ratios_count(df, kind, params, size):
     ours, same = (
         kind(weightCol="weight", **params).fit(df.withColumn("weight", F.col("weight") * F.lit(unit)))
         for unit in (size, 1.0)
@@ -168,7 +168,7 @@ def test_fit_when_weights_are_tiny_or_huge_then_only_ratios_count(df, kind, para
 
 
 @pytest.mark.parametrize("solver", ["normal", "l-bfgs"])
-def test_fit_when_a_feature_is_tiny_and_not_scaled_then_its_weight_is_as_large(spark, solver):
+def test_fit_when_unscaled_feature_is_tiny_then_weight_is_huge(spark, solver):
     rows = spark.range(50).selectExpr("id % 7 as a", "id % 5 as b").selectExpr("a", "b", "2 * a - b + 3.5 as label")
     tiny = rows.withColumn("a", F.col("a") * F.lit(1e-160))
     params = {"featuresCols": ["a", "b"], "standardization": False, "solver": solver, "tol": 1e-12}
@@ -207,7 +207,7 @@ BOUNDED = [
 
 
 @pytest.mark.parametrize("params", BOUNDED)
-def test_fit_when_pyspark_keeps_to_the_same_bounds_then_coefficients_agree(df, params):
+def test_fit_when_bounds_equal_pyspark_then_coefficients_agree(df, params):
     theirs, ours = (
         package.LogisticRegression(regParam=0.02, **EXACT, **params) for package in (classification, algorithms)
     )
@@ -267,7 +267,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize(("theirs", "name", "label", "solver"), MACHINES)
-def test_a_machine_when_pysparks_takes_the_same_steps_then_both_are_where_they_lead(df, theirs, name, label, solver):
+def test_fm_when_pyspark_takes_same_steps_then_models_agree(df, theirs, name, label, solver):
     """Factors begin elsewhere, as random numbers do: each side is followed from its own beginning."""
     params = {"labelCol": label, "solver": solver, "factorSize": 2, "initStd": 0.05, "seed": 5}
     how = {"stepSize": 0.02, "regParam": 0.03}

@@ -104,7 +104,7 @@ def predictions(model, df):
 
 
 @every
-def test_params_when_pyspark_has_one_then_ours_has_it_with_its_default(pair):
+def test_params_when_pyspark_has_one_then_default_is_the_same(pair):
     ours, theirs = pair.cls("ours")(), pair.cls("pyspark")()
     other = ["seed"] if pair.name[:2] in ("FM", "GB") else ["solver"]  # pyspark's seed is another one in each process
     shared = {name: value for name, value in values(theirs).items() if name not in other}
@@ -123,7 +123,7 @@ def test_params_when_pyspark_has_one_then_its_type_is_the_same(pair):
 
 
 @every
-def test_params_when_pyspark_has_one_then_its_description_is_the_same(pair):
+def test_params_when_pyspark_has_one_then_same_description(pair):
     ours, theirs = pair.cls("ours")(), pair.cls("pyspark")()
     differing = [p.name for p in theirs.params if ours.getParam(p.name).doc != p.doc]
     assert set(differing) <= {"solver", "lossType"}
@@ -131,7 +131,7 @@ def test_params_when_pyspark_has_one_then_its_description_is_the_same(pair):
 
 @every
 @both
-def test_params_when_explained_then_each_is_told_with_its_default(pair, side):
+def test_params_when_explained_then_each_has_its_default(pair, side):
     estimator = pair.make(side)
     told = estimator.explainParams()
     assert all(f"{param.name}: {param.doc}" in told for param in estimator.params)
@@ -141,7 +141,7 @@ def test_params_when_explained_then_each_is_told_with_its_default(pair, side):
 
 @every
 @both
-def test_params_when_copied_with_others_then_the_first_stays_as_it_was(pair, side):
+def test_params_when_copied_with_others_then_original_stays(pair, side):
     estimator = pair.make(side)
     copied = estimator.copy({estimator.maxIter: 9})
     assert (copied.getMaxIter(), estimator.getMaxIter()) == (9, pair.params["maxIter"])
@@ -166,7 +166,7 @@ def test_params_when_given_by_position_then_it_is_a_type_error(pair, side):
 
 @every
 @both
-def test_params_when_the_type_is_wrong_then_it_is_a_type_error_that_names_it(pair, side):
+def test_params_when_type_is_wrong_then_type_error_names_it(pair, side):
     with pytest.raises(TypeError, match="maxIter"):
         pair.cls(side)(maxIter="many")
 
@@ -182,7 +182,7 @@ def test_members_when_pyspark_has_one_then_ours_has_it(pair):
 
 
 @every
-def test_fit_when_done_then_the_model_has_the_estimators_params_and_uid(pair, fitted):
+def test_fit_when_done_then_model_has_estimator_params_and_uid(pair, fitted):
     ours = fitted(pair, "ours")
     assert {name: values(ours)[name] for name in pair.params} == pair.params
     assert ours.uid.startswith(pair.name)
@@ -204,7 +204,7 @@ def test_transform_when_done_then_the_schema_is_pysparks(pair, fitted, df):
 
 @every
 @both
-def test_transform_when_a_param_map_renames_the_column_then_it_has_that_name(pair, side, fitted, df):
+def test_transform_when_param_map_renames_column_then_uses_name(pair, side, fitted, df):
     model = fitted(pair, side)
     assert "other" in model.transform(df, {model.predictionCol: "other"}).columns
 
@@ -258,7 +258,7 @@ def test_path_when_it_is_none_then_ours_is_a_usage_error(path, fitted):
 
 @both
 @pytest.mark.parametrize("saved", ["estimator", "model"])
-def test_load_when_the_folder_is_of_another_class_then_it_is_an_error(side, saved, fitted, tmp_path):
+def test_load_when_folder_is_of_another_class_then_error(side, saved, fitted, tmp_path):
     logistic, svc = PAIRS[0], PAIRS[1]
     path = str(tmp_path / "m")
     (logistic.make(side) if saved == "estimator" else fitted(logistic, side)).save(path)
@@ -267,7 +267,7 @@ def test_load_when_the_folder_is_of_another_class_then_it_is_an_error(side, save
 
 
 @pytest.mark.parametrize("name", ["LinearSVC", "LogisticRegressionModel"])
-def test_load_when_the_folder_is_of_an_estimator_of_another_class_then_ours_names_both(name, tmp_path):
+def test_load_when_other_estimator_was_saved_then_names_both(name, tmp_path):
     PAIRS[0].make("ours").save(str(tmp_path / "e"))
     with pytest.raises(UsageError, match=rf"expected a .*{name}, got a .*LogisticRegression$"):
         getattr(algorithms, name).load(str(tmp_path / "e"))
@@ -283,7 +283,7 @@ def test_load_when_there_is_no_folder_then_it_is_an_error(side, tmp_path):
 
 
 @both
-def test_a_pipeline_when_saved_and_loaded_then_it_predicts_the_same(side, df, tmp_path):
+def test_pipeline_when_saved_and_loaded_then_predicts_the_same(side, df, tmp_path):
     stages = [VectorAssembler(inputCols=["a", "b"], outputCol="x"), PAIRS[0].make(side).setFeaturesCol("x")]
     nested = Pipeline(stages=[Pipeline(stages=stages)])
     nested.save(str(tmp_path / "p"))
@@ -307,7 +307,7 @@ def many(df):
 
 @pytest.mark.usefixtures("collected")
 @both
-def test_cross_validation_when_saved_and_loaded_then_it_predicts_the_same(side, many, tmp_path):
+def test_cross_validation_when_saved_and_loaded_then_same(side, many, tmp_path):
     estimator = PAIRS[0].make(side)
     validator = CrossValidator(
         estimator=Pipeline(stages=[estimator]),
@@ -329,7 +329,7 @@ def test_cross_validation_when_saved_and_loaded_then_it_predicts_the_same(side, 
 
 @pytest.mark.usefixtures("collected")
 @both
-def test_train_validation_split_when_saved_and_loaded_then_it_predicts_the_same(side, many, tmp_path):
+def test_train_validation_split_when_saved_and_loaded_then_same(side, many, tmp_path):
     estimator = PAIRS[2].make(side)
     split = TrainValidationSplit(
         estimator=estimator,
@@ -347,7 +347,7 @@ def test_train_validation_split_when_saved_and_loaded_then_it_predicts_the_same(
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("pair", PAIRS[:2], ids=lambda pair: pair.name)
 @both
-def test_one_vs_rest_when_saved_and_loaded_then_it_predicts_the_same(pair, side, spark, tmp_path):
+def test_one_vs_rest_when_saved_and_loaded_then_same(pair, side, spark, tmp_path):
     rows = [(float(k), Vectors.dense(x, y)) for k, x, y in [(0, 0, 3), (1, 3, 0), (2, -3, -3)] * 2]
     three = spark.createDataFrame(rows, ["label", "features"]).coalesce(1)
     rest = OneVsRest(classifier=pair.make(side), parallelism=2)

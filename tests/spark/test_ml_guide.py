@@ -39,22 +39,22 @@ def run(spark, fleets):
     return run_guide
 
 
-def test_the_guide_when_its_code_is_run_then_the_model_loaded_is_the_one_trained(run):
+def test_ml_guide_when_run_then_loaded_model_is_trained_one(run):
     space = run("ml.md")
     loaded = space["LogisticRegressionModel"].load(space["path"])
     np.testing.assert_array_equal(loaded.coefficients, space["model"].coefficients)
 
 
-def test_the_guide_of_trees_when_its_code_is_run_then_the_model_alone_predicts_what_was_learnt(run):
+def test_trees_guide_when_code_is_run_then_model_predicts(run):
     assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
 
 
-def test_the_guide_of_graphs_when_its_code_is_run_then_the_walks_from_servers_are_those_of_workers(run):
+def test_graphs_guide_when_code_is_run_then_server_walks_match(run):
     space = run("graphs.md")
     assert space["from_servers"] == space["from_workers"]
 
 
-def test_the_guide_of_topics_when_its_code_is_run_then_the_model_alone_tells_trees_from_beasts(run):
+def test_topics_guide_when_run_then_model_separates_topics(run):
     space = run("topics.md")
     oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))
     documents = np.zeros((2, len(space["counter"].vocabulary)))
@@ -63,7 +63,7 @@ def test_the_guide_of_topics_when_its_code_is_run_then_the_model_alone_tells_tre
     assert sorted(shares.argmax(axis=1)) == [0, 1]
 
 
-def test_the_guide_of_embeddings_when_its_code_is_run_then_the_vectors_alone_tell_groups_apart(run):
+def test_embeddings_guide_when_code_is_run_then_groups_separate(run):
     space = run("embeddings.md")
     assert {vertex // 8 for vertex, _ in space["alone"].similar(3, 5)} == {0}
     assert {word for word, _ in space["model"].findSynonymsArray("oak", 3)} == {"elm", "yew", "ash"}

@@ -67,14 +67,14 @@ def arrays(frame):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_transform_when_compared_with_pysparks_model_then_predictions_are_the_same(kind, df):
+def test_transform_when_compared_with_pyspark_then_same(kind, df):
     ours, theirs = MODELS[kind].transform(df), MODELS[kind].toPyspark().transform(df)
     np.testing.assert_allclose(arrays(ours), arrays(theirs), rtol=1e-10, atol=1e-12)
     assert ours.columns == theirs.columns
 
 
 @pytest.mark.parametrize("kind", ["binomial", "multinomial", "fm classes"])
-def test_predict_when_asked_for_a_row_then_it_is_what_transform_says(kind, df):
+def test_predict_when_given_row_then_matches_transform(kind, df):
     row = MODELS[kind].transform(df).head()
     assert MODELS[kind].predict(row.features) == row.prediction
     np.testing.assert_allclose(MODELS[kind].predictRaw(row.features), row.rawPrediction)
@@ -87,7 +87,7 @@ def test_to_pyspark_when_params_are_set_then_they_come_along():
     assert (theirs.uid, theirs.getThreshold(), theirs.numFeatures) == (ours.uid, 0.3, DIM)
 
 
-def test_transform_when_features_are_arrays_or_columns_then_predictions_are_the_same(spark):
+def test_transform_when_features_are_arrays_or_columns_then_same(spark):
     names = [f"x{i}" for i in range(DIM)]
     rows = [tuple(map(float, vector.toArray())) for (vector,) in ROWS]
     frame = spark.createDataFrame(rows, names).withColumn("array", F.array(*names))
@@ -98,19 +98,19 @@ def test_transform_when_features_are_arrays_or_columns_then_predictions_are_the_
     np.testing.assert_allclose(arrays(of_columns)[:, 0], expected)
 
 
-def test_transform_when_weights_are_broadcast_then_predictions_are_the_same(df, monkeypatch):
+def test_transform_when_weights_are_broadcast_then_same(df, monkeypatch):
     monkeypatch.setattr("ps2.algorithms.linear.weights.BROADCAST_FROM", 1)
     np.testing.assert_array_equal(
         arrays(MODELS["svc"].copy().transform(df))[:, -1], [MODELS["svc"].predict(vector) for (vector,) in ROWS]
     )
 
 
-def test_transform_when_a_column_is_not_wanted_then_it_is_left_out(df):
+def test_transform_when_column_is_not_wanted_then_omitted(df):
     quiet = MODELS["binomial"].copy().setRawPredictionCol("").setProbabilityCol("")
     assert quiet.transform(df).columns == ["features", "prediction"]
 
 
-def test_transform_when_a_column_is_there_already_then_the_error_names_it(df):
+def test_transform_when_column_exists_then_error_names_it(df):
     with pytest.raises(InputError, match="'prediction': it is there already"):
         MODELS["linear"].transform(df.withColumn("prediction", F.lit(1.0)))
 
@@ -143,7 +143,7 @@ def wrong(spark, request):
 
 
 @pytest.mark.parametrize("wrong", WRONG, indirect=True)
-def test_transform_when_a_row_cannot_be_then_sparks_error_tells_it_at_once(wrong):
+def test_transform_when_row_is_invalid_then_spark_error_says_so(wrong):
     frame, message = wrong
     with pytest.raises(Exception, match=message) as raised:
         MODELS["binomial"].transform(frame).collect()
@@ -159,20 +159,20 @@ def test_transform_when_a_row_cannot_be_then_sparks_error_tells_it_at_once(wrong
         lambda frame: MODELS["linear"].evaluate(frame).r2,
     ],
 )
-def test_predictions_when_a_row_cannot_be_then_sparks_error_tells_it_at_once(wrong, ask):
+def test_predictions_when_row_is_invalid_then_spark_says_so(wrong, ask):
     frame, message = wrong
     with pytest.raises(Exception, match=message) as raised:
         ask(frame)
     assert message in " ".join(str(raised.value).splitlines()[:3])  # Spark 3.5 has words of Py4J's first
 
 
-def test_transform_when_metadata_tell_another_size_then_it_is_an_error_before_any_job(spark):
+def test_transform_when_metadata_size_differs_then_early_error(spark):
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(spark.sql("select 1.0 a, 2.0 b"))
     with pytest.raises(InputError, match="column 'features': expected 5 features as in training, got 2"):
         MODELS["linear"].transform(frame)
 
 
-def test_transform_when_a_libsvm_file_has_less_features_then_says_how_to_read_it(spark, tmp_path):
+def test_transform_when_libsvm_has_fewer_features_then_says_how(spark, tmp_path):
     (tmp_path / "rows.libsvm").write_text("1 1:1 4:1\n0 2:1\n")
     reader = spark.read.format("libsvm")
     with pytest.raises(InputError, match=r"got 4; .*option\(\"numFeatures\", 5\)"):
@@ -181,19 +181,19 @@ def test_transform_when_a_libsvm_file_has_less_features_then_says_how_to_read_it
 
 
 @pytest.mark.parametrize("use", [MODELS["linear"].transform, MODELS["linear"].evaluate, LinearRegression().fit])
-def test_models_when_given_a_frame_of_pandas_then_say_what_makes_sparks(use):
+def test_models_when_given_pandas_frame_then_say_how_to_convert(use):
     frame = pd.DataFrame({"label": [1.0]})
     with pytest.raises(InputError, match=r"expected a DataFrame of Spark, got pandas.DataFrame; spark.createDataFrame"):
         use(frame)
 
 
-def test_transform_when_columns_are_less_than_in_training_then_it_is_an_error_before_any_job(spark):
+def test_transform_when_columns_are_too_few_then_early_error(spark):
     few = MODELS["linear"].copy().setFeaturesCols(["a", "b"])
     with pytest.raises(InputError, match="column 'a, b': expected 5 features as in training, got 2"):
         few.transform(spark.sql("select 1.0 a, 2.0 b"))
 
 
-def test_evaluate_when_metrics_are_asked_for_then_they_are_pysparks(df):
+def test_evaluate_when_metrics_are_asked_then_match_pyspark(df):
     labelled = df.withColumn("label", F.monotonically_increasing_id() % 2)
     ours = MODELS["binomial"].evaluate(labelled)
     theirs = MODELS["binomial"].toPyspark().evaluate(labelled)
@@ -203,7 +203,7 @@ def test_evaluate_when_metrics_are_asked_for_then_they_are_pysparks(df):
     assert ours.roc.collect() == theirs.roc.collect()
 
 
-def test_evaluate_when_it_is_a_regression_then_metrics_are_pysparks(df):
+def test_evaluate_when_regression_then_metrics_match_pyspark(df):
     labelled = df.withColumn("label", F.rand(1))
     ours, theirs = MODELS["linear"].evaluate(labelled), MODELS["linear"].toPyspark().evaluate(labelled)
     for name in ("rootMeanSquaredError", "meanAbsoluteError", "r2", "explainedVariance"):
@@ -222,13 +222,13 @@ def on_fleet(small):
 
 
 @pytest.mark.parametrize("kind", ["multinomial", "fm numbers"])
-def test_a_model_on_the_fleet_when_it_predicts_then_predictions_are_the_same(kind, df):
+def test_fleet_model_when_it_predicts_then_results_are_the_same(kind, df):
     large = on_fleet(MODELS[kind])
     np.testing.assert_allclose(arrays(large.transform(df)), arrays(MODELS[kind].transform(df)))
     assert large.predict(ROWS[-1][0]) == MODELS[kind].predict(ROWS[-1][0])
 
 
-def test_a_model_on_the_fleet_when_saved_and_loaded_then_predictions_are_the_same(df, tmp_path):
+def test_fleet_model_when_saved_and_loaded_then_same(df, tmp_path):
     large = on_fleet(MODELS["binomial"])
     large.save(str(tmp_path / "m"))
     loaded = LogisticRegressionModel.load(str(tmp_path / "m"))
@@ -236,14 +236,14 @@ def test_a_model_on_the_fleet_when_saved_and_loaded_then_predictions_are_the_sam
     np.testing.assert_allclose(arrays(loaded.transform(df)), arrays(large.transform(df)))
 
 
-def test_a_model_on_the_fleet_when_asked_for_arrays_then_the_error_says_where_they_are():
+def test_fleet_model_when_asked_for_arrays_then_error_says_where():
     large = on_fleet(MODELS["binomial"])
     for ask in (lambda: large.coefficients, large.toPyspark):
         with pytest.raises(UsageError, match="they are on the servers"):
             ask()
 
 
-def test_a_model_on_the_fleet_when_there_is_no_context_then_load_says_so(tmp_path, monkeypatch):
+def test_fleet_model_when_no_context_then_load_says_so(tmp_path, monkeypatch):
     on_fleet(MODELS["binomial"]).save(str(tmp_path / "m"))
     monkeypatch.setattr(PS2Context, "_active", None)
     with pytest.raises(StoppedError, match=r"belong on servers; start them with PS2Context.getOrCreate"):
@@ -253,7 +253,7 @@ def test_a_model_on_the_fleet_when_there_is_no_context_then_load_says_so(tmp_pat
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_load_when_the_format_is_of_another_version_then_the_error_names_both(tmp_path):
+def test_load_when_format_version_differs_then_error_names_both(tmp_path):
     MODELS["linear"].save(str(tmp_path / "m"))
     (part,) = (tmp_path / "m" / "metadata").glob("part-*")
     content = json.loads(part.read_text())
@@ -265,7 +265,7 @@ def test_load_when_the_format_is_of_another_version_then_the_error_names_both(tm
         LinearRegressionModel.load(str(tmp_path / "m"))
 
 
-def test_load_when_an_array_has_changed_then_the_error_names_the_file(tmp_path):
+def test_load_when_array_has_changed_then_error_names_file(tmp_path):
     MODELS["linear"].save(str(tmp_path / "m"))
     np.save(tmp_path / "m" / "weight.npy", np.zeros((DIM, 1)))
     with pytest.raises(CheckpointCorruptError, match=r"weight.npy: its checksum is not"):
@@ -285,7 +285,7 @@ def test_write_when_the_format_is_pmml_then_pyspark_writes_it(tmp_path):
     assert f'intercept="{linear.intercept}"' in part.read_text()
 
 
-def test_write_when_the_format_is_not_known_then_the_error_is_pysparks(tmp_path):
+def test_write_when_format_is_unknown_then_error_matches_pyspark(tmp_path):
     with pytest.raises(Exception, match="Could not load requested format other"):
         MODELS["linear"].write().format("other").save(str(tmp_path / "m"))
 
@@ -299,7 +299,7 @@ def labelled(spark):
     return spark.createDataFrame(rows, ["label", "features"]).coalesce(2).cache()
 
 
-def test_fit_when_threads_fit_at_once_then_they_come_one_after_the_other(labelled):
+def test_fit_when_threads_fit_at_once_then_run_in_sequence(labelled):
     models = []
     fits = [threading.Thread(target=lambda: models.append(LinearSVC(maxIter=2).fit(labelled))) for _ in range(2)]
     for fit in fits:
@@ -309,17 +309,17 @@ def test_fit_when_threads_fit_at_once_then_they_come_one_after_the_other(labelle
     np.testing.assert_allclose(models[0].coefficients, models[1].coefficients)
 
 
-def test_fit_when_another_job_has_the_slots_then_it_waits_for_them(labelled, busy):
+def test_fit_when_another_job_has_slots_then_waits_for_them(labelled, busy):
     threading.Timer(1.0, busy).start()
     assert LogisticRegression(maxIter=2).fit(labelled).numClasses == 2
 
 
-def test_fit_when_numworkers_is_more_than_the_slots_then_the_error_names_both(labelled):
+def test_fit_when_numworkers_exceeds_slots_then_error_names_both(labelled):
     with pytest.raises(SlotsError, match="numWorkers: 3 workers need a task slot each"):
         LogisticRegression(numWorkers=3).fit(labelled)
 
 
-def test_fit_when_numservers_is_not_that_of_the_context_then_the_error_names_both(labelled):
+def test_fit_when_numservers_differs_from_context_then_error(labelled):
     with pytest.raises(ConfigError, match="a context with 2 local servers is running, not with 3 local servers"):
         LogisticRegression(numServers=3).fit(labelled)
 
@@ -331,13 +331,13 @@ def test_fit_when_features_cannot_be_then_the_error_counts_them(spark):
         LogisticRegression().fit(frame)
 
 
-def test_fit_when_labels_are_more_than_the_family_has_then_it_is_an_error(labelled):
+def test_fit_when_labels_exceed_family_then_error(labelled):
     three = labelled.withColumn("label", F.monotonically_increasing_id() % 3)
     with pytest.raises(InputError, match="expected 2 classes"):
         LogisticRegression(family="binomial").fit(three)
 
 
-def test_fit_when_the_model_is_large_then_its_weights_stay_on_the_fleet(labelled, monkeypatch):
+def test_fit_when_model_is_large_then_weights_stay_on_fleet(labelled, monkeypatch):
     monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
     large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     monkeypatch.undo()
@@ -346,7 +346,7 @@ def test_fit_when_the_model_is_large_then_its_weights_stay_on_the_fleet(labelled
     assert large.summary.accuracy == small.summary.accuracy
 
 
-def test_fit_when_the_factors_are_more_than_the_servers_can_hold_then_limit_error_before_it_begins(labelled, ps):
+def test_fit_when_factors_exceed_servers_then_early_limit_error(labelled, ps):
     before = ps.memory()
     with pytest.raises(LimitError, match=r"^factorSize=2,147,483,647 and 2 features make [\d,]+ weights: .* are left"):
         FMClassifier(factorSize=2**31 - 1).fit(labelled)
@@ -354,9 +354,7 @@ def test_fit_when_the_factors_are_more_than_the_servers_can_hold_then_limit_erro
 
 
 @pytest.mark.parametrize("sparse_from", [1, 100], ids=["sparse", "dense"])
-def test_fit_when_the_model_stays_on_the_fleet_then_it_takes_the_memory_of_one_vector(
-    labelled, statuses, monkeypatch, sparse_from
-):
+def test_fit_when_model_stays_on_fleet_then_takes_one_vector(labelled, statuses, monkeypatch, sparse_from):
     for constant in ("parameters.SPARSE_FROM", "trainer.SPARSE_FROM", "footprint.SPARSE_FROM"):
         monkeypatch.setattr(f"ps2.algorithms.linear.{constant}", sparse_from)
     monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
@@ -381,7 +379,7 @@ def test_summary_when_a_model_was_fitted_then_it_tells_how(labelled):
 
 
 @pytest.mark.parametrize(("family", "label"), [("auto", 0.0), ("auto", 1.0), ("multinomial", 2.0)])
-def test_fit_when_all_rows_are_of_one_class_then_the_model_is_pysparks(labelled, family, label, caplog):
+def test_fit_when_rows_are_of_one_class_then_matches_pyspark(labelled, family, label, caplog):
     frame = labelled.withColumn("label", F.lit(label))
     ours, theirs = (package.LogisticRegression(family=family).fit(frame) for package in (algorithms, classification))
     assert "all rows are of class" in caplog.text
@@ -393,7 +391,7 @@ def test_fit_when_all_rows_are_of_one_class_then_the_model_is_pysparks(labelled,
 
 # pyspark leaves the threads of its validators to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
-def test_cross_validation_when_a_fold_has_one_class_then_it_goes_on(spark):
+def test_cross_validation_when_fold_has_one_class_then_goes_on(spark):
     rows = [(float(i == 0), [float(i), 1.0 + i % 3], i % 2) for i in range(12)]
     frame = spark.createDataFrame(rows, "label double, features array<double>, fold int")
     estimator, area = algorithms.LogisticRegression(maxIter=2), BinaryClassificationEvaluator()
@@ -403,7 +401,7 @@ def test_cross_validation_when_a_fold_has_one_class_then_it_goes_on(spark):
     assert len(validator.fit(frame).avgMetrics) == 1
 
 
-def test_bounds_when_estimator_and_model_are_saved_and_loaded_then_they_are_the_same(labelled, tmp_path):
+def test_bounds_when_estimator_and_model_are_loaded_then_same(labelled, tmp_path):
     upper, of_intercept = DenseMatrix(1, 2, [0.5, np.inf]), Vectors.dense(1.0)
     estimator = LogisticRegression(upperBoundsOnCoefficients=upper, lowerBoundsOnIntercepts=of_intercept, maxIter=3)
     for given, cls in ((estimator, LogisticRegression), (estimator.fit(labelled), LogisticRegressionModel)):

@@ -61,7 +61,7 @@ def both(df, **params):
         ({"elasticNetParam": 0.5, "regParam": 0.1, "tol": 1e-5, "standardization": False}, {}),
     ],
 )
-def test_multinomial_when_a_column_hardly_varies_then_the_minimum_is_found(df, params, exact):
+def test_multinomial_when_column_barely_varies_then_minimum(df, params, exact):
     theirs = both(df, **{**params, **exact})[0]
     ours = algorithms.LogisticRegression(weightCol="weight", **params).fit(df)
     assert ours.summary.objectiveHistory[-1] <= theirs.summary.objectiveHistory[-1] + 2e-7
@@ -121,7 +121,7 @@ def test_fit_when_penalties_differ_then_the_minimum_is_found(common, classes, fo
     assert model.summary.objectiveHistory[-1] == pytest.approx(least, rel=1e-6)
 
 
-def test_multinomial_when_bounds_hold_intercepts_then_the_minimum_is_found(df):
+def test_multinomial_when_bounds_hold_intercepts_then_minimum(df):
     params = {
         "lowerBoundsOnCoefficients": DenseMatrix(3, 4, [1.0] * 12),
         "lowerBoundsOnIntercepts": Vectors.dense([1.0] * 3),
@@ -165,7 +165,7 @@ def constant(spark, label, classes=None):
         (0.0, None, "biNoMial", True),
     ],
 )
-def test_rows_when_all_are_of_one_class_then_predictions_are_pysparks(spark, label, classes, family, intercept):
+def test_rows_when_all_of_one_class_then_match_pyspark(spark, label, classes, family, intercept):
     frame = constant(spark, label, classes)
     theirs, ours = (
         package.LogisticRegression(family=family, fitIntercept=intercept).fit(frame)

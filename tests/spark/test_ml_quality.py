@@ -23,14 +23,14 @@ def halves(spark, ps):
     return marked.where("odd = 0"), marked.where("odd = 1")
 
 
-def test_an_fm_classifier_when_the_label_is_an_interaction_then_it_learns_what_no_linear_model_can(halves):
+def test_fm_classifier_when_label_is_interaction_then_learns_it(halves):
     train, test = halves
     area = BinaryClassificationEvaluator()
     assert area.evaluate(LogisticRegression(regParam=0.01).fit(train).transform(test)) < 0.65
     assert area.evaluate(FMClassifier(**FM).fit(train).transform(test)) > 0.95
 
 
-def test_an_fm_regressor_when_the_label_is_an_interaction_then_it_explains_it(halves):
+def test_fm_regressor_when_label_is_interaction_then_explains_it(halves):
     train, test = halves
     found = FMRegressor(labelCol="product", **FM).fit(train).transform(test)
     assert RegressionEvaluator(labelCol="product", metricName="r2").evaluate(found) > 0.95

@@ -99,7 +99,7 @@ def told(summary, name):
 
 
 @every
-def test_evaluate_when_compared_with_pysparks_then_each_member_is_the_same(kind, df):
+def test_evaluate_when_compared_with_pyspark_then_members_match(kind, df):
     ours, cls, _ = KINDS[kind]
     summaries = [ours.evaluate(df), ours.toPyspark().evaluate(df)]
     assert isinstance(summaries[0], cls)
@@ -119,7 +119,7 @@ def near(mine, theirs):
 
 
 @every
-def test_summary_when_a_model_was_trained_then_it_is_pysparks_with_all_its_members(kind, df):
+def test_summary_when_trained_then_has_all_pyspark_members(kind, df):
     ours, _, cls = trained(kind, df), *KINDS[kind][1:]
     assert isinstance(ours.summary, cls)
     assert isinstance(ours.summary(), cls)
@@ -128,7 +128,7 @@ def test_summary_when_a_model_was_trained_then_it_is_pysparks_with_all_its_membe
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_summary_when_statistics_are_not_known_then_the_error_is_pysparks(name, df):
+def test_summary_when_statistics_are_unknown_then_pyspark_error(name, df):
     ours = trained("linear", df)
     for summary in (ours.summary, ours.evaluate(df), ours.toPyspark().evaluate(df)):
         with pytest.raises(UnsupportedOperationException, match=UNKNOWN[name]):
@@ -136,7 +136,7 @@ def test_summary_when_statistics_are_not_known_then_the_error_is_pysparks(name, 
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_summary_when_the_training_tells_the_inverse_then_statistics_are_pysparks(intercept, df):
+def test_summary_when_inverse_is_known_then_matches_pyspark(intercept, df):
     params = {"labelCol": "number", "weightCol": "weight", "fitIntercept": intercept}
     theirs = regression.LinearRegression(solver="normal", **params).fit(df)
     x = np.column_stack([X, np.ones(len(X))]) if intercept else X

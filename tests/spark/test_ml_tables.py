@@ -29,7 +29,7 @@ def counts(frame):
     return sorted(sizes)
 
 
-def test_survey_when_labels_are_numbers_then_mean_and_std_are_weighted_and_unbiased(spark):
+def test_survey_when_labels_are_numbers_then_weighted_moments(spark):
     y, w = np.array([1000.5, 1001.0, 1004.0, 999.0]), np.array([1.0, 2.0, 0.5, 3.0])
     facts = survey(table(spark, list(zip(y.tolist(), w.tolist(), strict=True))), WEIGHTED, None).facts
     mean = np.average(y, weights=w)
@@ -39,7 +39,7 @@ def test_survey_when_labels_are_numbers_then_mean_and_std_are_weighted_and_unbia
     np.testing.assert_allclose([facts.label_mean, facts.label_std], [mean, math.sqrt(variance)], rtol=1e-10)
 
 
-def test_survey_when_labels_are_classes_then_weights_are_by_class(spark):
+def test_survey_when_labels_are_classes_then_weighted_by_class(spark):
     found = survey(table(spark, [(0.0, 1.0), (2.0, 2.0), (2.0, 0.5)]), WEIGHTED, 0)
     assert found.facts.class_weights == (1.0, 0.0, 2.5)
     assert found.dim == 2
@@ -49,22 +49,22 @@ def test_survey_when_labels_are_classes_then_weights_are_by_class(spark):
 @pytest.mark.parametrize(
     ("rows", "expected"), [([(0.0, 1.0)], (1.0, 0.0)), ([(0.0, 0.0), (2.0, 2.0)], (0.0, 0.0, 2.0))]
 )
-def test_survey_when_rows_are_of_one_class_then_there_are_those_below_too(spark, rows, expected):
+def test_survey_when_rows_are_of_one_class_then_lower_ones_exist(spark, rows, expected):
     assert survey(table(spark, rows), WEIGHTED, 0).facts.class_weights == expected
 
 
-def test_survey_when_metadata_tell_of_more_classes_then_there_are_so_many(spark):
+def test_survey_when_metadata_has_more_classes_then_counts_them(spark):
     frame = table(spark, [(0.0, 1.0), (1.0, 1.0)])
     nominal = F.col("label").alias("label", metadata={"ml_attr": {"type": "nominal", "vals": ["a", "b", "c"]}})
     assert survey(frame.select("features", nominal), COLUMNS, 0).facts.class_weights == (1.0, 1.0, 0.0)
 
 
-def test_survey_when_rows_are_held_out_then_facts_are_of_the_others(spark):
+def test_survey_when_rows_are_held_out_then_facts_exclude_them(spark):
     frame = table(spark, [(0.0, 1.0), (1.0, 1.0), (1.0, 5.0)]).withColumn("held", F.col("weight") > 2)
     assert survey(frame, ColumnNames(weight="weight", validation="held"), 2).facts.class_weights == (1.0, 1.0)
 
 
-def test_survey_when_vectors_have_metadata_then_dim_is_from_there(spark):
+def test_survey_when_vectors_have_metadata_then_dim_is_from_it(spark):
     frame = VectorAssembler(inputCols=["label", "weight"], outputCol="both").transform(table(spark, [(0.0, 1.0)] * 2))
     assert survey(frame, ColumnNames("both"), None).dim == 2
 
@@ -98,7 +98,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("rows", "classes", "message"), BAD)
-def test_survey_when_labels_or_weights_cannot_be_then_the_error_counts_them(spark, rows, classes, message):
+def test_survey_when_labels_or_weights_are_bad_then_counts_them(spark, rows, classes, message):
     with pytest.raises(InputError, match=message):
         survey(table(spark, rows), WEIGHTED, classes)
 
@@ -135,7 +135,7 @@ def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):
         (ColumnNames(validation="weight"), "'weight': expected booleans, true for rows to hold out, got double"),
     ],
 )
-def test_check_columns_when_one_cannot_be_used_then_the_error_names_it(spark, columns, message):
+def test_check_columns_when_one_is_unusable_then_error_names_it(spark, columns, message):
     frame = table(spark, [(1.0, 1.0)]).select("label", "weight", F.lit("a").alias("name"), "features")
     with pytest.raises(InputError, match=message):
         check_columns(frame, columns)
@@ -151,13 +151,13 @@ def test_deal_when_rows_are_dealt_then_each_worker_has_its_share(spark, partitio
     assert (dealt.workers, counts(dealt.frame)) == (len(expected), expected)
 
 
-def test_deal_when_partitions_are_empty_then_each_worker_has_rows(spark):
+def test_deal_when_partitions_are_empty_then_workers_have_rows(spark):
     frame = table(spark, [(float(i), 1.0) for i in range(8)], partitions=4).where(F.spark_partition_id() == 3)
     dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
     assert counts(dealt.frame) == [1, 1]
 
 
-def test_deal_when_rows_are_cached_beside_empty_partitions_then_each_worker_has_rows(sc):
+def test_deal_when_cached_beside_empty_then_workers_have_rows(sc):
     frame = sc.parallelize([(0.0, 1.0), (1.0, 1.0)], 4).toDF(["label", "weight"])
     frame = frame.withColumn("features", F.array(F.lit(1.0), F.lit(2.0))).cache()
     assert counts(frame) == [0, 0, 1, 1]
@@ -165,11 +165,11 @@ def test_deal_when_rows_are_cached_beside_empty_partitions_then_each_worker_has_
     assert (dealt.workers, counts(dealt.frame)) == (2, [1, 1])
 
 
-def test_deal_when_there_are_less_rows_than_workers_then_there_are_less_workers(spark):
+def test_deal_when_fewer_rows_than_workers_then_fewer_workers(spark):
     frame = table(spark, [(1.0, 1.0)])
     assert deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2).workers == 1
 
 
-def test_check_workers_when_there_are_less_slots_then_the_error_names_both(sc):
+def test_check_workers_when_too_few_slots_then_error_names_both(sc):
     with pytest.raises(SlotsError, match=r"numWorkers: 3 workers need a task slot each, and Spark at .* has 2"):
         check_workers(sc, 3)

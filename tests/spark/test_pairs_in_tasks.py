@@ -27,7 +27,7 @@ def test_pair_update_when_in_a_task_then_as_in_the_driver(ps, sc, via):
     np.testing.assert_allclose(there.pull(range(ROWS)), here.pull(range(ROWS)))
 
 
-def test_pair_update_when_tasks_change_one_row_at_once_then_no_change_is_lost(ps, sc, via):
+def test_pair_update_when_tasks_share_row_then_no_change_is_lost(ps, sc, via):
     m = a_matrix()
 
     def work(numbers):

@@ -37,7 +37,7 @@ def edges(spark):
 @pytest.mark.parametrize(
     "more", [{}, {"weightCol": "weight"}, {"p": 0.25, "q": 4.0, "weightCol": "weight", "directed": True}]
 )
-def test_walks_when_workers_or_servers_have_the_graph_then_they_are_the_same_on_any_number_of_workers(edges, more):
+def test_walks_when_graph_is_on_workers_or_servers_then_the_same(edges, more):
     given = {"numWalks": 2, "walkLength": 8, "seed": 3, **more}
     expected = walks_of(RandomWalks(**given, graphOn="workers", numWorkers=1).transform(edges))
     assert len(expected) == 2 * edges.select("src").union(edges.select("dst")).distinct().count()
@@ -62,7 +62,7 @@ def test_walks_when_ids_are_strings_then_their_steps_are_edges(spark):
     walks.free()
 
 
-def test_walks_when_ids_are_integers_of_two_widths_then_theirs_are_of_the_wider(spark):
+def test_walks_when_id_widths_differ_then_wider_is_used(spark):
     frame = spark.createDataFrame([(1, 2)], "src smallint, dst int")
     assert RandomWalks().transform(frame).dtypes[-1] == ("walk", "array<int>")
 
@@ -73,7 +73,7 @@ def test_walks_when_edges_are_directed_then_they_go_along_them(spark):
     assert walks_of(walks) == [(0, [1, 2, 3]), (0, [2, 3]), (0, [3])]
 
 
-def test_walks_when_an_edge_weighs_nothing_then_it_is_none_and_its_vertices_are_there(spark):
+def test_walks_when_edge_weight_is_zero_then_edge_is_absent(spark):
     frame = spark.createDataFrame([(1, 2, 0.0), (3, 3, 1.0)], "src int, dst int, w float")
     for place in ("workers", "servers"):
         walks = RandomWalks(weightCol="w", numWalks=1, walkLength=3, graphOn=place)
@@ -81,7 +81,7 @@ def test_walks_when_an_edge_weighs_nothing_then_it_is_none_and_its_vertices_are_
         walks.free()
 
 
-def test_walks_when_workers_are_more_than_walks_then_none_are_idle(spark):
+def test_walks_when_workers_outnumber_walks_then_none_are_idle(spark):
     edges = spark.createDataFrame([(1, 2)], "src long, dst long")
     walks = RandomWalks(numWalks=1, walkLength=3, numWorkers=2**31 - 1).transform(edges)
     assert [row["walk"] for row in walks.collect()] == [[1, 2, 1], [2, 1, 2]]
@@ -95,12 +95,12 @@ def test_walks_when_there_is_one_vertex_then_they_are_of_it(spark):
         walks.free()
 
 
-def test_walks_when_their_length_is_one_then_they_are_the_vertices(edges):
+def test_walks_when_length_is_one_then_are_vertices(edges):
     walks = walks_of(RandomWalks(numWalks=1, walkLength=1).transform(edges))
     assert all(len(walk) == 1 for _, walk in walks)
 
 
-def test_walks_when_their_graph_was_given_back_then_they_can_no_longer_be_computed(edges):
+def test_walks_when_graph_was_released_then_cannot_be_computed(edges):
     walks = RandomWalks(numWalks=1, walkLength=2, graphOn="servers")
     found = walks.transform(edges)
     walks.free()
@@ -136,13 +136,13 @@ def test_edges_when_they_are_wrong_then_the_error_says_what(spark, rows, schema,
     [("p", 0.0), ("q", 0.0), ("p", -1.0), ("q", math.inf), ("p", math.nan), ("walkLength", 0), ("numWalks", 0),
      ("numWorkers", 0), ("graphOn", "moon")],
 )  # fmt: skip
-def test_params_when_they_cannot_be_then_it_is_told_before_any_job(spark, name, value):
+def test_params_when_invalid_then_error_before_any_job(spark, name, value):
     frame = spark.createDataFrame([(1, 2)], "src int, dst int")
     with pytest.raises(ConfigError, match=f"{name}: expected"):
         RandomWalks(**{name: value}).transform(frame)
 
 
-def test_a_transformer_when_it_is_saved_and_loaded_then_it_has_its_params(spark, tmp_path):
+def test_transformer_when_saved_and_loaded_then_has_its_params(spark, tmp_path):
     walks = RandomWalks(numWalks=3, walkLength=5, p=0.5, directed=True, seed=8)
     walks.save(str(tmp_path / "walks"))
     loaded = RandomWalks.load(str(tmp_path / "walks"))

@@ -18,7 +18,7 @@ from tests.ports import free_port
 ELSEWHERE = "127.0.0.2"
 
 
-def test_a_run_when_its_driver_is_told_to_be_elsewhere_then_it_says_so(spark, sc, until, tmp_path):
+def test_run_when_driver_address_is_wrong_then_says_so(spark, sc, until, tmp_path):
     token = tmp_path / "token"
     write_token(token, new_token())
     port = free_port()

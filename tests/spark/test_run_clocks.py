@@ -51,7 +51,7 @@ def observe(ps, rows, staleness, wait):
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_workers_when_one_straggles_then_are_at_most_s_clocks_apart(ps, by_value, rows, staleness):
+def test_workers_when_one_straggles_then_at_most_s_clocks_apart(ps, by_value, rows, staleness):
     for rank, seen in enumerate(observe(ps, rows, staleness, wait=True)):
         clock = np.arange(CLOCKS)[:, None]
         others = np.arange(WORKERS) != rank
@@ -62,7 +62,7 @@ def test_workers_when_one_straggles_then_are_at_most_s_clocks_apart(ps, by_value
 
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_read_at_clock_t_when_one_straggles_then_has_all_updates_to_t_minus_s(ps, by_value, rows, staleness, wait):
+def test_read_when_one_straggles_then_has_updates_to_t_minus_s(ps, by_value, rows, staleness, wait):
     for rank, seen in enumerate(observe(ps, rows, staleness, wait)):
         clock = np.arange(CLOCKS)
         for other in range(WORKERS):
@@ -70,7 +70,7 @@ def test_read_at_clock_t_when_one_straggles_then_has_all_updates_to_t_minus_s(ps
             assert (ended == clock if other == rank else ended >= clock - staleness).all()
 
 
-def test_bsp_when_one_straggles_then_equals_the_same_maths_in_one_process(ps, by_value, rows):
+def test_bsp_when_one_straggles_then_matches_single_process(ps, by_value, rows):
     dim, rate = 16, np.float32(0.1)
     weight = DCV.dense(dim, 1 + WORKERS).fill(0.5)
     gradients = [weight.derive().fill(0.0) for _ in range(WORKERS)]
@@ -101,7 +101,7 @@ def test_bsp_when_one_straggles_then_equals_the_same_maths_in_one_process(ps, by
     np.testing.assert_array_equal(weight.pull(), expected)
 
 
-def test_asp_when_one_is_held_in_its_first_clock_then_the_other_finishes_all(ps, by_value, rows):
+def test_asp_when_one_stalls_in_first_clock_then_other_finishes(ps, by_value, rows):
     finished = DCV.dense(WORKERS, 1, dtype="int64").fill(0)
 
     def work(worker, _):
@@ -118,7 +118,7 @@ def test_asp_when_one_is_held_in_its_first_clock_then_the_other_finishes_all(ps,
     assert (first, other) == ([CLOCKS - 1, CLOCKS], [0, CLOCKS - 1])
 
 
-def test_calls_when_asp_and_the_last_clocks_end_together_then_all_are_made(ps, by_value, rows):
+def test_calls_when_asp_clocks_end_together_then_all_are_made(ps, by_value, rows):
     called = []
 
     def work(worker, _):
@@ -129,7 +129,7 @@ def test_calls_when_asp_and_the_last_clocks_end_together_then_all_are_made(ps, b
     assert called == list(range(CLOCKS))
 
 
-def test_attempt_when_it_dies_in_a_second_loop_then_passes_by_the_first_and_all_counts_once(ps, by_value, rows):
+def test_attempt_when_it_dies_in_second_loop_then_counts_once(ps, by_value, rows):
     counts = DCV.dense(2 * WORKERS, 1, dtype="int64").fill(0)
 
     def work(worker, _):
@@ -152,7 +152,7 @@ def test_attempt_when_it_dies_in_a_second_loop_then_passes_by_the_first_and_all_
     assert counts.pull().tolist() == [6] * WORKERS + [1] * WORKERS
 
 
-def test_barrier_when_the_other_one_waits_before_a_clock_then_the_run_ends_and_says_who(ps, by_value, rows):
+def test_barrier_when_other_waits_before_clock_then_names_it(ps, by_value, rows):
     from ps2.errors import WorkerError
 
     def work(worker, _):

@@ -51,20 +51,20 @@ def runs(run_program, environment, tmp_path_factory):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_functions_when_the_first_application_calls_them_then_its_worker_compiles_each_once(runs):
+def test_functions_when_first_application_runs_then_compile_once(runs):
     assert runs[0]["compiled"] == dict.fromkeys((*KEPT, "here"), 1)
 
 
-def test_imported_functions_when_a_second_application_calls_them_then_nothing_is_compiled(runs):
+def test_imported_functions_when_second_application_then_cached(runs):
     assert {name: runs[2]["compiled"][name] for name in KEPT} == dict.fromkeys(KEPT, 0)
     assert {name: runs[2]["found"][name] for name in KEPT} == dict.fromkeys(KEPT, 1)
 
 
-def test_a_function_of_the_program_when_a_second_application_calls_it_then_it_is_compiled_once_more(runs):
+def test_program_function_when_next_application_then_recompiles(runs):
     assert runs[2]["compiled"]["here"] == 1
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_worker_when_a_second_run_comes_then_it_has_its_modules_and_compiled_functions(runs, first):
+def test_worker_when_second_run_comes_then_keeps_its_modules(runs, first):
     assert runs[first + 1] == runs[first]
     assert runs[first]["imports"] == 1

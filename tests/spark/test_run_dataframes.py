@@ -76,21 +76,21 @@ def setting(spark):
 
 
 @pytest.mark.parametrize(("partitions", "workers"), [(1, 2), (5, 2), (2, 1), (5, None)])
-def test_run_when_partitions_and_workers_differ_then_every_row_comes_once(ps, spark, partitions, workers):
+def test_run_when_partitions_differ_then_each_row_comes_once(ps, spark, partitions, workers):
     result = ps.run(spark.range(0, ROWS, 1, partitions), ids, workers=workers)
     assert all_of(result) == list(range(ROWS))
     assert len(result) == (workers or 2)
 
 
 @pytest.mark.parametrize(("partitions", "workers"), [(5, 2), (2, 1)])
-def test_run_when_an_rdds_partitions_differ_then_every_record_comes_once(ps, sc, partitions, workers):
+def test_run_when_rdd_partitions_differ_then_records_come_once(ps, sc, partitions, workers):
     result = ps.run(sc.parallelize(range(ROWS), partitions), records, workers=workers)
     assert all_of(result) == list(range(ROWS))
     assert len(result) == (workers or 2)
 
 
 @pytest.mark.parametrize("partitions", [2, 5])
-def test_run_when_it_gives_ranks_then_they_are_the_numbers_of_partitions(ps, spark, partitions):
+def test_run_when_it_gives_ranks_then_are_partition_numbers(ps, spark, partitions):
     result = ps.run(spark.range(0, ROWS, 1, partitions), ids, workers=2)
     assert [(rank, partition) for rank, partition, _ in result] == [(0, 0), (1, 1)]
 
@@ -105,7 +105,7 @@ def test_run_when_a_plan_has_shuffles_then_it_is_computed_once(ps, counted, sett
     assert times() == ROWS
 
 
-def test_run_when_a_frame_is_cached_then_it_is_not_computed_again(ps, counted):
+def test_run_when_frame_is_cached_then_is_not_recomputed(ps, counted):
     computed, times = counted
     cached = computed.cache()
     cached.count()
@@ -120,12 +120,12 @@ def test_run_when_batches_are_small_then_every_row_comes_once(ps, spark, setting
     assert all_of(result) == list(range(ROWS))
 
 
-def test_run_when_a_frame_is_repartitioned_then_the_workers_get_equal_shares(ps, spark):
+def test_run_when_frame_is_repartitioned_then_shares_are_equal(ps, spark):
     result = ps.run(spark.range(0, ROWS, 1, 1), ids, workers=2)
     assert [len(found) for _, _, found in result] == [50, 50]
 
 
-def test_run_when_there_are_few_records_in_a_partition_then_each_worker_gets_some(ps, sc):
+def test_run_when_partition_has_few_records_then_all_get_some(ps, sc):
     # RDD.repartition would send these ten to one worker.
     result = ps.run(sc.parallelize(range(10), 1), records, workers=2)
     assert [len(found) for _, _, found in result] == [5, 5]
@@ -160,7 +160,7 @@ def test_run_when_a_frame_is_empty_then_the_error_names_the_rank(ps, spark, part
         ps.run(spark.range(0, 0, 1, partitions), ids, workers=2)
 
 
-def test_run_when_a_frame_is_empty_and_workers_are_not_given_then_the_error_names_the_rank(ps, spark):
+def test_run_when_frame_is_empty_then_error_names_rank(ps, spark):
     with pytest.raises(InputError, match=r"rank 0 of 1 has no rows"):
         ps.run(spark.range(0).where("id > 5"), ids)
 
@@ -180,7 +180,7 @@ def test_run_when_a_frame_is_of_spark_connect_then_config_error(ps):
 @pytest.mark.parametrize(
     ("data", "named"), [(None, "NoneType"), ([1, 2], "list"), (pa.table({"id": [1]}), r"pyarrow\.lib\.Table")]
 )
-def test_run_when_data_are_neither_frame_nor_rdd_then_config_error_names_the_type(ps, data, named):
+def test_run_when_data_type_is_unsupported_then_config_error(ps, data, named):
     with pytest.raises(ConfigError, match=f"expected a DataFrame or an RDD of Spark, got {named}"):
         ps.run(data, ids)
 
@@ -196,7 +196,7 @@ def vectors():
     return made, x
 
 
-def test_from_batches_when_vectors_are_mixed_then_the_matrix_is_theirs(ps, spark, vectors):
+def test_from_batches_when_vectors_are_mixed_then_builds_matrix(ps, spark, vectors):
     made, x = vectors
     frame = spark.createDataFrame([(float(i), vector) for i, vector in enumerate(made)], ["label", "features"])
     parts = ps.run(frame, read, workers=2)
@@ -205,13 +205,13 @@ def test_from_batches_when_vectors_are_mixed_then_the_matrix_is_theirs(ps, spark
 
 
 @pytest.mark.parametrize("kind", ["array<double>", "array<float>", "array<int>"])
-def test_from_batches_when_features_are_arrays_then_the_matrix_is_theirs(ps, spark, kind):
+def test_from_batches_when_features_are_arrays_then_matrix(ps, spark, kind):
     frame = spark.range(10).selectExpr("id as label", f"cast(array(id, id + 1, 2) as {kind}) as features")
     ((came, y),) = ps.run(frame, read, workers=1)
     np.testing.assert_array_equal(came, [[i, i + 1, 2] for i in y])
 
 
-def test_from_batches_when_features_are_columns_then_the_matrix_is_theirs(ps, spark):
+def test_from_batches_when_features_are_columns_then_matrix(ps, spark):
     frame = spark.range(10).selectExpr("id", "id % 2 = 0 as even", "cast(id as decimal(10, 2)) as money", "0.5 as w")
 
     def work(worker, batches):
@@ -224,13 +224,13 @@ def test_from_batches_when_features_are_columns_then_the_matrix_is_theirs(ps, sp
     np.testing.assert_array_equal(weights, [0.5] * 10)
 
 
-def test_from_batches_when_a_column_is_missing_then_the_error_names_those_there_are(ps, spark):
+def test_from_batches_when_column_is_missing_then_lists_existing(ps, spark):
     with pytest.raises(WorkerError, match="there is no column 'features'; there are: id"):
         ps.run(spark.range(10), read, workers=1)
 
 
 @pytest.mark.parametrize("form", ["pairs", "points", "arrays"])
-def test_from_records_when_an_rdd_holds_vectors_then_the_matrix_is_theirs(ps, sc, vectors, form):
+def test_from_records_when_rdd_holds_vectors_then_builds_matrix(ps, sc, vectors, form):
     made, x = vectors
     if form == "pairs":
         data = list(enumerate(made))

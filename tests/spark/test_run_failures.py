@@ -77,9 +77,7 @@ pytestmark = pytest.mark.usefixtures("by_value")
 @pytest.mark.parametrize(
     ("how", "staleness"), [(raise_error, 0), (kill_myself, 0), (kill_myself, 1), (kill_myself, None)]
 )
-def test_a_run_when_a_worker_dies_in_the_middle_of_a_clock_then_every_column_is_exact(
-    how, staleness, ps, total, rows, tmp_path
-):
+def test_run_when_worker_dies_in_mid_clock_then_exact(how, staleness, ps, total, rows, tmp_path):
     dies = once_in(tmp_path, how)
 
     def half_way(worker):
@@ -91,7 +89,7 @@ def test_a_run_when_a_worker_dies_in_the_middle_of_a_clock_then_every_column_is_
     assert (tmp_path / "died").exists()
 
 
-def test_a_run_when_a_worker_is_killed_then_the_other_one_keeps_its_process(ps, total, rows, tmp_path):
+def test_run_when_worker_is_killed_then_other_keeps_its_process(ps, total, rows, tmp_path):
     pids = tmp_path / "pids"
     pids.mkdir()
     dies = once_in(tmp_path, kill_myself)
@@ -105,7 +103,7 @@ def test_a_run_when_a_worker_is_killed_then_the_other_one_keeps_its_process(ps, 
     assert sorted(names) == ["0", "1", "1"]
 
 
-def test_a_run_when_a_worker_raises_in_every_attempt_then_the_error_ends_with_its_traceback(ps, total, rows):
+def test_run_when_every_attempt_raises_then_shows_traceback(ps, total, rows):
     def fails(worker):
         if worker.rank == 1 and worker.clock == 2:
             raise_error()
@@ -119,7 +117,7 @@ def test_a_run_when_a_worker_raises_in_every_attempt_then_the_error_ends_with_it
     assert caught.value.__cause__ is None
 
 
-def test_a_run_when_attempts_end_as_the_fleet_went_back_then_says_so(ps, total, rows):
+def test_run_when_attempts_end_by_rollback_then_says_so(ps, total, rows):
     def goes_back(worker):
         raise RolledBack("the fleet went back to a checkpoint")
 
@@ -127,7 +125,7 @@ def test_a_run_when_attempts_end_as_the_fleet_went_back_then_says_so(ps, total, 
         ps.run(rows, counting(total, goes_back), workers=2)
 
 
-def test_a_run_when_a_worker_dies_in_every_attempt_then_the_error_names_rank_and_clock(ps, total, rows):
+def test_run_when_every_attempt_dies_then_names_rank_and_clock(ps, total, rows):
     def dies(worker):
         if worker.rank == 1 and worker.clock == 2:
             kill_myself()
@@ -137,7 +135,7 @@ def test_a_run_when_a_worker_dies_in_every_attempt_then_the_error_names_rank_and
     assert len(str(caught.value).splitlines()) <= 2
 
 
-def test_a_run_when_another_rank_had_failed_before_then_the_one_that_dies_is_named(ps, total, rows, tmp_path):
+def test_run_when_another_rank_failed_before_then_names_dead_one(ps, total, rows, tmp_path):
     raises = once_in(tmp_path, raise_error)
 
     def both(worker):
@@ -156,23 +154,23 @@ def test_a_run_when_it_has_failed_then_the_next_one_works(ps, total, rows):
     assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
 
 
-def test_a_run_when_the_function_cannot_be_pickled_then_usage_error_at_once(ps, rows):
+def test_run_when_function_is_not_picklable_then_usage_error(ps, rows):
     lock = threading.Lock()
     with pytest.raises(UsageError, match=r"cannot be pickled.*lock"):
         ps.run(rows, lambda worker, rows: lock, workers=2)
 
 
-def test_a_run_when_the_function_holds_the_context_then_it_says_where_that_belongs(ps, rows):
+def test_run_when_function_holds_context_then_error_says_where(ps, rows):
     with pytest.raises(UsageError, match="belongs to the driver"):
         ps.run(rows, lambda worker, rows: ps.nextStep, workers=2)
 
 
-def test_a_run_in_a_task_when_tried_then_it_says_where_the_context_belongs(ps, sc):
+def test_run_when_started_in_task_then_says_where_it_belongs(ps, sc):
     with pytest.raises(Exception, match="belongs to the driver"):
         sc.parallelize(range(2), 2).foreach(lambda _: ps.run)
 
 
-def test_a_run_when_a_result_cannot_be_pickled_then_the_error_names_rank_and_type(ps, rows):
+def test_run_when_result_is_unpicklable_then_names_rank_and_type(ps, rows):
     def work(worker, rows):
         return threading.Lock() if worker.rank == 1 else None
 
@@ -180,14 +178,12 @@ def test_a_run_when_a_result_cannot_be_pickled_then_the_error_names_rank_and_typ
         ps.run(rows, work, workers=2)
 
 
-def test_a_run_when_a_result_is_too_large_then_limit_error_says_what_to_do(ps, rows):
+def test_run_when_result_is_too_large_then_limit_error_advises(ps, rows):
     with pytest.raises(LimitError, match=r"rank \d returned 8\d+ bytes.*keep what is large in a vector"):
         ps.run(rows, lambda worker, rows: bytes(80_000_000), workers=2)
 
 
-def test_a_run_when_what_a_worker_asks_for_does_not_fit_a_server_then_limit_error_without_another_attempt(
-    ps, total, rows
-):
+def test_run_when_request_exceeds_server_then_fails_at_once(ps, total, rows):
     def work(worker, rows):
         for clock in worker.clocks(CLOCKS):
             if clock == 3 and worker.rank == 1:
@@ -199,12 +195,12 @@ def test_a_run_when_what_a_worker_asks_for_does_not_fit_a_server_then_limit_erro
     assert total.pull()[0] == 1
 
 
-def test_a_run_when_an_rdd_partition_is_empty_then_input_error_names_the_rank(ps, sc):
+def test_run_when_rdd_partition_is_empty_then_error_names_rank(ps, sc):
     with pytest.raises(InputError, match=r"rank [01] of 2 has no rows"):
         ps.run(sc.parallelize([1], 2), lambda worker, rows: None, workers=2)
 
 
-def test_a_run_when_onclock_raises_then_the_exception_comes_out_as_it_is(ps, total, rows):
+def test_run_when_onclock_raises_then_exception_is_unchanged(ps, total, rows):
     class MyError(Exception):
         pass
 
@@ -216,11 +212,11 @@ def test_a_run_when_onclock_raises_then_the_exception_comes_out_as_it_is(ps, tot
         ps.run(rows, counting(total), workers=2, onClock=on_clock)
 
 
-def test_a_run_when_the_function_has_no_clocks_then_its_results_come(ps, rows):
+def test_run_when_function_has_no_clocks_then_results_come(ps, rows):
     assert list(ps.run(rows, lambda worker, rows: (worker.rank, sorted(rows)), workers=2)) == [(0, [0, 1]), (1, [2, 3])]
 
 
-def test_a_run_when_a_worker_returns_early_then_the_error_names_it(ps, total, rows):
+def test_run_when_worker_returns_early_then_error_names_it(ps, total, rows):
     def work(worker, rows):
         for _ in worker.clocks(CLOCKS if worker.rank else 2):
             total.add(np.ones(DIM, np.int64))
@@ -229,7 +225,7 @@ def test_a_run_when_a_worker_returns_early_then_the_error_names_it(ps, total, ro
         ps.run(rows, work, workers=2)
 
 
-def test_a_run_when_it_takes_too_long_then_deadline_error_names_the_clocks(ps, rows):
+def test_run_when_too_slow_then_deadline_error_names_clocks(ps, rows):
     def work(worker, rows):
         for _ in worker.clocks(1_000_000):
             time.sleep(0.01)
@@ -238,18 +234,18 @@ def test_a_run_when_it_takes_too_long_then_deadline_error_names_the_clocks(ps, r
         ps.run(rows, work, workers=2, timeoutS=1.5)
 
 
-def test_a_run_when_it_takes_too_long_in_a_spark_job_of_onclock_then_deadline_error(ps, total, rows, sc):
+def test_run_when_onclock_spark_job_is_slow_then_deadline_error(ps, total, rows, sc):
     with pytest.raises(DeadlineError, match=r"not done after 2 s \(timeoutS\)"):
         ps.run(rows, counting(total), onClock=lambda clock: sc.parallelize([1], 1).count(), timeoutS=2)
 
 
-def test_a_run_when_onclock_starts_a_job_that_gets_no_slot_then_slots_error_says_why(ps, total, rows, sc, monkeypatch):
+def test_run_when_onclock_job_gets_no_slot_then_slots_error(ps, total, rows, sc, monkeypatch):
     monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 1.0)
     with pytest.raises(SlotsError, match=r"onClock has started a Spark job .* the 2 workers keep theirs"):
         ps.run(rows, counting(total), onClock=lambda clock: sc.parallelize([1], 1).count())
 
 
-def test_a_run_when_a_worker_exits_then_the_error_has_what_it_said(ps, sc):
+def test_run_when_worker_exits_then_error_has_its_output(ps, sc):
     def leave(worker, rows):
         raise SystemExit("no data, giving up")
 
@@ -264,7 +260,7 @@ class Breaks:
         return eval, ("1 / 0",)
 
 
-def test_a_run_when_a_result_cannot_be_unpickled_then_the_error_names_the_rank(ps, sc, by_value):
+def test_run_when_result_cannot_be_unpickled_then_names_rank(ps, sc, by_value):
     with pytest.raises(WorkerError, match=r"what rank 0 returned cannot be unpickled in the driver: ZeroDivisionError"):
         ps.run(sc.parallelize([1], 1), lambda worker, rows: Breaks())
 
@@ -276,14 +272,12 @@ def test_a_run_when_a_result_cannot_be_unpickled_then_the_error_names_the_rank(p
         (lambda worker, rows: 1, lambda: 1, r"onClock: expected a function of \(clock\), got .*: too many positional"),
     ],
 )
-def test_a_run_when_a_function_takes_other_arguments_then_usage_error_at_once(ps, rows, function, call, message):
+def test_run_when_function_signature_is_wrong_then_usage_error(ps, rows, function, call, message):
     with pytest.raises(UsageError, match=message):
         ps.run(rows, function, onClock=call)
 
 
-def test_a_run_when_the_function_uses_what_a_copy_of_the_program_has_then_it_is_found_in_its_own_module(
-    ps, sc, monkeypatch
-):
+def test_run_when_function_uses_mp_main_copy_then_finds_module(ps, sc, monkeypatch):
     import sys
     import types
 
@@ -295,7 +289,7 @@ def test_a_run_when_the_function_uses_what_a_copy_of_the_program_has_then_it_is_
     assert list(ps.run(sc.parallelize([1], 1), lambda worker, rows: float(expit(0.0)))) == [0.5]
 
 
-def test_a_run_when_a_worker_swallows_every_exception_then_it_ends_all_the_same(ps, total, rows):
+def test_run_when_worker_swallows_exceptions_then_still_ends(ps, total, rows):
     def work(worker, rows):
         while True:
             try:
@@ -308,7 +302,7 @@ def test_a_run_when_a_worker_swallows_every_exception_then_it_ends_all_the_same(
         ps.run(rows, work, workers=2, timeoutS=1.5)
 
 
-def test_a_run_when_local_spark_has_too_few_slots_then_the_error_names_both_numbers_at_once(ps, sc, monkeypatch):
+def test_run_when_local_slots_are_too_few_then_error_names_both(ps, sc, monkeypatch):
     monkeypatch.setattr("ps2.run.driver.SLOTS_TIMEOUT_S", 1e6)
     with pytest.raises(SlotsError, match=r"has \d free task slots after 0 s, and 3 are needed"):
         ps.run(sc.parallelize(range(6), 3), lambda worker, rows: None, workers=3)
@@ -345,7 +339,7 @@ def test_a_run_when_given_what_is_no_data_then_config_error(ps):
         ps.run([1, 2], lambda worker, rows: None)
 
 
-def test_a_run_when_it_is_over_then_servers_and_master_remember_nothing_of_it(ps, total, rows):
+def test_run_when_over_then_servers_and_master_keep_nothing(ps, total, rows):
     def remembered():
         scopes = sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
         return scopes, len(ps._fleet.master._calls)
@@ -359,7 +353,7 @@ def test_a_run_when_it_is_over_then_servers_and_master_remember_nothing_of_it(ps
     assert remembered() == before
 
 
-def test_a_run_when_a_worker_makes_a_vector_then_its_next_attempt_gets_the_same(ps, total, rows, tmp_path):
+def test_run_when_worker_makes_vector_then_next_attempt_gets_it(ps, total, rows, tmp_path):
     dies = once_in(tmp_path, raise_error)
 
     def work(worker, rows):

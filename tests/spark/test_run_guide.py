@@ -49,7 +49,7 @@ def figure_3(ps, sc, rows):
     return [run([common, form], ps=ps, data=data)["weight"].pull() for form in (staged, staying)]
 
 
-def test_figure_3_when_workers_stay_then_the_weights_are_those_of_a_stage_per_step(figure_3):
+def test_figure_3_when_workers_stay_then_matches_stage_per_step(figure_3):
     np.testing.assert_allclose(figure_3[1], figure_3[0], rtol=1e-9, atol=1e-12)
 
 
@@ -82,25 +82,25 @@ def test_rows_when_read_then_shapes_are_those_of_the_data(first):
     assert {whole[1] for whole, _, _ in first["shapes"]} == {DIM}
 
 
-def test_messages_when_run_then_the_run_ends_when_the_loss_stands(first):
+def test_messages_when_loss_settles_then_run_ends(first):
     losses = np.array(first["losses"])
     stands = losses[1:] > 0.999 * losses[:-1]
     assert stands.tolist() == [False] * (len(losses) - 2) + [True]
     assert 2 <= len(losses) < 1000
 
 
-def test_overlap_when_run_then_the_model_still_separates_the_classes(first, rows):
+def test_overlap_when_run_then_model_separates_classes(first, rows):
     w = first["weight"].pull()
     right = [(vector.toArray() @ w > 0) == (label > 0) for label, vector in rows]
     assert np.mean(right) > 0.9
 
 
-def test_rotation_when_run_then_the_factors_come_nearer_to_the_matrix(first):
+def test_rotation_when_run_then_factors_approach_matrix(first):
     errors = np.nanmean(first["rotated"].metrics("error"), axis=0).reshape(20, -1).mean(axis=1)
     assert errors[-1] < 0.6 * errors[0]
 
 
-def test_rotation_when_run_then_each_worker_has_every_block_in_each_rotation(first):
+def test_rotation_when_run_then_workers_get_every_block(first):
     for table in first["rotated"].timeline:
         assert (np.sort(table.block.reshape(20, 4)) == np.arange(4)).all()
 

@@ -34,7 +34,7 @@ def insecure(spark, until):
         process.wait()
 
 
-def test_a_run_when_the_servers_have_no_token_then_it_takes_none_but_its_own_workers(insecure, sc):
+def test_run_when_servers_are_tokenless_then_admits_own_workers(insecure, sc):
     total = DCV.dense(3, dtype="int64")
 
     def work(worker, rows):

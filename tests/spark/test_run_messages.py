@@ -139,7 +139,7 @@ def test_reports_when_merged_then_onclock_has_them(ps, by_value, rows):
     assert seen == [(0, 2, [0.1], 1), (1, 2, [0.1], 11, [0, 1]), (2, 2, [0.1], 21)]
 
 
-def test_reports_when_workers_are_ahead_then_each_clock_has_its_own(ps, by_value, rows):
+def test_reports_when_workers_are_ahead_then_kept_by_clock(ps, by_value, rows):
     seen = []
 
     def work(worker, _):

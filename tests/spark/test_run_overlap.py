@@ -28,7 +28,7 @@ def rows(sc):
     ("staleness", "priority", "limit"),
     [(0, "magnitude", LIMITED), (2, "magnitude", None), (2, None, LIMITED), (None, "magnitude", LIMITED)],
 )
-def test_additions_when_a_task_dies_in_the_middle_then_each_counts_once(ps, rows, staleness, priority, limit):
+def test_adds_when_task_dies_midway_then_each_counts_once(ps, rows, staleness, priority, limit):
     total = DCV.dense(DIM, dtype="int64")
     keys = np.random.default_rng(0).permutation(DIM)
 
@@ -46,7 +46,7 @@ def test_additions_when_a_task_dies_in_the_middle_then_each_counts_once(ps, rows
 
 
 @pytest.mark.parametrize(("staleness", "kind"), [(0, "sparse"), (1, "dense"), (None, "dense")])
-def test_pull_when_own_additions_wait_for_the_limit_then_they_are_in_it(ps, rows, staleness, kind):
+def test_pull_when_own_adds_are_queued_then_includes_them(ps, rows, staleness, kind):
     total = DCV.dense(DIM) if kind == "dense" else DCV.sparse(2**50)
 
     def work(worker, rows):
@@ -62,7 +62,7 @@ def test_pull_when_own_additions_wait_for_the_limit_then_they_are_in_it(ps, rows
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_prefetch_when_the_driver_updates_the_weights_then_it_is_as_fresh_as_a_pull_must_be(ps, rows, staleness):
+def test_prefetch_when_driver_updates_weights_then_is_fresh(ps, rows, staleness):
     """``onClock`` makes weight t + 1 of clock t: a view in clock t is of clock t - staleness at the oldest."""
     weight = DCV.dense(1)  # on one server: a view is of one moment
 
@@ -77,7 +77,7 @@ def test_prefetch_when_the_driver_updates_the_weights_then_it_is_as_fresh_as_a_p
     assert list(results) == [[True] * CLOCKS] * 2
 
 
-def test_prefetch_when_this_worker_adds_then_all_of_it_is_in_the_result(ps, rows):
+def test_prefetch_when_this_worker_adds_then_includes_them(ps, rows):
     total = DCV.dense(DIM)
 
     def work(worker, rows):
@@ -94,7 +94,7 @@ def test_prefetch_when_this_worker_adds_then_all_of_it_is_in_the_result(ps, rows
     assert list(results) == [[2.0 * t for t in range(CLOCKS)]] * 2
 
 
-def test_prefetch_when_columns_of_a_matrix_are_read_then_all_that_this_worker_adds_is_in_the_result(ps, rows):
+def test_prefetch_when_matrix_columns_then_includes_own_adds(ps, rows):
     m = DCV.dense(DIM, 3, dtype="int64", layout="column").matrix()
 
     def work(worker, rows):
@@ -113,7 +113,7 @@ def test_prefetch_when_columns_of_a_matrix_are_read_then_all_that_this_worker_ad
     assert list(results) == [[(True, True, t * each) for t in range(CLOCKS)]] * 2
 
 
-def test_prefetch_when_some_columns_of_some_rows_are_read_then_it_is_what_pull_returns(ps, rows):
+def test_prefetch_when_some_rows_and_columns_then_matches_pull(ps, rows):
     m = DCV.dense(50, 4).matrix()
     m.push([0, 1, 2, 3], np.arange(200).reshape(4, 50))
 
@@ -124,7 +124,7 @@ def test_prefetch_when_some_columns_of_some_rows_are_read_then_it_is_what_pull_r
     assert list(ps.run(rows, work, workers=2)) == [[[[157, 150, 199], [57, 50, 99]]]] * 2
 
 
-def test_budget_when_one_worker_is_slow_then_it_does_less_and_both_finish_all_clocks(ps, rows):
+def test_budget_when_one_worker_is_slow_then_it_does_less(ps, rows):
     total = DCV.dense(2, dtype="int64")
 
     def work(worker, rows):
@@ -145,7 +145,7 @@ def test_budget_when_one_worker_is_slow_then_it_does_less_and_both_finish_all_cl
     assert total.pull().tolist() == [sum(slow), sum(fast)]
 
 
-def test_addition_when_it_fails_then_the_run_fails_with_its_cause(ps, rows):
+def test_add_when_it_fails_then_run_fails_with_its_cause(ps, rows):
     total = DCV.dense(10)
     stale = cloudpickle.loads(cloudpickle.dumps(total))
     total.free()
@@ -158,7 +158,7 @@ def test_addition_when_it_fails_then_the_run_fails_with_its_cause(ps, rows):
         ps.run(rows, work, workers=2, staleness=2)
 
 
-def test_threads_when_a_run_has_ended_then_they_are_gone_from_the_workers(ps, rows):
+def test_threads_when_run_has_ended_then_are_gone(ps, rows):
     total = DCV.dense(DIM)
 
     def work(worker, rows):

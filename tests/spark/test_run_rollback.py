@@ -65,9 +65,7 @@ def wait_for(path):
         time.sleep(0.05)
 
 
-def test_fleet_when_it_goes_back_in_a_rotation_then_each_turn_counts_once_and_finds_what_it_must(
-    ps, by_value, sc, gate, kill_when
-):
+def test_rollback_when_in_rotation_then_each_turn_counts_once(ps, by_value, sc, gate, kill_when):
     blocks, rotations, path = 4, 3, str(gate)
     table = DCV.dense(blocks, 1, dtype="int64").fill(0)
     plan = np.concatenate([schedule(0, rotation, WORKERS, blocks) for rotation in range(rotations)])
@@ -91,9 +89,7 @@ def test_fleet_when_it_goes_back_in_a_rotation_then_each_turn_counts_once_and_fi
     assert table.pull().tolist() == [rotations * WORKERS] * blocks
 
 
-def test_fleet_when_it_goes_back_and_one_has_returned_then_all_is_done_again_and_counts_once(
-    ps, by_value, sc, gate, kill_when
-):
+def test_rollback_when_one_has_returned_then_all_is_redone_once(ps, by_value, sc, gate, kill_when):
     counts = DCV.dense(WORKERS, 1, dtype="int64").fill(0)
     called, path = [], str(gate)
 
@@ -111,9 +107,7 @@ def test_fleet_when_it_goes_back_and_one_has_returned_then_all_is_done_again_and
     assert counts.pull().tolist() == [CLOCKS] * WORKERS
 
 
-def test_fleet_when_it_goes_back_to_an_earlier_loop_then_each_clock_runs_its_own_loop_again(
-    ps, by_value, sc, gate, kill_when
-):
+def test_rollback_when_loop_is_earlier_then_clocks_rerun_it(ps, by_value, sc, gate, kill_when):
     counts = DCV.dense(2 * WORKERS, 1, dtype="int64").fill(0)
     path = str(gate)
 
@@ -131,7 +125,7 @@ def test_fleet_when_it_goes_back_to_an_earlier_loop_then_each_clock_runs_its_own
     assert counts.pull().tolist() == [5] * WORKERS + [CLOCKS - 3] * WORKERS
 
 
-def test_fleet_when_it_goes_back_as_results_are_read_then_they_are_read_again(ps, by_value, sc):
+def test_rollback_when_results_are_read_then_they_are_read_again(ps, by_value, sc):
     counts, read = DCV.dense(WORKERS, 1, dtype="int64").fill(0), []
 
     def work(worker, held):

@@ -71,7 +71,7 @@ def had_before(turns):
 
 
 @pytest.mark.parametrize(("slices", "staleness"), [(1, 0), (2, 1)])
-def test_rotate_when_each_owner_adds_1_then_nobody_else_has_touched_its_block(ps, rows, slices, staleness):
+def test_rotate_when_each_owner_adds_1_then_blocks_are_exclusive(ps, rows, slices, staleness):
     table = DCV.dense(BLOCKS * WIDTH, K, dtype="int32", layout="column").matrix()
     plan = turns(slices)
     result = ps.run(rows, counting(table, had_before(plan)), WORKERS, staleness=staleness, seed=SEED)
@@ -82,9 +82,7 @@ def test_rotate_when_each_owner_adds_1_then_nobody_else_has_touched_its_block(ps
     assert np.unique(table.pull(columns=np.arange(BLOCKS * WIDTH))).tolist() == [ROTATIONS * WORKERS]
 
 
-def test_rotate_when_a_worker_is_killed_in_a_turn_then_its_next_attempt_goes_on_there_and_each_turn_counts_once(
-    ps, rows
-):
+def test_rotate_when_worker_dies_in_turn_then_turns_count_once(ps, rows):
     table = DCV.dense(BLOCKS * WIDTH, K, dtype="int32", layout="column").matrix()
     plan = turns(2)
     dies = 1, 8
@@ -100,7 +98,7 @@ def test_rotate_when_a_worker_is_killed_in_a_turn_then_its_next_attempt_goes_on_
 
 
 @pytest.mark.parametrize(("slices", "staleness"), [(1, 0), (2, 1), (2, 0)])
-def test_rotate_when_the_seed_is_fixed_then_it_equals_its_serial_replay_bit_for_bit(ps, rows, slices, staleness):
+def test_rotate_when_seed_is_fixed_then_matches_serial_bitwise(ps, rows, slices, staleness):
     table = DCV.dense(BLOCKS * WIDTH, K, dtype="float64", layout="column").matrix()
 
     def change(block, rng):
@@ -130,7 +128,7 @@ def test_rotate_when_the_seed_is_fixed_then_it_equals_its_serial_replay_bit_for_
     np.testing.assert_array_equal(table.pull(columns=np.arange(BLOCKS * WIDTH)), serial)
 
 
-def test_rotate_when_a_turn_computes_then_the_next_block_is_read_meanwhile(ps, rows):
+def test_rotate_when_turn_computes_then_next_block_is_read_ahead(ps, rows):
     """Nobody ends its turn before that: so it is told within the turn that the others' last one is applied."""
     table = DCV.dense(BLOCKS * WIDTH, K, dtype="int32", layout="column").matrix()
 
@@ -154,7 +152,7 @@ def test_rotate_when_a_turn_computes_then_the_next_block_is_read_meanwhile(ps, r
     assert list(ps.run(rows, work, WORKERS, staleness=1, seed=SEED)) == [[True] * 2 * WORKERS * ROTATIONS] * WORKERS
 
 
-def test_rotate_when_it_follows_another_one_then_what_that_did_is_seen(ps, rows):
+def test_rotate_when_it_follows_another_then_sees_its_changes(ps, rows):
     total = DCV.dense(8, dtype="int64")
 
     def work(worker, rows):
@@ -174,7 +172,7 @@ def test_rotate_when_it_follows_another_one_then_what_that_did_is_seen(ps, rows)
     assert total.pull().tolist() == [2 + 6] * 8
 
 
-def test_rotate_when_workers_differ_in_their_blocks_then_the_run_ends_with_both(ps, rows):
+def test_rotate_when_workers_differ_in_blocks_then_names_both(ps, rows):
     def work(worker, rows):
         list(rows)  # so that Spark can use the process again
         list(worker.rotate(4 + worker.rank))

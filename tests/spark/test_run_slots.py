@@ -18,13 +18,13 @@ def rows(sc):
     return sc.parallelize(range(4), 2)
 
 
-def test_a_run_when_another_job_has_all_slots_then_the_error_names_both_numbers(ps, rows, busy, monkeypatch):
+def test_run_when_other_job_has_all_slots_then_names_both(ps, rows, busy, monkeypatch):
     monkeypatch.setattr("ps2.run.driver.SLOTS_TIMEOUT_S", 1.0)
     with pytest.raises(SlotsError, match="has 0 free task slots after 1 s, and 2 are needed"):
         ps.run(rows, lambda worker, rows: None, workers=2)
 
 
-def test_a_run_when_no_worker_gets_a_slot_then_the_error_names_both_numbers(ps, rows, busy, monkeypatch):
+def test_run_when_no_worker_gets_slot_then_names_both_numbers(ps, rows, busy, monkeypatch):
     # As if another job had been quicker.
     monkeypatch.setattr("ps2.run.driver.wait_for_slots", lambda *_: None)
     monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 2.0)
@@ -32,7 +32,7 @@ def test_a_run_when_no_worker_gets_a_slot_then_the_error_names_both_numbers(ps, 
         ps.run(rows, lambda worker, rows: None, workers=2)
 
 
-def test_a_run_when_an_earlier_stage_of_its_job_takes_long_then_it_waits_for_that(ps, sc, monkeypatch):
+def test_run_when_earlier_stage_is_slow_then_waits_for_it(ps, sc, monkeypatch):
     monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 4.0)
     total = DCV.dense(10, dtype="int64")
 

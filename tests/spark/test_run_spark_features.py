@@ -25,28 +25,28 @@ def data(request, spark, sc):
     return sc.parallelize(range(ROWS), 2) if request.param == "rdd" else spark.range(0, ROWS, 1, 2)
 
 
-def test_a_run_when_its_function_holds_a_broadcast_then_workers_get_its_value(ps, sc, data):
+def test_run_when_function_holds_broadcast_then_workers_get_it(ps, sc, data):
     table = sc.broadcast(np.arange(1000))
     assert list(ps.run(data, lambda worker, rows: int(table.value.sum()))) == [499500] * 2
 
 
-def test_a_run_when_the_data_are_dealt_out_then_workers_get_a_broadcast_all_the_same(ps, sc, data):
+def test_run_when_data_is_dealt_out_then_broadcast_still_arrives(ps, sc, data):
     table = sc.broadcast({"a": 1})
     assert list(ps.run(data, lambda worker, rows: table.value, workers=1)) == [{"a": 1}]
 
 
-def test_a_run_when_its_rows_come_by_another_broadcast_then_both_are_there(ps, spark, sc):
+def test_run_when_rows_use_another_broadcast_then_both_arrive(ps, spark, sc):
     ours, theirs = sc.broadcast(2), sc.broadcast(3)
     rdd = sc.parallelize(range(2), 2).map(lambda i: i + theirs.value)
     assert list(ps.run(rdd, lambda worker, rows: [ours.value * row for row in rows])) == [[6], [8]]
 
 
-def test_a_run_when_its_function_is_large_then_workers_get_a_broadcast_all_the_same(ps, sc, data):
+def test_run_when_function_is_large_then_broadcast_still_arrives(ps, sc, data):
     table, ballast = sc.broadcast(7), bytes(2 << 20)  # Spark broadcasts functions of more than 1 MiB
     assert list(ps.run(data, lambda worker, rows: table.value + len(ballast))) == [7 + (2 << 20)] * 2
 
 
-def test_a_run_when_workers_count_then_the_accumulator_has_their_sum(ps, sc, data):
+def test_run_when_workers_count_then_accumulator_has_sum(ps, sc, data):
     counter = sc.accumulator(0)
 
     def work(worker, rows):
@@ -86,7 +86,7 @@ def test_a_run_when_a_module_was_added_then_workers_import_it(ps, sc, data, tmp_
     assert list(ps.run(data, work)) == [42] * 2
 
 
-def test_a_run_when_the_caller_has_local_properties_then_its_tasks_do(ps, sc, data):
+def test_run_when_caller_has_local_properties_then_tasks_do_too(ps, sc, data):
     properties = {
         "spark.job.description": "training",
         "spark.scheduler.pool": "batch",
@@ -108,7 +108,7 @@ def test_a_run_when_the_caller_has_local_properties_then_its_tasks_do(ps, sc, da
             sc.setLocalProperty(name, None)
 
 
-def test_a_run_when_its_job_group_is_cancelled_then_it_ends_and_the_next_one_works(ps, sc, data):
+def test_run_when_job_group_is_cancelled_then_next_one_works(ps, sc, data):
     total = DCV.dense(2, dtype="int64")
     running = threading.Event()
 
@@ -135,7 +135,7 @@ def test_a_run_when_its_job_group_is_cancelled_then_it_ends_and_the_next_one_wor
     assert list(ps.run(data, lambda worker, rows: worker.rank)) == [0, 1]
 
 
-def test_a_run_when_ctrl_c_comes_then_its_job_is_cancelled_and_the_next_one_works(ps, sc, data):
+def test_run_when_ctrl_c_comes_then_cancels_and_next_works(ps, sc, data):
     total = DCV.dense(2, dtype="int64")
 
     def work(worker, rows):

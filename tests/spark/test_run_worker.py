@@ -54,7 +54,7 @@ def test_run_when_given_a_dataframe_then_rows_are_batches(ps, spark):
 
 
 @pytest.mark.parametrize("first", [0, 7])
-def test_clocks_when_there_are_two_loops_then_the_second_goes_on_where_the_first_ended(ps, rdd, first):
+def test_clocks_when_two_loops_then_second_continues_numbering(ps, rdd, first):
     def work(worker, rows):
         seen = [worker.clock]
         for end in (first + 2, np.int64(first + 3)):
@@ -74,7 +74,7 @@ def test_clocks_when_they_are_over_then_another_loop_has_none(ps, rdd):
     assert ps.run(rdd, work) == [[[0, 1], [], [], []]] * 2
 
 
-def test_clocks_when_asked_for_wrongly_then_it_says_what_was_expected(ps, rdd):
+def test_clocks_when_asked_wrongly_then_says_what_was_expected(ps, rdd):
     def work(worker, rows):
         told = [message_of(lambda n=n: worker.clocks(n)) for n in (2.5, "3", None, True, -1)]
         for _ in worker.clocks(1):
@@ -109,7 +109,7 @@ def test_rng_when_a_task_is_started_again_then_it_draws_the_same(ps, rdd):
         np.testing.assert_array_equal(drawn[rank].pull(), mine)
 
 
-def test_rng_when_rank_clock_or_key_differ_then_it_draws_something_else(ps, rdd):
+def test_rng_when_rank_clock_or_key_differ_then_draws_differ(ps, rdd):
     def work(worker, rows):
         return [worker.rng(*key).random() for _ in worker.clocks(3) for key in ((), (0,), (1,), (0, 1))]
 
@@ -149,7 +149,7 @@ def test_log_when_the_job_still_runs_then_the_driver_hears_of_it(ps, rdd):
     assert heard == [(1, 0, "loss", 0.25)]
 
 
-def test_log_when_values_are_numbers_of_any_kind_then_the_result_has_them(ps, rdd):
+def test_log_when_values_are_any_numbers_then_result_has_them(ps, rdd):
     def work(worker, rows):
         for t in worker.clocks(3):
             worker.log(loss=np.float32(t + 0.5), rows=np.int64(worker.rank), flag=np.bool_(True), zero=np.array(2.0))
@@ -175,7 +175,7 @@ def test_log_when_a_value_is_no_number_then_it_is_named(ps, rdd):
 # -- meeting the others
 
 
-def test_barrier_when_passed_then_what_all_changed_before_is_there(ps, rdd):
+def test_barrier_when_passed_then_earlier_changes_are_visible(ps, rdd):
     total = DCV.dense(3)
 
     def work(worker, rows):
@@ -215,7 +215,7 @@ def test_once_when_it_makes_a_vector_then_all_can_use_it(ps, rdd):
     assert ps.run(rdd, work) == [[6.0] * 6] * 2
 
 
-def test_once_when_the_function_raises_then_the_error_is_the_tasks(ps, rdd):
+def test_once_when_function_raises_then_error_is_the_tasks(ps, rdd):
     def work(worker, rows):
         if attempt() == 0:
             return worker.once(lambda: 1 // 0)
@@ -235,7 +235,7 @@ def assert_no_time_is_lost(result):
         assert all((table[kind] >= 0).all() for kind in ("wait", "pull", "compute", "push"))
 
 
-def test_timeline_when_the_run_is_over_then_its_parts_add_up_to_the_time_between_clocks(ps, rdd):
+def test_timeline_when_run_is_over_then_parts_sum_to_clock_time(ps, rdd):
     weight = DCV.dense(100)
 
     def work(worker, rows):
@@ -266,7 +266,7 @@ def test_timeline_when_the_run_is_over_then_its_parts_add_up_to_the_time_between
         assert outside.began[-1] < result.seconds
 
 
-def test_timeline_when_a_worker_is_held_up_at_a_barrier_then_that_is_wait(ps, rdd):
+def test_timeline_when_worker_waits_at_barrier_then_is_wait(ps, rdd):
     flag = DCV.dense(1)
 
     def work(worker, rows):
@@ -288,7 +288,7 @@ def test_timeline_when_a_worker_is_held_up_at_a_barrier_then_that_is_wait(ps, rd
     assert row.wait + row.push > 0.5 * result[0]
 
 
-def test_timeline_when_a_task_is_started_again_then_both_attempts_are_shown(ps, rdd):
+def test_timeline_when_task_restarts_then_shows_both_attempts(ps, rdd):
     def work(worker, rows):
         for t in worker.clocks(3):
             worker.log(try_=attempt())

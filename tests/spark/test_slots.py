@@ -47,12 +47,12 @@ def test_wait_for_slots_when_all_are_free_then_it_returns(ps):
     ps.waitForSlots(2, timeout=5)
 
 
-def test_wait_for_slots_when_more_are_wanted_than_there_are_then_it_names_both_numbers(ps):
+def test_wait_for_slots_when_too_many_then_names_both_numbers(ps):
     with pytest.raises(SlotsError, match=r"has 2 free task slots after 0 s, and 3 are needed"):
         ps.waitForSlots(3, timeout=0)
 
 
-def test_wait_for_slots_when_tasks_run_on_all_then_it_names_both_numbers(ps, busy):
+def test_wait_for_slots_when_all_busy_then_names_both_numbers(ps, busy):
     with pytest.raises(SlotsError, match=r"has 0 free task slots after 1 s, and 1 are needed"):
         ps.waitForSlots(1, timeout=1)
 
@@ -96,7 +96,7 @@ def start_master(environment, tmp_path_factory, until):
         master.wait()
 
 
-def test_wait_for_slots_when_spark_has_no_workers_then_it_names_both_numbers(said):
+def test_wait_for_slots_when_no_workers_then_names_both_numbers(said):
     assert re.search(r"spark://.* has 0 free task slots after 1 s, and 1 are needed", said["no workers"])
 
 
@@ -105,5 +105,5 @@ def test_a_context_when_spark_is_stopped_then_it_raises_stopped(name, said):
     assert "SparkContext was stopped" in said[name]
 
 
-def test_wait_for_slots_when_the_context_is_stopped_then_it_raises_stopped(said):
+def test_wait_for_slots_when_context_is_stopped_then_raises(said):
     assert "PS2Context was stopped" in said["context stopped"]

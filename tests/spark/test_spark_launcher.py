@@ -54,17 +54,17 @@ def servers(pid=None):
     return [process for process in family(pid) if "ps2.cli.main server" in command(process)]
 
 
-def test_servers_when_the_fleet_runs_then_each_is_in_a_container_of_its_own(ps, weight):
+def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
     assert len({place for place in ps._fleet.launcher.locations().values() if place.startswith("container app-")}) == 2
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 4))
 
 
-def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_in_no_servers_environment(ps):
+def test_token_when_fleet_runs_then_not_in_argv_or_environment(ps):
     assert not [process for process in family() if ps._token in command(process)]
     assert not [process for process in servers() if ps._token in " ".join(process.environ().values())]
 
 
-def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_missing(ps, weight):
+def test_server_when_killed_then_container_starts_another(ps, weight):
     before = ps._fleet.launcher.locations()
     servers()[0].kill()
     weight.add([1] * DIM)
@@ -74,7 +74,7 @@ def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_m
     assert ps._fleet.launcher.locations() == before
 
 
-def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_missing(ps, weight, until):
+def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
     before, recoveries = ps._fleet.launcher.locations(), len(ps.recoveries)
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command(p))
     executor.kill()
@@ -84,7 +84,7 @@ def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_m
     assert len(set(before.items()) & set(ps._fleet.launcher.locations().items())) == 1
 
 
-def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, weight, until):
+def test_stop_when_servers_are_in_containers_then_none_is_left(ps, weight, until):
     application = next(p for p in family() if "ps2.coordinator.launchers.containers.spark_app" in command(p))
     theirs = [application, *application.children(recursive=True)]
     assert {process.pid for process in servers()} <= {process.pid for process in theirs}
@@ -92,12 +92,12 @@ def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, we
     until(lambda: not any(process.is_running() for process in theirs), "all have ended")
 
 
-def test_get_or_create_when_spark_has_no_containers_then_config_error(spark):
+def test_get_or_create_when_no_containers_then_config_error(spark):
     with pytest.raises(ConfigError, match="hands out no containers"):
         PS2Context.getOrCreate(spark, 2, launcher="spark")
 
 
-def test_get_or_create_when_a_container_is_too_large_then_launch_error_says_what_spark_says(spark):
+def test_get_or_create_when_container_too_big_then_launch_error(spark):
     conf = PS2Conf(sparkConf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"})
     with pytest.raises(LaunchError, match=r"Spark application has ended: .*1276 MiB"):
         PS2Context.getOrCreate(spark, 1, launcher="spark", memoryLimit=MEMORY, conf=conf)

@@ -21,9 +21,7 @@ def only_tcp(sc, monkeypatch):
     monkeypatch.setitem(sc.environment, "PS2_UNIX_SOCKETS", "0")
 
 
-def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them_and_later_ones_the_new(
-    spark, only_tcp, tmp_path, until
-):
+def test_training_when_certificates_rotate_then_new_ones_serve(spark, only_tcp, tmp_path, until):
     from ps2.algorithms.classification import LogisticRegression
 
     rng = np.random.default_rng(7)

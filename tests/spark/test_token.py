@@ -35,7 +35,7 @@ def test_the_token_when_tasks_use_it_then_it_is_in_no_argv(vector, token, family
     assert not [command for command in commands if token in command]
 
 
-def test_the_token_when_tasks_use_it_then_it_is_not_in_the_event_log(vector, token, event_log, until):
+def test_token_when_used_by_tasks_then_not_in_event_log(vector, token, event_log, until):
     def written():
         return "".join(path.read_text() for path in event_log.rglob("*") if path.is_file())
 
@@ -43,11 +43,11 @@ def test_the_token_when_tasks_use_it_then_it_is_not_in_the_event_log(vector, tok
     assert token not in written()
 
 
-def test_the_token_when_tasks_use_it_then_it_is_not_in_the_settings(vector, token, sc):
+def test_token_when_used_by_tasks_then_not_in_settings(vector, token, sc):
     assert token not in str(sc.getConf().getAll())
 
 
-def test_the_token_when_tasks_use_it_then_the_web_page_of_settings_does_not_show_it(vector, token, sc):
+def test_token_when_used_by_tasks_then_not_on_settings_page(vector, token, sc):
     url = f"{sc.uiWebUrl}/api/v1/applications/{sc.applicationId}/environment"
     with urllib.request.urlopen(url, timeout=10) as reply:
         shown = reply.read().decode()
@@ -55,7 +55,7 @@ def test_the_token_when_tasks_use_it_then_the_web_page_of_settings_does_not_show
     assert token not in shown
 
 
-def test_the_token_when_a_task_reads_its_properties_then_it_is_not_among_them(vector, token, sc):
+def test_token_when_task_reads_properties_then_not_among_them(vector, token, sc):
     def properties(_):
         from pyspark import TaskContext
 
@@ -66,7 +66,7 @@ def test_the_token_when_a_task_reads_its_properties_then_it_is_not_among_them(ve
 
 
 @pytest.mark.parametrize("name", ["context", "vector", "matrix", "session", "zip"])
-def test_the_token_when_something_is_printed_then_it_is_not_in_it(name, ps, vector, token):
+def test_token_when_something_is_printed_then_not_in_output(name, ps, vector, token):
     things = {
         "context": lambda: ps,
         "vector": lambda: vector,
@@ -77,5 +77,5 @@ def test_the_token_when_something_is_printed_then_it_is_not_in_it(name, ps, vect
     assert token not in repr(things[name]())
 
 
-def test_the_token_when_a_handle_is_pickled_then_it_is_not_in_the_pickle(vector, token):
+def test_token_when_handle_is_pickled_then_not_in_pickle(vector, token):
     assert token.encode() not in pickle.dumps(vector)

@@ -80,7 +80,7 @@ class DyingProgram(worker.SamplingProgram):
     [("ssp", 1, 0), ("ssp", 4, 3), ("average", 5, 0), ("rotation", 12, 0)],
     ids=["in the first clock", "in mid iteration", "average", "in a turn"],
 )
-def test_counts_when_a_worker_is_killed_then_are_those_of_the_topics_that_all_tokens_have(
+def test_counts_when_worker_is_killed_then_match_token_topics(
     spark, by_value, assigned, tmp_path, monkeypatch, sync, clock, reads
 ):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock, "reads": reads}.items():
@@ -99,9 +99,7 @@ def test_counts_when_a_worker_is_killed_then_are_those_of_the_topics_that_all_to
     [("ssp", {"replicas": 1}), ("ssp", {"checkpointEverySteps": 4}), ("rotation", {"checkpointEverySteps": 4})],
     ids=["replicas", "checkpoint", "rotation, checkpoint"],
 )
-def test_counts_when_a_server_is_killed_then_are_those_of_the_topics_that_all_tokens_have(
-    spark, assigned, tmp_path, sync, settings
-):
+def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, tmp_path, sync, settings):
     steps = []
 
     def kill(report):
@@ -124,9 +122,7 @@ class Stopped(Exception):
     """The driver ends here."""
 
 
-def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_the_topics_that_were_saved(
-    spark, assigned, tmp_path
-):
+def test_training_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, tmp_path):
     named, folder = replace(OPTIONS, name="topics", save_interval=1), str(tmp_path)
 
     def stop(report):

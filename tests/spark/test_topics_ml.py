@@ -63,7 +63,7 @@ def test_summary_when_trained_then_tells_of_each_iteration(model, tmp_path):
     assert "ms an iteration" in summary._repr_html_()
 
 
-def test_transform_when_sampled_then_shares_are_those_of_the_arrays(model, frame):
+def test_transform_when_sampled_then_shares_match_arrays(model, frame):
     shares = shares_of(model, frame)
     np.testing.assert_allclose(shares, model.topics.transform(documents()))
     np.testing.assert_allclose(shares[11], 1 / TOPICS)
@@ -71,7 +71,7 @@ def test_transform_when_sampled_then_shares_are_those_of_the_arrays(model, frame
     assert (found.dataType, found.metadata) == (VectorUDT(), {"ml_attr": {"num_attrs": TOPICS}})
 
 
-def test_pyspark_when_it_has_the_same_topics_then_it_says_the_same(model, frame):
+def test_pyspark_when_given_same_topics_then_results_match(model, frame):
     ours, theirs = model.copy({model.inference: "variational"}), model.toPyspark()
     assert isinstance(theirs, clustering.LocalLDAModel)
     assert ours.describeTopics(4).schema == theirs.describeTopics(4).schema
@@ -89,7 +89,7 @@ def test_pyspark_when_it_has_the_same_topics_then_it_says_the_same(model, frame)
     assert np.mean(apart < 5e-3) > 0.9
 
 
-def test_likelihoods_when_of_a_dataframe_then_are_those_of_the_arrays(model, frame):
+def test_likelihoods_when_of_dataframe_then_match_arrays(model, frame):
     x = documents()
     assert model.logLikelihood(frame) == pytest.approx(model.topics.logLikelihood(x))
     assert model.logPerplexity(frame) == pytest.approx(model.topics.logPerplexity(x))
@@ -106,7 +106,7 @@ def test_vis_when_of_a_dataframe_then_has_its_documents(model, frame):
     assert found["doc_topic_dists"].shape == (DOCUMENTS - 1, TOPICS)
 
 
-def test_model_when_saved_and_loaded_then_it_is_the_same_with_spark_and_without(model, frame, tmp_path):
+def test_model_when_reloaded_then_same_with_or_without_spark(model, frame, tmp_path):
     path = str(tmp_path / "model")
     model.copy({model.topicDistributionCol: "shares"}).write().overwrite().save(path)
     loaded = LDAModel.load(path)
@@ -118,7 +118,7 @@ def test_model_when_saved_and_loaded_then_it_is_the_same_with_spark_and_without(
     assert (again.vocabSize(), again.getK(), again.getSeed(), again.topics.seed) == (WORDS, TOPICS, 3, 3)
 
 
-def test_estimator_when_saved_and_loaded_then_params_are_the_same(spark, tmp_path):
+def test_estimator_when_saved_and_loaded_then_params_match(spark, tmp_path):
     lda = LDA(k=3, docConcentration=0.5, optimizer="online", sync="average")
     lda.save(str(tmp_path / "lda"))
     found = LDA.load(str(tmp_path / "lda"))
@@ -139,7 +139,7 @@ def test_fit_when_there_is_one_topic_then_all_tokens_have_it(ps, frame):
         model.toPyspark()
 
 
-def test_fit_when_topics_are_more_than_16_bits_number_then_each_token_has_one(ps, frame):
+def test_fit_when_topics_exceed_16_bits_then_each_token_has_one(ps, frame):
     model = LDA(featuresCol="counts", **{**SMALL, "k": 70_000, "maxIter": 1}).fit(frame)
     assert model.topics.counts.shape == (WORDS, 70_000)
     np.testing.assert_array_equal(model.topics.counts.sum(axis=1), documents().sum(axis=0))
@@ -158,12 +158,12 @@ def test_fit_when_topics_are_more_than_16_bits_number_then_each_token_has_one(ps
         ("if(id = 11, array(1, 2), array(1))", "have another size"),
     ],
 )
-def test_fit_when_rows_are_no_counts_then_the_error_says_how_many(ps, frame, column, message):
+def test_fit_when_rows_are_no_counts_then_error_says_how_many(ps, frame, column, message):
     with pytest.raises(InputError, match=message):
         LDA(featuresCol="counts", **SMALL).fit(frame.withColumn("counts", F.expr(column)))
 
 
-def test_transform_when_documents_cannot_be_then_the_error_says_why(spark, model, frame):
+def test_transform_when_documents_are_invalid_then_says_why(spark, model, frame):
     others = spark.createDataFrame([(Vectors.dense([1.0, 2.0]),)], ["counts"])
     with pytest.raises(Exception, match=rf"expected size {WORDS} as in training, got 2"):
         model.transform(others).collect()
@@ -176,7 +176,7 @@ def test_transform_when_documents_cannot_be_then_the_error_says_why(spark, model
         model.transform(frame.select("id"))
 
 
-def test_transform_when_a_word_was_in_no_document_then_it_is_known_by_the_prior(spark, model):
+def test_transform_when_word_was_unseen_then_prior_is_used(spark, model):
     unseen = spark.createDataFrame([(0, Vectors.sparse(WORDS, {7: 3.0}))], ["id", "counts"])
     assert shares_of(model, unseen).sum() == pytest.approx(1.0)
 

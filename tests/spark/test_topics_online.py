@@ -68,11 +68,11 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_online_when_documents_lie_elsewhere_then_topics_are_those_of_the_algorithm(ps, spark, expected, workers):
+def test_online_when_documents_move_then_topics_match_algorithm(ps, spark, expected, workers):
     assert_same(trained(ps, spark, workers=workers), expected)
 
 
-def test_online_when_weights_do_not_fit_a_worker_then_documents_come_in_parts(ps, spark, expected, monkeypatch):
+def test_online_when_weights_exceed_worker_then_splits_documents(ps, spark, expected, monkeypatch):
     monkeypatch.setattr(online, "ROOM_BYTES", 8 * TOPICS * 20)
     assert_same(trained(ps, spark), expected)
 
@@ -101,16 +101,14 @@ class DyingProgram(online.OnlineProgram):
         super().__call__(DyingWorker(worker, self.path), reading)
 
 
-def test_online_when_a_worker_is_killed_then_what_it_had_added_counts_once(
-    ps, spark, by_value, expected, tmp_path, monkeypatch
-):
+def test_online_when_worker_is_killed_then_its_adds_count_once(ps, spark, by_value, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(DyingProgram, "path", str(tmp_path / "died"))
     monkeypatch.setattr(online, "OnlineProgram", DyingProgram)
     assert_same(trained(ps, spark), expected)
     assert (tmp_path / "died").exists()
 
 
-def test_online_when_a_server_is_killed_then_the_fleet_goes_back_and_on(ps, spark, expected):
+def test_online_when_server_dies_then_rolls_back_and_continues(ps, spark, expected):
     def kill(step):
         if step.number == 4 and not ps.recoveries:
             processes.kill(processes.servers_of(ps)[0])
@@ -119,7 +117,7 @@ def test_online_when_a_server_is_killed_then_the_fleet_goes_back_and_on(ps, spar
     assert ps.recoveries[-1].rolledBack
 
 
-def test_online_when_all_documents_are_in_each_batch_then_the_bound_gets_better(ps, spark):
+def test_online_when_batch_is_all_documents_then_bound_improves(ps, spark):
     steps = []
     recipe = replace(RECIPE, fraction=1.0, iterations=10)
     found = trained(ps, spark, recipe, on_step=steps.append)

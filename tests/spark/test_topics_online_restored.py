@@ -26,7 +26,7 @@ def trained(ps, spark, recipe=RECIPE, on_step=lambda step: None):
     return train_online(ps, dealt(spark, documents(), 2), recipe, on_step)
 
 
-def test_online_when_the_driver_ends_then_another_one_comes_to_the_same_topics(spark, tmp_path):
+def test_online_when_driver_ends_then_next_finds_same_topics(spark, tmp_path):
     folder = str(tmp_path)
     with PS2Context.getOrCreate(
         spark, servers=2, checkpointDir=folder, checkpointEverySteps=1, conf=PS2Conf(keep=1)

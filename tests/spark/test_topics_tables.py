@@ -15,7 +15,7 @@ COLUMNS = ColumnNames("counts", label=None)
 DOCUMENTS = [(Vectors.sparse(3, {0: 2.0, 2: 1.0}),), (Vectors.dense([0, 4, 0]),), (Vectors.sparse(3, {}),)]
 
 
-def test_survey_when_rows_are_documents_then_words_and_tokens_are_counted(spark):
+def test_survey_when_rows_are_documents_then_counts_tokens(spark):
     frame = spark.createDataFrame(DOCUMENTS, ["counts"])
     check_columns(frame, COLUMNS)
     found = survey_documents(frame, COLUMNS)
@@ -24,7 +24,7 @@ def test_survey_when_rows_are_documents_then_words_and_tokens_are_counted(spark)
     assert (table.frame.columns, table.workers) == (["counts"], 2)
 
 
-def test_survey_when_documents_are_arrays_then_tokens_are_counted_too(spark):
+def test_survey_when_documents_are_arrays_then_counts_tokens_too(spark):
     found = survey_documents(spark.createDataFrame([([1, 0],), ([0, 5],)], "counts array<int>"), COLUMNS)
     assert (found.tokens, found.dim) == (6, 2)
 
@@ -38,6 +38,6 @@ def test_survey_when_documents_are_arrays_then_tokens_are_counted_too(spark):
         ([], "expected rows to train on, got an empty DataFrame"),
     ],
 )
-def test_survey_when_there_is_no_word_to_train_on_then_the_error_says_so(spark, rows, message):
+def test_survey_when_no_word_to_train_on_then_error_says_so(spark, rows, message):
     with pytest.raises(InputError, match=message):
         survey_documents(spark.createDataFrame(rows, "counts array<int>"), COLUMNS)

@@ -36,7 +36,7 @@ def shares(monkeypatch):
 
 
 @pytest.mark.parametrize("sync", ["ssp", "average", "rotation"])
-def test_training_when_done_then_counts_are_those_of_all_tokens_and_totals_theirs(ps, spark, shares, sync):
+def test_training_when_done_then_counts_cover_all_tokens(ps, spark, shares, sync):
     steps = []
     found = trained(ps, spark, replace(OPTIONS, sync=sync), on_step=steps.append)
     assert found.counts.shape == (WORDS, TOPICS)
@@ -50,12 +50,12 @@ def test_training_when_done_then_counts_are_those_of_all_tokens_and_totals_their
     assert steps[-1].metrics["log_likelihood"] < words_likelihood(found.counts, found.beta)
 
 
-def test_rotation_when_the_seed_is_fixed_then_equals_its_serial_replay_bit_for_bit(ps, spark):
+def test_rotation_when_seed_is_fixed_then_matches_serial_bitwise(ps, spark):
     found = trained(ps, spark, ROTATION)
     np.testing.assert_array_equal(found.counts, replayed(documents(), ROTATION, 2))
 
 
-def test_rotation_when_turns_end_by_time_then_counts_are_those_of_all_tokens(ps, spark):
+def test_rotation_when_turns_end_by_time_then_counts_are_full(ps, spark):
     found = trained(ps, spark, replace(ROTATION, budget_s=0.001))
     np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
 

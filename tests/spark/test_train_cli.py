@@ -94,7 +94,7 @@ def test_train_when_the_file_is_fine_then_it_exits_with_0(as_json):
 
 
 @pytest.mark.usefixtures("spark")
-def test_train_when_it_ends_then_the_saved_model_predicts_the_rows(as_json, plain):
+def test_train_when_done_then_saved_model_predicts_rows(as_json, plain):
     assert accuracy(load(as_json[1]), plain) > 0.9
 
 
@@ -104,14 +104,12 @@ def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
 
 
 @pytest.mark.usefixtures("spark")
-def test_train_when_it_measures_then_the_measure_is_that_of_the_saved_model(as_json, plain):
+def test_train_when_it_measures_then_score_is_of_saved_model(as_json, plain):
     measured = json.loads(as_json[0].stdout)["measures"]["train"]["accuracy"]
     assert measured == pytest.approx(accuracy(load(as_json[1]), plain))
 
 
-def test_train_when_run_again_with_the_same_seed_and_one_worker_then_the_weights_are_identical(
-    as_json, train, plain, tmp_path
-):
+def test_train_when_seed_repeats_with_one_worker_then_same_model(as_json, train, plain, tmp_path):
     train("--input", plain, "--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--workers", 1)
     first, second = (LogisticRegressionModel.load(str(path)) for path in (as_json[1], tmp_path / "model"))
     assert (first.coefficients, first.intercept) == (second.coefficients, second.intercept)
@@ -129,7 +127,7 @@ def tested(run_train, plain, tmp_path_factory):
     return *done, LogisticRegressionModel.load(str(folder / "model"))
 
 
-def test_train_when_the_file_is_gzipped_then_the_model_predicts_the_rows(tested, plain):
+def test_train_when_file_is_gzipped_then_model_predicts_rows(tested, plain):
     code, _, stderr, model = tested
     assert (code, accuracy(model, plain) > 0.9) == (0, True), stderr
 
@@ -138,11 +136,11 @@ def test_train_when_there_is_a_test_file_then_it_is_measured_too(tested):
     assert json.loads(tested[1])["measures"]["test"]["rows"] == 101
 
 
-def test_train_when_a_test_file_has_more_features_then_the_model_has_them_all(tested):
+def test_train_when_test_file_has_more_features_then_model_too(tested):
     assert (json.loads(tested[1])["features"], tested[3].numFeatures) == (FEATURES + 3, FEATURES + 3)
 
 
-def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(train, plain, tmp_path):
+def test_train_when_model_cannot_be_saved_then_fails_early(train, plain, tmp_path):
     (tmp_path / "file").touch()
     code, stdout, stderr = train("--input", plain, "--steps", 3, "--output", tmp_path / "file" / "model")
     assert (code, stdout, "no model can be saved here" in stderr) == (2, "", True)
@@ -159,7 +157,7 @@ def replaced(run_train, plain, tmp_path_factory):
     return refused, (folder / "model" / "mine").exists(), run_train("lr", *options, "--overwrite"), folder
 
 
-def test_train_when_there_is_something_in_the_folder_then_it_stays_unless_it_may_be_replaced(replaced, plain):
+def test_train_when_folder_is_not_empty_then_kept_unless_allowed(replaced, plain):
     (code, _, stderr), stays, _, folder = replaced
     assert (code, "which only --overwrite replaces" in stderr, stays) == (2, True, True)
     assert accuracy(load(folder / "model"), plain) > 0.5
@@ -172,13 +170,13 @@ def test_train_when_printing_a_table_then_it_shows_the_losses(replaced):
     assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
 
 
-def test_train_when_there_are_more_workers_than_slots_then_it_names_both_numbers(train, plain):
+def test_train_when_workers_exceed_slots_then_names_both_numbers(train, plain):
     code, _, stderr = train("--input", plain, "--workers", 7)
     assert_one_line(stderr)
     assert (code, "7 workers" in stderr, " has 2" in stderr) == (1, True, True), stderr
 
 
-def test_train_when_the_learning_rate_is_far_too_large_then_it_names_the_option(train, plain):
+def test_train_when_learning_rate_is_too_large_then_names_option(train, plain):
     code, _, stderr = train("--input", plain, "--steps", 2, "--lr", 1e12)
     assert (code, "--lr 1e+12 is too large" in stderr) == (1, True), stderr
 
@@ -186,7 +184,7 @@ def test_train_when_the_learning_rate_is_far_too_large_then_it_names_the_option(
 # -- what is wrong with the input --------------------------------------------------------------------------------------
 
 
-def test_train_when_a_line_is_malformed_then_it_names_file_and_line(train, write, tmp_path):
+def test_train_when_line_is_malformed_then_names_file_and_line(train, write, tmp_path):
     write(make_lines(100))
     lines = make_lines(3000)
     lines[2345] = "+1 3:oops\n"
@@ -197,14 +195,14 @@ def test_train_when_a_line_is_malformed_then_it_names_file_and_line(train, write
     assert (code, f"{path}: line 2346: value: " in stderr) == (1, True), stderr
 
 
-def test_train_when_two_lines_are_malformed_then_it_names_the_first(train, write):
+def test_train_when_two_lines_are_malformed_then_names_first(train, write):
     lines = make_lines(3000)
     lines[2900], lines[17] = "+1 3:oops\n", "what\n"
     _, _, stderr = train("--input", write(lines))
     assert "line 18: label: " in stderr
 
 
-def test_train_when_a_line_is_malformed_then_a_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
+def test_train_when_line_is_malformed_then_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
     path = write([*make_lines(5), "1 2:3 2:4\n"])
     done = run_program(ps2_command, "train", "lr", "--input", path, "--output", tmp_path / "model")
     assert_one_line(done.stderr.removeprefix(JVM_LINE))
@@ -231,7 +229,7 @@ def test_train_when_the_rows_cannot_be_used_then_it_says_why(train, write, name)
 
 
 @pytest.mark.parametrize("option", ["--input", "--test"])
-def test_train_when_a_file_is_missing_then_it_names_it_before_spark_starts(train, plain, tmp_path, option):
+def test_train_when_file_is_missing_then_names_it_before_spark(train, plain, tmp_path, option):
     code, _, stderr = train("--input", plain, option, tmp_path / "nowhere.libsvm", master="there is no such Spark")
     assert_one_line(stderr)
     assert (code, "nowhere.libsvm: there is no such file" in stderr) == (1, True), stderr
@@ -243,20 +241,20 @@ def test_train_when_no_file_is_of_the_pattern_then_it_names_it(train, tmp_path):
     assert (code, "nowhere-*: there is no such file" in stderr) == (1, True), stderr
 
 
-def test_train_when_the_file_system_is_unknown_then_it_says_so_in_one_line(train):
+def test_train_when_file_system_is_unknown_then_one_line_error(train):
     code, _, stderr = train("--input", "nosuch://host/file")
     assert_one_line(stderr)
     assert (code, "nosuch" in stderr) == (1, True), stderr
 
 
-def test_train_when_a_test_row_has_another_label_then_it_names_the_test_file(train, plain, write):
+def test_train_when_test_row_has_new_label_then_names_test_file(train, plain, write):
     path = write(["7 1:1\n"])
     code, _, stderr = train("--input", plain, "--test", path)
     assert_one_line(stderr)
     assert (code, f"{path}: expected labels -1 and 1, got 7" in stderr) == (1, True), stderr
 
 
-def test_train_when_features_is_too_small_then_it_names_the_largest(train, plain):
+def test_train_when_features_is_too_small_then_names_largest(train, plain):
     code, _, stderr = train("--input", plain, "--features", FEATURES - 1)
     assert_one_line(stderr)
     assert (code, f"line 1: index: expected an integer above {FEATURES - 1}" in stderr) == (1, True), stderr
@@ -271,7 +269,7 @@ def test_train_when_features_is_too_small_then_it_names_the_largest(train, plain
         ("--lr", "nan", "--lr: "),
     ],
 )
-def test_train_when_a_setting_is_out_of_range_then_it_names_it_before_spark_starts(train, plain, name, value, told):
+def test_train_when_setting_is_out_of_range_then_named_early(train, plain, name, value, told):
     code, _, stderr = train("--input", plain, name, value, master="there is no such Spark")
     assert (code, told in stderr.splitlines()[-1]) == (2, True), stderr
 
@@ -279,7 +277,7 @@ def test_train_when_a_setting_is_out_of_range_then_it_names_it_before_spark_star
 @pytest.mark.parametrize(
     "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
 )
-def test_read_when_spark_refuses_a_line_then_it_is_one_with_a_fault(spark, write, line):
+def test_read_when_spark_refuses_line_then_it_is_malformed(spark, write, line):
     path = str(write([line]))
     if fault_of(line) is None:
         assert len(read(spark, path, FEATURES)) == 1
@@ -291,7 +289,7 @@ def test_read_when_spark_refuses_a_line_then_it_is_one_with_a_fault(spark, write
 # -- what is wrong with the surroundings -------------------------------------------------------------------------------
 
 
-def test_train_when_no_server_is_at_the_address_then_it_exits_with_4(train, plain):
+def test_train_when_no_server_at_address_then_exits_4(train, plain):
     address = f"127.0.0.1:{free_port()}"
     code, _, stderr = train("--input", plain, fleet=address)
     assert_one_line(stderr)
@@ -307,7 +305,7 @@ def test_train_when_the_token_is_another_then_it_exits_with_6(train, plain, tmp_
 
 
 @pytest.mark.parametrize("variables", [{"PATH": ""}, {"JAVA_HOME": "/nonexistent"}])
-def test_train_when_there_is_no_java_then_it_says_what_to_install(
+def test_train_when_java_is_missing_then_says_what_to_install(
     run_program, ps2_command, environment, plain, tmp_path, variables
 ):
     kept = {name: value for name, value in environment.items() if name != "JAVA_HOME"}
@@ -391,9 +389,7 @@ def test_train_when_its_driver_is_killed_then_its_servers_end(killed, until):
     until(lambda: not alive(killed[0]), "servers end", END_S)
 
 
-def test_train_when_it_goes_on_from_a_checkpoint_then_the_weights_are_those_without_the_interruption(
-    killed, train, plain, tmp_path
-):
+def test_train_when_resumed_from_checkpoint_then_same_weights(killed, train, plain, tmp_path):
     _, folder, clock = killed
     options = ["--input", plain, "--steps", clock, "--workers", 1, "-o", "json", "--output"]
     code, stdout, stderr = train(*options, tmp_path / "again", "--restore", folder)
@@ -404,7 +400,7 @@ def test_train_when_it_goes_on_from_a_checkpoint_then_the_weights_are_those_with
     assert (again.coefficients, again.intercept) == (whole.coefficients, whole.intercept)
 
 
-def test_train_when_the_checkpoint_is_of_other_features_then_it_says_so(killed, train, plain, tmp_path):
+def test_train_when_checkpoint_features_differ_then_says_so(killed, train, plain, tmp_path):
     other = tmp_path / "other.libsvm"
     other.write_text(f"+1 1:1\n-1 1:-1 {FEATURES + 3}:1\n")
     code, _, stderr = train("--input", other, "--steps", 3, "--workers", 1, "--restore", killed[1])
@@ -413,7 +409,7 @@ def test_train_when_the_checkpoint_is_of_other_features_then_it_says_so(killed, 
     assert f"is of {FEATURES} weights and 1 biases, and this one of {FEATURES + 3} and 1" in stderr
 
 
-def test_train_when_the_fleet_has_tls_then_it_takes_its_certificates(train, serving, token_file, write, tmp_path):
+def test_train_when_fleet_has_tls_then_uses_its_certificates(train, serving, token_file, write, tmp_path):
     files = certificates.write(tmp_path / "certificates")
     told = ["--input", write(make_lines()), "--steps", "2"]
     with serving(token_file, *files.arguments()) as address:

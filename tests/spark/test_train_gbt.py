@@ -107,11 +107,11 @@ def test_gbt_when_all_is_fine_then_it_exits_with_0(seen):
     assert seen[1] == 0, seen[3]
 
 
-def test_gbt_when_it_trains_then_a_line_tells_of_trees_in_their_own_words(seen):
+def test_gbt_when_it_trains_then_progress_speaks_of_trees(seen):
     assert re.search(LIVE, seen[3]), seen[3]
 
 
-def test_gbt_when_the_terminal_is_narrow_then_the_line_is_not_wrapped(seen):
+def test_gbt_when_terminal_is_narrow_then_line_is_not_wrapped(seen):
     frames = [frame.strip() for frame in re.split(r"\r|\x1b\[[0-9;?]*[a-zA-Z]", seen[3]) if re.search(LIVE, frame)]
     assert frames
     assert not [frame for frame in frames if len(frame) > 80 or "\n" in frame]
@@ -138,12 +138,12 @@ def test_gbt_when_pictures_are_wanted_then_they_are_png(seen):
     assert found == {"loss.png": PNG, "importances.png": PNG}
 
 
-def test_gbt_when_it_ends_then_the_saved_model_predicts_the_other_rows(seen, files):
+def test_gbt_when_done_then_saved_model_predicts_other_rows(seen, files):
     labels, x = parsed(files["two, others"])
     assert np.mean(GBTModel.load(str(seen[0] / "model")).predict(x) == (labels > 0)) > 0.8
 
 
-def test_gbt_when_xgboosts_model_is_wanted_then_it_predicts_the_same(seen, files):
+def test_gbt_when_exported_to_xgboost_then_predicts_the_same(seen, files):
     import xgboost
 
     _, x = parsed(files["two"])
@@ -176,16 +176,16 @@ def test_gbt_when_there_are_three_labels_then_each_is_a_class(of_classes):
     assert (of_classes["classes"], of_classes["num_trees"]) == ([10, 20, 30], 9)
 
 
-def test_gbt_when_trees_grow_by_leaf_then_they_have_so_many_leaves_at_most(of_classes):
+def test_gbt_when_trees_grow_by_leaf_then_leaf_count_is_limited(of_classes):
     assert all(3 < each["leaves"] <= 3 * 4 for each in of_classes["trees"])
 
 
-def test_gbt_when_there_are_three_classes_then_they_are_measured_without_an_auc(of_classes):
+def test_gbt_when_three_classes_then_measured_without_auc(of_classes):
     assert set(of_classes["measures"]["train"]) == {"rows", "loss", "accuracy"}
     assert of_classes["measures"]["train"]["accuracy"] > 0.9
 
 
-def test_gbt_when_it_tells_of_rounds_then_the_last_loss_is_that_of_all_rows(of_classes):
+def test_gbt_when_rounds_are_logged_then_final_loss_is_total(of_classes):
     assert [each["round"] for each in of_classes["trees"]] == [1, 2, 3]
     assert of_classes["trees"][-1]["loss"] == pytest.approx(of_classes["measures"]["train"]["loss"])
 
@@ -199,14 +199,14 @@ def of_counts(run_train, files, tmp_path_factory):
     return folder, *run_train("gbt", "--input", files["counts"], *options, *places)
 
 
-def test_gbt_when_numbers_are_predicted_then_their_errors_are_measured(of_counts, files):
+def test_gbt_when_labels_are_numbers_then_errors_are_measured(of_counts, files):
     measure = json.loads(of_counts[2])["measures"]["train"]
     assert set(measure) == {"rows", "loss", "rmse", "mae"}
     labels, _ = parsed(files["counts"])
     assert measure["rmse"] < labels.std()
 
 
-def test_gbt_when_a_file_cannot_be_written_then_all_that_came_before_is_there(of_counts):
+def test_gbt_when_file_cannot_be_written_then_earlier_ones_exist(of_counts):
     folder, code, stdout, stderr = of_counts
     assert_one_line(stderr)
     assert (code, LONG_NAME in stderr) == (1, True), stderr
@@ -216,7 +216,7 @@ def test_gbt_when_a_file_cannot_be_written_then_all_that_came_before_is_there(of
 # -- killed in the middle ----------------------------------------------------------------------------------------------
 
 
-def test_gbt_when_its_driver_was_killed_then_restore_goes_on_to_the_trees_of_one_training(
+def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
     start_program, ps2_command, train, files, until, tmp_path
 ):
     folder = tmp_path / "checkpoints"
@@ -259,7 +259,7 @@ WRONG_ROWS = {
 
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
-def test_gbt_when_labels_are_not_those_of_the_task_then_it_says_so(train, files, name):
+def test_gbt_when_labels_do_not_fit_task_then_says_so(train, files, name):
     options, told = WRONG_ROWS[name]
     code, _, stderr = train("--input", files[name], *options)
     assert_one_line(stderr)
@@ -284,14 +284,14 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_gbt_when_an_option_cannot_be_then_it_is_named_before_spark_starts(train, files, name):
+def test_gbt_when_option_is_invalid_then_named_before_spark(train, files, name):
     options, code, told = WRONG_OPTIONS[name]
     given = [option.format(two=files["two"]) for option in options]
     found, _, stderr = train("--input", files["two"], *given, master=NO_SPARK)
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
 
 
-def test_gbt_when_matplotlib_is_missing_then_plots_say_what_to_install(train, files, tmp_path, monkeypatch):
+def test_gbt_when_matplotlib_is_missing_then_says_how_to_install(train, files, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     code, _, stderr = train("--input", files["two"], "--plots", tmp_path / "plots", master=NO_SPARK)
     assert_one_line(stderr)

@@ -43,7 +43,7 @@ def train(run_train, tmp_path):
     return run
 
 
-def test_deepwalk_when_it_ends_then_model_neighbours_and_pictures_are_there(train, files, tmp_path):
+def test_deepwalk_when_done_then_writes_model_and_pictures(train, files, tmp_path):
     places = ["--plots", tmp_path / "plots", "--labels", files / "labels", "-o", "json", "--shown", 3]
     code, stdout, stderr = train("deepwalk", "--input", files / "edges", *places, *SMALL, *WALKS)
     assert (code, stderr) == (0, "")
@@ -63,7 +63,7 @@ def test_deepwalk_when_it_ends_then_model_neighbours_and_pictures_are_there(trai
 @pytest.mark.parametrize(
     ("name", "options"), [("node2vec", ["--p", 0.5, *WALKS]), ("line", ["--order", "first", "--directed"])]
 )
-def test_others_when_edges_have_weights_and_names_then_tables_tell_how_it_went(train, files, tmp_path, name, options):
+def test_others_when_edges_are_weighted_and_named_then_reported(train, files, tmp_path, name, options):
     code, stdout, stderr = train(name, "--input", files / "weighted.gz", *SMALL, *options)
     assert (code, stderr) == (0, "")
     for told in ("vertex  most similar", "v0 ", "31 edges with weights, 12 vertices", "Model.load("):
@@ -71,7 +71,7 @@ def test_others_when_edges_have_weights_and_names_then_tables_tell_how_it_went(t
     assert "v3" in Embedding.load(str(tmp_path / "model"))
 
 
-def test_line_when_ids_are_hashed_then_vertices_are_those_of_edges(train, files, tmp_path):
+def test_line_when_ids_are_hashed_then_vertices_are_of_edges(train, files, tmp_path):
     code, _, stderr = train("line", "--input", files / "edges", *SMALL, "--hashed", "--order", "second", "-o", "json")
     assert (code, stderr) == (0, "")
     assert sorted(Embedding.load(str(tmp_path / "model")).names.values.to_pylist()) == list(range(12))
@@ -103,7 +103,7 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_an_option_when_it_cannot_be_then_it_is_named_before_spark_starts(train, files, name):
+def test_option_when_invalid_then_named_before_spark_starts(train, files, name):
     options, code, told = WRONG_OPTIONS[name]
     found, _, stderr = train("node2vec", "--input", files / "edges", *options, master=NO_SPARK)
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr

@@ -66,7 +66,7 @@ def test_lda_when_it_samples_then_topics_are_told_by_their_words(sampled):
     assert [topic["share"] for topic in told["topics"]] == sorted((t["share"] for t in told["topics"]), reverse=True)
 
 
-def test_lda_when_it_samples_then_iterations_and_perplexity_are_told(sampled, files):
+def test_lda_when_it_samples_then_reports_perplexity(sampled, files):
     _, told = sampled
     assert [each["iteration"] for each in told["iterations"]] == list(range(1, 21))
     assert told["iterations"][-1]["loss"] < told["iterations"][0]["loss"]
@@ -135,13 +135,13 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_lda_when_an_option_cannot_be_then_it_is_named_before_spark_starts(train, files, name):
+def test_lda_when_option_is_invalid_then_named_before_spark(train, files, name):
     options, code, told = WRONG_OPTIONS[name]
     found, _, stderr = train("--input", files / "docword", *options, master=NO_SPARK)
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
 
 
-def test_lda_when_its_driver_was_killed_then_restore_goes_on_with_all_tokens(
+def test_lda_when_driver_was_killed_then_restore_keeps_tokens(
     start_program, ps2_command, train, files, until, tmp_path
 ):
     folder = tmp_path / "checkpoints"

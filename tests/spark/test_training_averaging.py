@@ -62,7 +62,7 @@ def beginning(rows, problem=PROBLEM):
 # -- ma-sgd ------------------------------------------------------------------------------------------------------------
 
 
-def test_average_when_each_local_step_takes_all_rows_then_is_gradient_descent(ps, rows, frame):
+def test_average_when_steps_use_all_rows_then_gradient_descent(ps, rows, frame):
     recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
     w, b, history = ended(ps, frame, rows, PROBLEM, recipe)
     expected, intercept = np.zeros(5), beginning(rows)
@@ -75,7 +75,7 @@ def test_average_when_each_local_step_takes_all_rows_then_is_gradient_descent(ps
     assert (history.steps, history.rows) == (3, 180)
 
 
-def test_average_when_local_steps_take_few_rows_then_is_that_of_both_workers_models(ps, uneven, uneven_frame):
+def test_average_when_local_steps_use_few_rows_then_mean_of_both(ps, uneven, uneven_frame):
     recipe = SolverOptions(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
     w, b, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
     expected, intercept = np.zeros(5), beginning(uneven)
@@ -103,7 +103,7 @@ def passed(shard, w, b, rank, clock):
     return w, b
 
 
-def test_penalty_when_a_worker_lacks_a_feature_then_shrinks_it_there_too(spark, ps):
+def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps):
     rows = make(n=40, dim=6, cuts=(15,))
     rows.x[:15, :2] = 0
     rows.x[15:, 4:] = 0
@@ -134,9 +134,7 @@ def test_penalty_when_a_worker_lacks_a_feature_then_shrinks_it_there_too(spark, 
         (Problem("softmax", 5, 3), "ma-sgd", "expected a linear model's loss other than huber, got 'softmax'"),
     ],
 )
-def test_training_when_the_solver_cannot_do_it_then_config_error_and_no_run(
-    ps, uneven, uneven_frame, problem, solver, message
-):
+def test_training_when_solver_cannot_do_it_then_config_error(ps, uneven, uneven_frame, problem, solver, message):
     with pytest.raises(ConfigError, match=message):
         trained(ps, uneven_frame, uneven, problem, SolverOptions(solver=solver))
 
@@ -198,7 +196,7 @@ def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, s
     assert (beta < step_size) == (step_size > 1)
 
 
-def test_ftsgd_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, spark, opposite):
+def test_ftsgd_when_shards_are_opposite_then_one_local_step(ps, spark, opposite):
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
     recipe = SolverOptions(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
     w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)

@@ -41,9 +41,7 @@ class Values(minibatch.MinibatchWorker):
 
 
 @pytest.mark.parametrize(("fraction", "smaller"), [(0.1, True), (1.0, False)])
-def test_gradients_when_rows_are_few_then_travel_as_factors_and_steps_are_equal(
-    ps, by_value, rows, frame, monkeypatch, fraction, smaller
-):
+def test_gradients_when_rows_are_few_then_sent_as_factors(ps, by_value, rows, frame, monkeypatch, fraction, smaller):
     w, b, history = ended(ps, frame, rows, fraction)
     monkeypatch.setattr(minibatch, "MinibatchWorker", Values)
     expected, intercepts, plain = ended(ps, frame, rows, fraction)

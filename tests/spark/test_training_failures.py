@@ -86,7 +86,7 @@ class DyingMinibatch(minibatch.MinibatchWorker):
         ("lazy minibatch", minibatch, "MinibatchWorker", DyingMinibatch),
     ],
 )
-def test_training_when_a_worker_is_killed_then_the_model_is_the_same_to_the_bit(
+def test_training_when_worker_is_killed_then_model_bit_identical(
     ps, by_value, rows, frame, tmp_path, monkeypatch, solver, module, name, part
 ):
     recipe = replace(SOLVERS[solver], steps=8, fraction=0.5)
@@ -113,7 +113,7 @@ def held_loss(rows, problem, made):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_training_when_the_loss_held_out_gets_worse_then_stops_with_the_best_model(ps, spark, rows, solver):
+def test_training_when_validation_worsens_then_keeps_best_model(ps, spark, rows, solver):
     """Rows held out have random labels: after some steps, what is learnt is of no use for them."""
     held = np.arange(60) % 3 == 0
     rng = np.random.default_rng(3)
@@ -131,7 +131,7 @@ def test_training_when_the_loss_held_out_gets_worse_then_stops_with_the_best_mod
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_training_when_a_worker_has_rows_held_out_only_then_learns_from_the_other(ps, spark, rows, solver):
+def test_training_when_worker_has_only_held_out_rows_then_learns(ps, spark, rows, solver):
     alone = replace(rows, held=np.arange(60) >= 20)
     recipe = replace(SOLVERS[solver], validate=True, validation_tol=-1e9)
     made = trained(ps, alone.frame(spark), alone, PROBLEM, recipe, HELD)
@@ -141,7 +141,7 @@ def test_training_when_a_worker_has_rows_held_out_only_then_learns_from_the_othe
     made.weight.free()
 
 
-def test_training_when_no_row_is_held_out_after_all_then_takes_all_steps(ps, spark, rows):
+def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
     none = replace(rows, held=np.full(60, False))
     made = trained(ps, none.frame(spark), none, PROBLEM, replace(SOLVERS["l-bfgs"], tol=1e-9, validate=True), HELD)
     plain = replace(rows, c=np.ones(60))
@@ -152,7 +152,7 @@ def test_training_when_no_row_is_held_out_after_all_then_takes_all_steps(ps, spa
 
 
 @pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validate": True}])
-def test_recipe_when_staleness_does_not_go_with_it_then_config_error(more):
+def test_recipe_when_staleness_is_unsupported_then_config_error(more):
     with pytest.raises(ConfigError, match=r"staleness: .* got 2"):
         SolverOptions(staleness=2, **more)
 
@@ -161,7 +161,7 @@ def test_recipe_when_staleness_does_not_go_with_it_then_config_error(more):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_training_when_its_model_is_freed_then_nothing_is_left_on_the_servers(ps, rows, frame, allocated, solver):
+def test_training_when_model_is_freed_then_servers_are_empty(ps, rows, frame, allocated, solver):
     before = allocated()
     made = trained(ps, frame, rows, PROBLEM, replace(SOLVERS[solver], steps=2))
     assert allocated() != before
@@ -169,7 +169,7 @@ def test_training_when_its_model_is_freed_then_nothing_is_left_on_the_servers(ps
     assert allocated() == before
 
 
-def test_training_when_rows_are_wrong_then_says_how_many_and_leaves_nothing(ps, spark, rows, allocated):
+def test_training_when_rows_are_wrong_then_counts_and_cleans_up(ps, spark, rows, allocated):
     x = rows.x.copy()
     x[[3, 25, 26], 1] = np.nan
     wrong = replace(rows, x=x)
@@ -181,7 +181,7 @@ def test_training_when_rows_are_wrong_then_says_how_many_and_leaves_nothing(ps, 
     assert allocated() == before
 
 
-def test_training_when_a_callback_fails_then_its_error_comes_out_and_nothing_is_left(ps, rows, frame, allocated):
+def test_training_when_callback_fails_then_raises_and_cleans_up(ps, rows, frame, allocated):
     def fail(report):
         raise Died(report.number)
 
@@ -191,7 +191,7 @@ def test_training_when_a_callback_fails_then_its_error_comes_out_and_nothing_is_
     assert allocated() == before
 
 
-def test_training_when_the_objective_overflows_then_input_error_before_the_first_step(ps, spark, allocated):
+def test_training_when_objective_overflows_then_fails_early(ps, spark, allocated):
     rows = make(n=20, dim=1, cuts=(10,))
     large = replace(rows, y=rows.y * 1e200)
     problem, before = Problem("squared", 1, fit_intercept=False), allocated()

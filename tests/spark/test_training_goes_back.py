@@ -34,7 +34,7 @@ def ps(spark, tmp_path_factory):
     [SolverOptions(steps=8, tol=0.0), SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4)],
     ids=["l-bfgs", "ftsgd"],
 )
-def test_training_when_the_fleet_goes_back_then_ends_with_the_same_model(ps, spark, recipe):
+def test_training_when_fleet_rolls_back_then_same_model(ps, spark, recipe):
     rows = replace(make(cuts=(20,)), c=np.ones(60))
     table, facts, killed = Table(rows.frame(spark), ColumnNames(), 2), rows.facts(2), []
 

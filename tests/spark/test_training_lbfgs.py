@@ -75,7 +75,7 @@ def test_training_when_converged_then_is_at_scipys_minimum(ps, rows, frame, two,
 
 
 @pytest.mark.parametrize("size", [1e9, 1e-9])
-def test_training_when_labels_are_of_another_size_then_weights_are_too(spark, ps, rows, frame, size):
+def test_training_when_labels_are_scaled_then_weights_are_too(spark, ps, rows, frame, size):
     problem, recipe = Problem("squared", 5), SolverOptions()
     w, b, history = found(ps, frame, rows, problem, recipe)
     other = replace(rows, y=rows.y * size)
@@ -85,7 +85,7 @@ def test_training_when_labels_are_of_another_size_then_weights_are_too(spark, ps
     assert ended.steps == history.steps
 
 
-def test_lasso_when_trained_then_has_the_zeros_of_proximal_gradient_descent(ps, two, two_frame):
+def test_lasso_when_trained_then_zeros_match_proximal_gradient(ps, two, two_frame):
     problem = Problem("logistic", 5, l1=0.08, standardize=False, fit_intercept=False)
     w, _, _ = found(ps, two_frame, two, problem)
     sign, share = 2 * two.y - 1, two.c / two.c.sum()
@@ -99,7 +99,7 @@ def test_lasso_when_trained_then_has_the_zeros_of_proximal_gradient_descent(ps, 
     assert 0 < np.count_nonzero(w) < 5
 
 
-def test_history_when_trained_then_begins_before_the_first_step_and_falls(ps, two, two_frame):
+def test_history_when_trained_then_starts_before_step_1(ps, two, two_frame):
     problem = Problem("logistic", 5, l2=0.1)
     _, _, history = found(ps, two_frame, two, problem)
     prior = two.c @ two.y / two.c.sum()
@@ -114,7 +114,7 @@ def test_history_when_trained_then_begins_before_the_first_step_and_falls(ps, tw
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.01])
-def test_training_when_there_are_millions_of_features_then_float32_comes_near_the_minimum(spark, ps, l1):
+def test_training_when_millions_of_features_float32_converges(spark, ps, l1):
     rows, stride = make(n=40, dim=30, cuts=(25,), zeros=0.8), SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, l1=l1, l2=0.02)
     made = trained(ps, rows.sparse_frame(spark, stride), rows, problem, SolverOptions(steps=60, tol=1e-7), WEIGHTED)
@@ -140,14 +140,14 @@ def test_features_when_constant_then_get_no_weight(spark, ps):
     assert objective(of_one, alone, w[:1], b) == pytest.approx(minimum(of_one, alone), abs=1e-6)
 
 
-def test_features_when_all_are_constant_then_the_intercept_is_that_of_the_classes(spark, ps):
+def test_features_when_constant_then_intercept_is_class_prior(spark, ps):
     rows = make(n=20, dim=1, cuts=(10,))
     rows = replace(rows, x=np.full((20, 1), 0.3), c=np.ones(20))
     w, b, _ = found(ps, rows.frame(spark), rows, Problem("logistic", 1))
     assert (w.tolist(), b[0]) == ([[0.0]], pytest.approx(np.log(rows.y.sum() / (20 - rows.y.sum()))))
 
 
-def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark, ps, two, two_frame):
+def test_features_when_means_are_large_then_few_extra_steps(spark, ps, two, two_frame):
     problem, recipe = Problem("logistic", 5, l2=1e-3), SolverOptions(steps=100, tol=1e-9)
     far = replace(two, x=two.x + 100 * two.x.std(axis=0))
     w, b, near = found(ps, two_frame, two, problem, recipe)
@@ -158,9 +158,7 @@ def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark,
 
 
 @pytest.mark.parametrize("l1", [0.0, 1e-4])
-def test_features_when_of_very_different_sizes_and_not_standardised_then_take_hardly_more_steps(
-    spark, ps, two, two_frame, l1
-):
+def test_features_when_scales_differ_unscaled_then_few_steps(spark, ps, two, two_frame, l1):
     problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), SolverOptions(steps=200, tol=1e-9)
     different = replace(two, x=two.x * [1, 1e3, 1e-3, 1e5, 30])
     _, _, alike = found(ps, two_frame, two, problem, recipe)
@@ -169,7 +167,7 @@ def test_features_when_of_very_different_sizes_and_not_standardised_then_take_ha
     assert history.objective[-1] == pytest.approx(objective(problem, different, w, b), rel=1e-9)
 
 
-def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps):
+def test_training_when_feature_separates_class_then_stays_finite(spark, ps):
     """Without a penalty there is no minimum: weights grow until the tolerance or the steps end it."""
     rows = Rows(np.repeat([[-1.0], [1.0]], 10, axis=0), np.repeat([0.0, 1.0], 10), np.ones(20), (7,))
     w, _, history = found(ps, rows.frame(spark), rows, Problem("logistic", 1), SolverOptions(steps=50, tol=1e-6))
@@ -178,7 +176,7 @@ def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps)
 
 
 @pytest.mark.parametrize("size", [1e308, 1e-290])
-def test_features_when_their_squares_are_out_of_range_then_weights_are_those_of_scaled_ones(spark, ps, size):
+def test_features_when_squares_overflow_then_match_scaled_ones(spark, ps, size):
     rows, problem = make(n=40, dim=2, cuts=(20,)), Problem("logistic", 2, l2=0.1)
     rows = replace(rows, x=np.clip(rows.x, -1, 1))
     expected, intercept, _ = found(ps, rows.frame(spark), rows, problem)
@@ -188,14 +186,14 @@ def test_features_when_their_squares_are_out_of_range_then_weights_are_those_of_
     np.testing.assert_allclose(b, intercept, rtol=1e-6)
 
 
-def test_a_feature_when_its_deviation_has_no_reciprocal_then_the_error_names_it(spark, ps):
+def test_feature_when_deviation_has_no_reciprocal_then_is_named(spark, ps):
     rows = make(n=20, dim=2, cuts=(10,))
     rows = replace(rows, x=rows.x * [1.0, 1e-320])
     with pytest.raises(InputError, match=r"features: feature 1 has a standard deviation of .*e-32., too small"):
         found(ps, rows.frame(spark), rows, Problem("logistic", 2))
 
 
-def test_a_factor_when_its_gradient_overflows_then_the_error_names_it(spark, ps):
+def test_factor_when_gradient_overflows_then_error_names_it(spark, ps):
     rows = make(n=20, dim=2, cuts=(10,))
     rows = replace(rows, x=rows.x * [1.0, 1e158])
     with pytest.raises(InputError, match=r"the gradient by the weight of feature 1 is .*e.15.: its values are too"):

@@ -106,7 +106,7 @@ def test_full_steps_when_taken_then_equal_numpys(ps, rows, frame, name, lazy, pe
 
 
 @pytest.mark.parametrize(("name", "penalties"), [("adagrad", {}), ("ftrl", BOTH)])
-def test_lazy_minibatches_when_columns_are_missing_then_equal_plain_ones(ps, sparse, sparse_frame, name, penalties):
+def test_lazy_minibatches_when_columns_are_missing_then_as_plain(ps, sparse, sparse_frame, name, penalties):
     problem = Problem("logistic", 30, standardize=False, **penalties)
     plain, lazy = (
         trained(ps, sparse_frame, sparse, problem, options_of(name, lazy, 20, fraction=0.2, seed=4), WEIGHTED)
@@ -119,9 +119,7 @@ def test_lazy_minibatches_when_columns_are_missing_then_equal_plain_ones(ps, spa
 
 
 @pytest.mark.parametrize(("name", "lazy"), [("adagrad", False), ("ftrl", True)])
-def test_full_steps_when_there_are_millions_of_features_then_few_take_memory_and_float32_does(
-    spark, ps, sparse, name, lazy
-):
+def test_full_steps_when_millions_of_features_then_little_memory(spark, ps, sparse, name, lazy):
     stride = SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, **BOTH)
     frame, keys = sparse.sparse_frame(spark, stride), np.arange(30) * stride
@@ -137,7 +135,7 @@ def test_full_steps_when_there_are_millions_of_features_then_few_take_memory_and
     made.weight.free()
 
 
-def test_minibatches_when_a_worker_samples_no_row_then_training_goes_on(ps, rows, frame):
+def test_minibatches_when_worker_samples_no_row_then_goes_on(ps, rows, frame):
     made = trained(ps, frame, rows, Problem("logistic", 5), options_of("adam", True, 10, fraction=0.03), COLUMNS)
     assert made.history.steps == 10
     assert 0 < made.history.rows < 60
@@ -146,7 +144,7 @@ def test_minibatches_when_a_worker_samples_no_row_then_training_goes_on(ps, rows
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, None])
-def test_minibatches_when_workers_may_be_ahead_then_the_loss_falls(ps, rows, frame, staleness):
+def test_minibatches_when_workers_run_ahead_then_loss_falls(ps, rows, frame, staleness):
     problem, recipe = Problem("logistic", 5), options_of("adagrad", False, 20, fraction=0.5, staleness=staleness)
     made = trained(ps, frame, rows, problem, recipe)
     # A worker that is ahead leaves nothing for some of the last steps.
@@ -155,7 +153,7 @@ def test_minibatches_when_workers_may_be_ahead_then_the_loss_falls(ps, rows, fra
     made.weight.free()
 
 
-def test_minibatches_when_seeds_are_equal_then_models_are_to_the_bit(ps, rows, frame):
+def test_minibatches_when_seeds_are_equal_then_bit_identical(ps, rows, frame):
     recipe = options_of("adam", False, 10, fraction=0.5, seed=9)
     first, again = (trained(ps, frame, rows, Problem("logistic", 5), recipe) for _ in range(2))
     np.testing.assert_array_equal(first.weight.pull(), again.weight.pull())

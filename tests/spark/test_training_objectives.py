@@ -63,7 +63,7 @@ def worth(problem, recipe, rows, w, b):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_history_when_steps_are_taken_then_it_is_their_models_objectives(ps, rows, frame, name):
+def test_history_when_steps_run_then_has_their_model_objectives(ps, rows, frame, name):
     problem, recipe = TRAININGS[name]
     models = [fitted(ps, frame, rows, problem, replace(recipe, steps=steps)) for steps in range(STEPS + 1)]
     # FTSGD looks at what its first step has made.
@@ -75,7 +75,7 @@ def test_history_when_steps_are_taken_then_it_is_their_models_objectives(ps, row
 
 
 @pytest.mark.parametrize("staleness", [0, 2, None])
-def test_history_when_minibatches_are_small_then_its_end_is_of_all_rows(ps, rows, frame, staleness):
+def test_history_when_minibatches_then_last_value_is_of_all_rows(ps, rows, frame, staleness):
     recipe = replace(MINIBATCH, optimizer="adagrad", fraction=0.3, steps=20, staleness=staleness)
     w, b, history = fitted(ps, frame, rows, WITH_L1, recipe)
     # With staleness the last look may miss the last steps.
@@ -94,7 +94,7 @@ DIVERGING = {
 
 @pytest.mark.parametrize("steps", [1, 60])
 @pytest.mark.parametrize("name", DIVERGING)
-def test_training_when_its_step_is_far_too_large_then_is_an_error(ps, rows, frame, name, steps):
+def test_training_when_step_is_far_too_large_then_error(ps, rows, frame, name, steps):
     problem, recipe = DIVERGING[name]
     with pytest.raises(
         DivergedError, match=rf"has diverged: .*; stepSize {recipe.step_size:g} is too large".replace("+", r"\+")
@@ -109,7 +109,7 @@ def test_training_when_it_ends_worse_than_it_began_then_warns(ps, rows, frame, c
     assert "stepSize 9 is too large" in caplog.text
 
 
-def test_training_when_the_first_model_overflows_then_names_the_data(ps, spark):
+def test_training_when_first_model_overflows_then_names_data(ps, spark):
     rows = make(cuts=(20,))
     rows.x[3] = 1e300
     with pytest.raises(InputError, match="before the first step: labels, weights or features are too large"):

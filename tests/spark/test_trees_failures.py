@@ -74,7 +74,7 @@ DEATHS = {
 
 
 @pytest.mark.usefixtures("by_value")
-def test_trees_when_workers_are_killed_then_are_the_same_to_the_bit(spark, whole, tmp_path, monkeypatch):
+def test_trees_when_workers_are_killed_then_bit_identical(spark, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "TreeProgram", DyingProgram)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         for kind, clocks in DEATHS.items():
@@ -114,9 +114,7 @@ def dying(monkeypatch):
     [({"replicas": 1}, ["level"]), ({"checkpointEverySteps": 3}, ["level", "leaf, of sparse rows"])],
     ids=["replicas", "checkpoint"],
 )
-def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
-    spark, whole, tmp_path, dying, settings, kinds
-):
+def test_trees_when_server_dies_in_mid_tree_then_bit_identical(spark, whole, tmp_path, dying, settings, kinds):
     rolls_back = "replicas" not in settings
     if rolls_back:
         settings = {**settings, "checkpointDir": str(tmp_path)}
@@ -131,9 +129,7 @@ def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
             assert len(made.history.objective) == 1 + RECIPE.rounds
 
 
-def test_trees_when_servers_are_killed_while_cut_points_are_found_then_are_the_same_to_the_bit(
-    spark, whole, tmp_path, monkeypatch
-):
+def test_trees_when_servers_die_in_cut_points_then_bit_identical(spark, whole, tmp_path, monkeypatch):
     """Each time all go back to the clock before, which is done again, with what the driver does after it."""
     taken = []
 

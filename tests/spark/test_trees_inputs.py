@@ -30,7 +30,7 @@ def column_of(spark, values, y):
 # -- features --------------------------------------------------------------------------------------------------------
 
 
-def test_values_when_they_are_zeros_of_either_sign_then_they_are_one(spark):
+def test_values_when_zeros_of_either_sign_then_are_one(spark):
     signs = column_of(spark, [0.0, -0.0, 0.0, -0.0, 1.0, 1.0], [0, 5, 0, 5, 0, 0])
     made = GBTRegressor(maxIter=1, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(signs)
     assert 0 <= made.trees[0].arrays.threshold[0] < 1
@@ -38,27 +38,27 @@ def test_values_when_they_are_zeros_of_either_sign_then_they_are_one(spark):
     assert made.trees[0].numNodes == 3
 
 
-def test_values_when_they_are_the_smallest_and_the_largest_then_they_are_parted(spark):
+def test_values_when_smallest_and_largest_then_are_separated(spark):
     values = [-LARGEST, -SMALLEST, 0.0, SMALLEST, LARGEST]
     rows = column_of(spark, values, [3, 1, 4, 1, 5])
     made = GBTRegressor(maxIter=1, maxDepth=4, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
     assert [made.predict([value]) for value in values] == pytest.approx([3, 1, 4, 1, 5], abs=1e-4)
 
 
-def test_values_when_they_are_infinite_then_input_error_names_one(spark):
+def test_values_when_infinite_then_input_error_names_one(spark):
     rows = column_of(spark, [0.0, 1.0, np.inf], [0, 1, 1])
     with pytest.raises(InputError, match=r"features: 1 of 3 rows hold .*infinite values"):
         GBTClassifier(maxIter=1).fit(rows)
 
 
-def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
+def test_bins_when_more_than_rows_then_each_value_has_one(spark):
     values = np.arange(12)
     rows = column_of(spark, values, values % 3)
     made = GBTRegressor(maxIter=1, maxBins=4000, maxDepth=11, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
     assert [made.predict([value]) for value in values] == pytest.approx(list(values % 3), abs=1e-4)
 
 
-def test_rows_when_a_worker_has_empty_ones_then_trees_are_the_same(spark):
+def test_rows_when_worker_has_empty_ones_then_trees_are_the_same(spark):
     held = [(1.0, Vectors.dense(1.0, 0.0)), (2.0, Vectors.sparse(2, [1], [3.0]))]
     rows = held + 2 * [(0.0, Vectors.sparse(2, [], []))]
     found = [
@@ -82,12 +82,12 @@ def test_rows_when_a_worker_has_empty_ones_then_trees_are_the_same(spark):
         ("absolute", -1e39, r"'label': expected labels up to 1e\+38, which leaves can say, got -1e\+39"),
     ],
 )
-def test_labels_when_the_loss_cannot_take_them_then_input_error_names_one(spark, loss, label, message):
+def test_labels_when_loss_rejects_them_then_input_error(spark, loss, label, message):
     with pytest.raises(InputError, match=message):
         GBTRegressor(lossType=loss).fit(column_of(spark, [1.0, 1.0], [label, label]))
 
 
-def test_labels_when_there_are_only_zeros_then_poisson_is_an_input_error(frame):
+def test_labels_when_all_are_zero_then_poisson_input_error(frame):
     with pytest.raises(InputError, match="of which some are above 0, got zeros alone"):
         GBTRegressor(lossType="poisson").fit(frame.withColumn("label", F.lit(0)))
 
@@ -99,13 +99,13 @@ def test_labels_when_they_are_huge_then_leaves_have_their_size(spark):
 
 
 @pytest.mark.parametrize(("defaults", "nodes", "share"), [("pyspark", 3, 1.0), ("xgboost", 1, 0.5)])
-def test_labels_when_tiny_then_xgboosts_least_gain_forbids_splits(spark, defaults, nodes, share):
+def test_labels_when_tiny_then_xgboost_min_gain_forbids_splits(spark, defaults, nodes, share):
     made = GBTRegressor(maxIter=1, defaults=defaults).fit(column_of(spark, [0.0, 1.0], [0.0, 1e-30]))
     assert made.totalNumNodes == nodes
     assert made.predict([1.0]) == pytest.approx(share * 1e-30, rel=1e-6, abs=0)
 
 
-def test_classes_when_they_are_none_then_input_error_says_which_there_may_be(spark):
+def test_classes_when_invalid_then_input_error_lists_valid_ones(spark):
     with pytest.raises(InputError, match=r"'label': expected a class, one of 0 to 99 .*, got 3 no such class"):
         GBTClassifier().fit(column_of(spark, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, -1.0, 0.5, 100.0]))
 
@@ -130,7 +130,7 @@ def test_regressor_when_a_param_cannot_be_then_config_error(frame, params, messa
         GBTRegressor(**params).fit(frame)
 
 
-def test_tables_when_there_is_no_row_to_train_on_then_input_error(frame):
+def test_tables_when_no_row_to_train_on_then_input_error(frame):
     with pytest.raises(InputError, match="got an empty DataFrame"):
         GBTRegressor().fit(frame.limit(0))
     with pytest.raises(InputError, match="all of them are held out"):
@@ -139,7 +139,7 @@ def test_tables_when_there_is_no_row_to_train_on_then_input_error(frame):
         GBTRegressor(weightCol="w").fit(frame.withColumn("w", F.lit(0)))
 
 
-def test_tables_when_there_is_one_row_then_its_label_is_predicted(frame):
+def test_tables_when_one_row_then_its_label_is_predicted(frame):
     made = GBTRegressor(maxIter=2).fit(frame.limit(1))
     assert made.totalNumNodes == 2
     assert made.predict([0.0] * 4) == pytest.approx(frame.first().label)

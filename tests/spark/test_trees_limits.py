@@ -39,7 +39,7 @@ def estimator():
     return GBTClassifier(maxIter=1, minChildWeight=0.0)
 
 
-def test_features_when_most_have_one_value_then_they_take_no_room(frame_of, estimator):
+def test_features_when_most_have_one_value_then_take_no_room(frame_of, estimator):
     assert FEATURES * 8 * ROWS > 2 * LIMIT - FEATURES * 24
     made = estimator.fit(frame_of(500))
     assert (made.numFeatures, made.trees[0].numNodes) == (FEATURES, 3)
@@ -59,25 +59,23 @@ def test_features_when_most_have_one_value_then_they_take_no_room(frame_of, esti
     ],
     ids=["bins", "values"],
 )
-def test_features_when_too_many_have_values_then_limit_error_names_them_before_a_tree_grows(
-    frame_of, estimator, used, told
-):
+def test_features_when_too_many_have_values_then_limit_error(frame_of, estimator, used, told):
     with pytest.raises(LimitError, match=told):
         estimator.fit(frame_of(used))
 
 
-def test_features_when_they_can_never_fit_then_limit_error_before_training(frame_of, estimator):
+def test_features_when_they_can_never_fit_then_early_limit_error(frame_of, estimator):
     with pytest.raises(LimitError, match="2,147,483,647 features: what finds their bins, and the 17 histograms"):
         estimator.fit(frame_of(4, 2**31 - 1))
 
 
-def test_features_when_all_have_a_bin_of_missing_values_then_limit_error_before_training(frame_of, estimator):
+def test_features_when_all_have_missing_bins_then_limit_error(frame_of, estimator):
     with pytest.raises(LimitError, match=r"100,000 features: what .* of 200,000 bins at least, take 60,000,000 bytes"):
         estimator.setAbsentAsMissing(True).fit(frame_of(4))
 
 
 @pytest.mark.parametrize("ps", [1 << 30], indirect=True)
-def test_features_when_there_are_ten_millions_and_two_gigabytes_then_limit_error_before_training(frame_of, estimator):
+def test_features_when_ten_million_in_2_gb_then_limit_error(frame_of, estimator):
     told = "10,000,000 features: .* of 20,000,000 bins at least, take 6,000,000,000 bytes or more, and 2,"
     with pytest.raises(LimitError, match=told):
         estimator.setAbsentAsMissing(True).fit(frame_of(4, 10**7))

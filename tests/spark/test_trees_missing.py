@@ -59,7 +59,7 @@ def of_kinds(spark, ps):
     return frame, GBTRegressor(featuresCol=NAMES, labelCol="y", maxIter=4, stepSize=0.5).fit(frame)
 
 
-def test_regressor_when_values_are_missing_then_trees_are_xgboosts_split_by_split(spark, ps, tmp_path):
+def test_regressor_when_values_are_missing_then_matches_xgboost(spark, ps, tmp_path):
     x, y = data()
     frame = frame_of(spark, x, y)
     model = GBTRegressor(maxIter=3, maxDepth=4, stepSize=0.3, baseScore=0.0, defaults="xgboost").fit(frame)
@@ -76,7 +76,7 @@ def test_regressor_when_values_are_missing_then_trees_are_xgboosts_split_by_spli
     assert model.evaluateEachIteration(frame) == pytest.approx(model.summary.objectiveHistory[1:])
 
 
-def test_regressor_when_features_have_categories_then_numpy_and_xgboost_predict_the_same(spark, of_kinds, tmp_path):
+def test_regressor_when_categorical_then_numpy_and_xgboost_agree(spark, of_kinds, tmp_path):
     _, model = of_kinds
     by_sets = {int(f) for tree in model._trained.forest.trees for f in tree.feature[np.diff(tree.set_begin) > 0]}
     assert by_sets == {0, 1}
@@ -90,14 +90,14 @@ def test_regressor_when_features_have_categories_then_numpy_and_xgboost_predict_
     np.testing.assert_allclose(booster.predict(given), alone, atol=1e-6)
 
 
-def test_model_when_a_category_is_unknown_then_it_goes_where_missing_ones_go(spark, of_kinds):
+def test_model_when_category_is_unknown_then_treated_as_missing(spark, of_kinds):
     _, model = of_kinds
     unknown = [[KINDS + 3, 0.0, 0.0], [0.5, 0.0, 0.0], [-1.0, 0.0, 0.0], [np.nan, 0.0, 0.0]]
     found = predictions(model, columns_of(spark, np.array(unknown), np.zeros(4)))
     assert set(found) == {found[3]}
 
 
-def test_classifier_when_absent_is_missing_then_it_is_in_training_predictions_and_for_xgboost(spark, ps, tmp_path):
+def test_classifier_when_absent_is_missing_then_is_so_everywhere(spark, ps, tmp_path):
     x, y = data(missing=0.6)
     y = y > 0
 
@@ -126,7 +126,7 @@ def test_classifier_when_absent_is_missing_then_it_is_in_training_predictions_an
     np.testing.assert_allclose(booster.predict(xgboost.DMatrix(csr)), expected[:, 1], atol=1e-6)
 
 
-def test_validation_when_only_rows_held_out_lack_a_feature_then_trees_are_the_same(spark, ps):
+def test_validation_when_only_held_out_lack_feature_then_same(spark, ps):
     x, y = data(missing=0.0)
     held = np.arange(len(y)) % 4 == 0
     lacking = x.copy()
@@ -146,7 +146,7 @@ def digest_of(tree):
     return tree.to_debug_string(), tree.default_left.tolist(), tree.value.tolist()
 
 
-def test_trees_when_columns_tell_nothing_then_are_split_by_none_of_them(spark, ps):
+def test_trees_when_columns_are_uninformative_then_are_not_split(spark, ps):
     x, y = data()
     x[:, 1], x[:, 2] = np.nan, 1.0
     x[:, 3] = np.where(np.isnan(x[:, 3]), np.nan, 0.0)
@@ -168,14 +168,14 @@ def test_trees_when_columns_tell_nothing_then_are_split_by_none_of_them(spark, p
         (float("inf"), "1 of 240 rows hold infinite values"),
     ],
 )
-def test_rows_when_a_category_is_none_then_the_error_names_the_feature(spark, ps, value, message):
+def test_rows_when_category_is_invalid_then_error_names_feature(spark, ps, value, message):
     x, y = kinds()
     x[7, 0] = value
     with pytest.raises(InputError, match=message):
         GBTRegressor(featuresCol=NAMES, labelCol="y").fit(columns_of(spark, x, y))
 
 
-def test_features_when_their_categories_cannot_be_then_the_error_names_them(of_kinds):
+def test_features_when_categories_are_invalid_then_are_named(of_kinds):
     frame = of_kinds[0]
     many = frame.withMetadata("kind", {"ml_attr": {"type": "nominal", "num_vals": 5000}})
     with pytest.raises(LimitError, match="feature 0: expected at most 4,095 categories, got 5,000"):

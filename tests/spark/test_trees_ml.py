@@ -36,14 +36,14 @@ def three_classes(spark):
     return frame_of(spark, x, np.digitize(y, [-0.5, 0.5]).astype(float)).cache()
 
 
-def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
+def test_classifier_when_values_are_few_then_matches_xgboost(binary):
     x, y, frame = binary
     made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
     raw = np.array([row.rawPrediction[1] for row in made.transform(frame).collect()])
     np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="binary:logistic"), atol=1e-4)
 
 
-def test_regressor_when_values_are_few_then_predictions_are_xgboosts(spark, ps):
+def test_regressor_when_values_are_few_then_matches_xgboost(spark, ps):
     x, y = data()
     frame = frame_of(spark, x, y)
     made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
@@ -51,7 +51,7 @@ def test_regressor_when_values_are_few_then_predictions_are_xgboosts(spark, ps):
     np.testing.assert_allclose(found, xgboosts(x, y, 3), atol=1e-4)
 
 
-def test_classifier_when_there_are_three_classes_then_it_is_a_softmax(spark, ps):
+def test_classifier_when_three_classes_then_uses_softmax(spark, ps):
     x, y = data()
     y = np.digitize(y, [-0.5, 0.5]).astype(float)
     frame = frame_of(spark, x, y)
@@ -75,7 +75,7 @@ def test_classifier_when_grown_by_leaf_then_margins_are_xgboosts(spark, ps):
     assert {len(tree.arrays.leaves) for tree in made.trees} == {6}
 
 
-def test_model_when_saved_then_spark_numpy_and_xgboost_predict_the_same(binary, model, tmp_path):
+def test_model_when_saved_then_spark_numpy_and_xgboost_agree(binary, model, tmp_path):
     x, _, frame = binary
     model.write().overwrite().save(str(tmp_path / "model"))
     model.saveXGBoost(str(tmp_path / "model.json"))
@@ -127,7 +127,7 @@ def test_trees_when_summed_by_weight_then_are_the_margin(binary, model, tmp_path
     assert type(tree).load(str(tmp_path / "tree")).predict(first.features) == first.prediction
 
 
-def test_trees_when_there_are_three_classes_then_each_has_a_first_one(three_classes):
+def test_trees_when_three_classes_then_each_has_first_tree(three_classes):
     model = GBTClassifier(maxIter=2, maxDepth=2, stepSize=0.5).fit(three_classes)
     features = three_classes.first().features
     said = np.array(model.treeWeights) * [tree.predict(features) for tree in model.trees]
@@ -137,13 +137,13 @@ def test_trees_when_there_are_three_classes_then_each_has_a_first_one(three_clas
     )
 
 
-def test_evaluate_each_iteration_when_rows_were_trained_on_then_is_the_summarys(binary, model):
+def test_evaluate_each_iteration_on_training_is_summary_history(binary, model):
     assert model.evaluateEachIteration(binary[2]) == pytest.approx(model.summary.objectiveHistory[1:])
     assert model.summary.totalIterations == 5
     assert model.summary.areaUnderROC > 0.9
 
 
-def test_weights_when_whole_numbers_then_are_rows_that_come_so_often(spark, ps):
+def test_weights_when_whole_numbers_then_match_repeated_rows(spark, ps):
     x, y = data(90)
     frame = frame_of(spark, x, y > 0)
     weighted = GBTClassifier(maxIter=2, maxDepth=3, weightCol="w", baseScore=0.5).fit(frame)
@@ -155,7 +155,7 @@ def test_weights_when_whole_numbers_then_are_rows_that_come_so_often(spark, ps):
 
 
 @pytest.mark.parametrize("params", [{}, {"growth": "leaf", "maxLeaves": 12, "subsamplingRate": 0.8}])
-def test_validation_when_its_loss_gets_no_better_then_ends_with_the_best_trees(spark, ps, params):
+def test_validation_when_loss_stalls_then_keeps_best_trees(spark, ps, params):
     x, y = data()
     rng = np.random.default_rng(0)
     held = np.arange(len(y)) % 3 == 0
@@ -201,7 +201,7 @@ def test_regressor_when_it_learns_then_each_loss_gets_less(spark, ps, loss):
 @pytest.mark.parametrize(
     "params", [{"maxDepth": 0}, {"maxDepth": 30, "minChildWeight": 0.0}, {"maxBins": 2}, {"maxIter": 0}]
 )
-def test_trees_when_params_are_at_their_ends_then_are_grown_all_the_same(binary, params):
+def test_trees_when_params_are_at_their_limits_then_still_grow(binary, params):
     made = GBTClassifier(**{"maxIter": 2, **params}).fit(binary[2])
     assert made.getNumTrees == params.get("maxIter", 2)
     if "maxDepth" in params:
@@ -250,7 +250,7 @@ def test_params_when_they_cannot_be_then_config_error(binary, params, message):
         GBTClassifier(**params).fit(binary[2])
 
 
-def test_rows_when_labels_are_no_classes_or_values_infinite_then_input_error(spark, ps):
+def test_rows_when_labels_or_values_are_invalid_then_input_error(spark, ps):
     x, y = data(20)
     with pytest.raises(InputError, match="expected a class"):
         GBTClassifier().fit(frame_of(spark, x, y))

@@ -97,7 +97,7 @@ def test_penalties_when_set_then_predictions_are_xgboosts(table, numbers, ours, 
         ("quantile", {"objective": "reg:quantileerror", "quantile_alpha": 0.3}),
     ],
 )
-def test_leaves_when_the_loss_is_least_at_a_quantile_then_it_is_as_small_as_xgboosts(spark, table, loss, objective):
+def test_leaves_when_quantile_loss_then_loss_matches_xgboost(spark, table, loss, objective):
     x, y = table[0], 100 * table[1]
     params = {"maxIter": 1, "maxDepth": 3, "stepSize": 0.5, "lossShape": 0.3, "baseScore": 0.5}
     made = GBTRegressor(lossType=loss, defaults="xgboost", **params).fit(frame_of(spark, x, y))
@@ -108,7 +108,7 @@ def test_leaves_when_the_loss_is_least_at_a_quantile_then_it_is_as_small_as_xgbo
     assert made.summary.objectiveHistory[-1] == pytest.approx(expected, rel=0.01)
 
 
-def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, classes, three):
+def test_softmax_when_weights_are_whole_then_matches_xgboost(table, classes, three):
     whole = three.withColumn("w", F.col("w").cast("int"))
     made = GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5, baseScore=0.5, weightCol="w", defaults="xgboost").fit(
         whole
@@ -122,7 +122,7 @@ def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, c
     assert unweighted.evaluateEachIteration(whole) != pytest.approx(made.summary.objectiveHistory[1:])
 
 
-def test_a_tree_without_penalty_when_nodes_need_many_rows_then_is_pysparks(numbers):
+def test_tree_when_nodes_need_many_rows_then_matches_pyspark(numbers):
     params = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, "minInstancesPerNode": 25}
     ours = GBTRegressor(**params).fit(numbers)
     theirs = regression.GBTRegressor(**params).fit(numbers)
@@ -158,7 +158,7 @@ def test_trees_when_the_loss_is_squared_then_they_are_pysparks(numbers):
     "params",
     [{"minInfoGain": 0.1}, {"minWeightFractionPerNode": 0.1}, {"minInfoGain": 0.01, "minWeightFractionPerNode": 0.05}],
 )
-def test_a_tree_when_nodes_or_gains_have_to_be_large_then_is_pysparks(numbers, params, weight):
+def test_tree_when_nodes_or_gains_must_be_large_then_as_pyspark(numbers, params, weight):
     shape = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, **weight}
     made = [maker(**shape, **params).fit(numbers) for maker in (GBTRegressor, regression.GBTRegressor)]
     ours, theirs = (predictions(model, numbers) for model in made)
@@ -167,7 +167,7 @@ def test_a_tree_when_nodes_or_gains_have_to_be_large_then_is_pysparks(numbers, p
 
 
 @pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
-def test_leaves_of_classes_when_a_share_is_asked_for_then_weigh_it(three, weight):
+def test_class_leaves_when_share_is_required_then_is_weighted(three, weight):
     params = {"maxIter": 2, "maxDepth": 4, "leafCol": "leaves", "minWeightFractionPerNode": 0.15, **weight}
     rows = GBTClassifier(**params).fit(three).transform(three).select("w", "leaves").collect()
     weights = np.array([row.w for row in rows]) if weight else np.ones(len(rows))
@@ -231,7 +231,7 @@ def test_defaults_when_xgboosts_then_so_are_predictions(table, numbers):
     assert GBTRegressor(maxDepth=3, defaults="xgboost").getMaxDepth() == 3
 
 
-def test_evaluate_each_iteration_when_the_loss_is_none_of_the_models_then_config_error(numbers):
+def test_evaluate_each_iteration_when_loss_is_foreign_then_error(numbers):
     made = GBTRegressor(maxIter=0, maxDepth=1).fit(numbers)
     assert made.evaluateEachIteration(numbers) == []
     for loss in ("poisson", "logistic", "huber"):
@@ -239,7 +239,7 @@ def test_evaluate_each_iteration_when_the_loss_is_none_of_the_models_then_config
             made.evaluateEachIteration(numbers, loss)
 
 
-def test_evaluate_each_iteration_when_partitions_are_empty_then_is_that_of_the_rows(numbers):
+def test_evaluate_each_iteration_when_empty_partitions_then_same(numbers):
     made = GBTRegressor(maxIter=2, maxDepth=2).fit(numbers)
     spread = numbers.where("label > 1").repartition(3, "held")
     assert made.evaluateEachIteration(spread) == pytest.approx(made.evaluateEachIteration(numbers.where("label > 1")))
@@ -248,14 +248,14 @@ def test_evaluate_each_iteration_when_partitions_are_empty_then_is_that_of_the_r
 # -- columns ---------------------------------------------------------------------------------------------------------
 
 
-def test_features_when_in_columns_of_their_own_then_trees_are_those_of_vectors(three):
+def test_features_when_in_own_columns_then_trees_match_vectors(three):
     params = {"maxIter": 2, "maxDepth": 3}
     ours = GBTClassifier(featuresCols=NAMES, numWorkers=1, **params).fit(three)
     assert trees_of(ours) == trees_of(GBTClassifier(numWorkers=2, **params).fit(three))
     assert ours.setLeafCol("leaves").transform(three).first().leaves.size == 6
 
 
-def test_labels_when_metadata_tell_of_more_classes_then_each_has_trees(three):
+def test_labels_when_metadata_adds_classes_then_all_have_trees(three):
     metadata = {"ml_attr": {"type": "nominal", "vals": ["x", "y", "z"]}}
     two = three.where("label < 2").withColumn("label", F.col("label").alias("label", metadata=metadata))
     made = GBTClassifier(maxIter=1, maxDepth=1).fit(two)
@@ -264,14 +264,14 @@ def test_labels_when_metadata_tell_of_more_classes_then_each_has_trees(three):
     assert (probability[:, 2] < 0.05).all()
 
 
-def test_a_class_without_rows_when_weights_are_small_then_is_not_predicted(three):
+def test_empty_class_when_weights_are_small_then_not_predicted(three):
     light = three.where("label != 1").withColumn("w", F.lit(1e-6))
     made = GBTClassifier(maxIter=1, maxDepth=1, weightCol="w").fit(light)
     assert (predictions(made, light) != 1).all()
 
 
 @pytest.mark.parametrize("loss", ["absolute", "quantile"])
-def test_base_when_it_is_a_quantile_then_is_the_weighted_one_wherever_rows_lie(spark, loss):
+def test_base_when_quantile_then_weighted_wherever_rows_lie(spark, loss):
     rng = np.random.default_rng(0)
     y = np.concatenate([rng.normal(size=60) * 10.0 ** rng.integers(-3, 4, 60), np.zeros(5)])
     w = rng.integers(0, 4, len(y)) / 8
@@ -290,7 +290,7 @@ def test_base_when_it_is_a_quantile_then_is_the_weighted_one_wherever_rows_lie(s
 # -- thresholds ------------------------------------------------------------------------------------------------------
 
 
-def test_thresholds_when_set_then_the_largest_share_of_them_decides(three):
+def test_thresholds_when_set_then_largest_ratio_decides(three):
     made = GBTClassifier(maxIter=1, maxDepth=2, thresholds=[1.0, 1.0, 0.1]).fit(three)
     rows = made.transform(three).collect()
     shares = np.array([row.probability.toArray() for row in rows]) / [1.0, 1.0, 0.1]
@@ -300,7 +300,7 @@ def test_thresholds_when_set_then_the_largest_share_of_them_decides(three):
     assert made.setThresholds([1.0, 1e-9, 1.0]).predict(first) == 1.0
 
 
-def test_thresholds_when_not_one_a_class_then_usage_error_before_training(three):
+def test_thresholds_when_not_one_per_class_then_usage_error(three):
     with pytest.raises(UsageError, match="thresholds: expected one for each of 3 classes, got 2"):
         GBTClassifier(thresholds=[0.5, 0.5]).fit(three)
 
@@ -309,7 +309,7 @@ def test_thresholds_when_not_one_a_class_then_usage_error_before_training(three)
 
 
 @pytest.mark.usefixtures("collected")
-def test_a_pipeline_when_validated_by_folds_and_loaded_then_it_predicts_the_same(three, tmp_path):
+def test_pipeline_when_cross_validated_and_loaded_then_same(three, tmp_path):
     named = three.withColumn("name", F.concat(F.lit("class "), F.col("label").cast("int"))).drop("features", "label")
     trees = GBTClassifier(maxIter=1, stepSize=0.5)
     stages = [StringIndexer(inputCol="name", outputCol="label"), VectorAssembler(inputCols=NAMES, outputCol="features")]
@@ -330,7 +330,7 @@ def test_a_pipeline_when_validated_by_folds_and_loaded_then_it_predicts_the_same
 
 
 @pytest.mark.usefixtures("collected")
-def test_a_split_for_validation_when_depths_are_tried_then_the_better_is_kept(numbers):
+def test_validation_split_when_depths_vary_then_keeps_better(numbers):
     trees = GBTRegressor(maxIter=1, stepSize=1.0)
     split = TrainValidationSplit(
         estimator=trees,
@@ -344,7 +344,7 @@ def test_a_split_for_validation_when_depths_are_tried_then_the_better_is_kept(nu
 
 
 @pytest.mark.usefixtures("collected")
-def test_one_vs_rest_when_it_trains_trees_then_classes_are_told_apart(three, classes):
+def test_one_vs_rest_when_training_trees_then_separates_classes(three, classes):
     made = OneVsRest(classifier=GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5), parallelism=2).fit(three)
     assert [model.getNumTrees for model in made.models] == [2, 2, 2]
     assert (predictions(made, three) == classes).mean() > 0.7

@@ -42,7 +42,7 @@ def test_labels_when_one_is_huge_then_the_others_are_learnt(rows, outlier, round
     assert errors_of(made, frame, lambda x: x).max() < 0.1
 
 
-def test_labels_when_a_huge_one_has_no_feature_then_other_leaves_are_right(rows):
+def test_labels_when_huge_one_is_featureless_then_others_right(rows):
     frame = rows.withColumn("label", F.when(F.col("big") == 1, 1e15).otherwise(F.col("x")))
     made = trees(maxIter=150, features=["x"]).fit(frame)
     found = made.transform(frame.where("x > 3").distinct()).toPandas()
@@ -50,20 +50,20 @@ def test_labels_when_a_huge_one_has_no_feature_then_other_leaves_are_right(rows)
 
 
 @pytest.mark.parametrize("light", [1e-6, 1e-12])
-def test_weights_when_they_differ_by_far_then_light_rows_are_learnt(rows, light):
+def test_weights_when_far_apart_then_light_rows_are_learnt(rows, light):
     frame = rows.withColumn("w", F.when(F.col("x") < 5, 1.0).otherwise(light)).withColumn("label", F.col("x"))
     made = trees(maxIter=50, weightCol="w", minChildWeight=0.0, maxBins=32).fit(frame)
     assert errors_of(made, frame, lambda x: x).max() < 0.4
 
 
-def test_counts_when_they_come_to_a_million_then_small_ones_are_learnt(rows):
+def test_counts_when_they_reach_million_then_learns_small_ones(rows):
     frame = rows.withColumn("label", F.floor(F.pow(F.lit(4.0), F.col("x"))))
     made = trees(maxIter=120, lossType="poisson", minChildWeight=0.0).fit(frame)
     found = made.transform(frame.distinct()).toPandas()
     assert np.abs(np.log(found["prediction"] / found["label"])).max() < 0.3
 
 
-def test_sums_of_32_bits_when_asked_for_then_trees_are_nearly_the_same(rows):
+def test_sums_when_32_bits_then_trees_are_nearly_the_same(rows):
     frame = rows.withColumn("label", F.col("x"))
     made = trees(maxIter=20, histogramBits=32).fit(frame)
     assert made.getHistogramBits() == 32
@@ -79,7 +79,7 @@ def trees_of(made):
     ]
 
 
-def test_features_when_float32_cannot_tell_them_apart_then_they_are_parted(spark, tmp_path):
+def test_features_when_equal_in_float32_then_are_still_separated(spark, tmp_path):
     rows = spark.createDataFrame([(20240115.0 + i % 2, float(i % 2)) for i in range(40)], "x double, label double")
     made = GBTClassifier(featuresCol=["x"], maxIter=2).fit(rows)
     assert made.transform(rows).where("prediction = label").count() == 40
@@ -94,7 +94,7 @@ def test_features_when_float32_cannot_tell_them_apart_then_they_are_parted(spark
 
 @pytest.mark.parametrize("base", [20240115.0, 1.7e12])
 @pytest.mark.parametrize("count", [30, 400])
-def test_features_when_they_are_many_fractions_of_a_large_number_then_each_is_seen(spark, base, count):
+def test_features_when_fractions_of_large_number_then_all_seen(spark, base, count):
     rng = np.random.default_rng(0)
     x = base + rng.permutation(count) / 1024
     y = np.floor((x - base) * 1024 / count * 8)
@@ -138,7 +138,7 @@ def test_labels_when_far_from_0_then_predictions_are_theirs(spark, tmp_path):
         made.saveXGBoost(str(tmp_path / "m.json"))
 
 
-def test_base_when_rows_lie_otherwise_then_it_is_the_mean_to_the_last_digit(spark):
+def test_base_when_rows_are_reordered_then_is_exact_mean(spark):
     rng = np.random.default_rng(0)
     y, w = np.exp(5 * rng.normal(size=200)), rng.random(200)
     table = [(0.0, *pair) for pair in zip(y.tolist(), w.tolist(), strict=True)]

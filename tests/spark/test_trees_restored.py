@@ -76,7 +76,7 @@ def expected(spark, tasks, tmp_path_factory):
     return whole, folder
 
 
-def test_trees_when_drivers_are_lost_then_others_come_to_the_same_model_and_history(spark, tmp_path, dies, expected):
+def test_trees_when_drivers_are_lost_then_same_model_and_history(spark, tmp_path, dies, expected):
     """On other servers each time, fewer and then more, for which histograms and their marks are cut anew."""
     whole, _ = expected
     folder, reports = str(tmp_path), []
@@ -103,9 +103,7 @@ def test_trees_when_drivers_are_lost_then_others_come_to_the_same_model_and_hist
     assert [report.number for report in reports] == list(range(reports[0].number, whole.history.steps + 1))
 
 
-def test_trees_when_other_numbers_of_rounds_are_wanted_than_there_are_then_they_are_those_of_one_training(
-    spark, expected
-):
+def test_trees_when_round_count_changes_then_match_one_training(spark, expected):
     whole, folder = expected
     with PS2Context.getOrCreate(spark, servers=1, restore=folder) as ps:
         fewer = grow(ps, spark, replace(NAMED, rounds=1))
@@ -118,7 +116,7 @@ def test_trees_when_other_numbers_of_rounds_are_wanted_than_there_are_then_they_
     assert more.history.steps == whole.history.steps
 
 
-def test_trees_when_training_ends_early_then_it_costs_no_clock_of_its_own(expected, tasks):
+def test_trees_when_training_ends_early_then_no_extra_clock(expected, tasks):
     """The loss of rows held out comes with the root of the tree after: of that one nothing else is built."""
     whole, _ = expected
     grown = whole.history.steps

@@ -38,7 +38,7 @@ EACH = [(1, [(1, False), (2, True)]), (2, [(1, True), (2, False)]), (3, [(1, Fal
 
 
 @pytest.mark.parametrize(("ps", "each"), EACH, indirect=["ps"], ids=["1", "2", "3"])
-def test_training_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the_bit(ps, spark, seen, each):
+def test_training_when_rows_and_bins_move_then_bit_identical(ps, spark, seen, each):
     for workers, sparse in each:
         made = trained(ps, spark, workers, sparse)
         assert digest(made.forest) == digest(seen.setdefault("level", made).forest)
@@ -46,9 +46,7 @@ def test_training_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_th
 
 
 @pytest.mark.parametrize(("ps", "workers"), [(1, 2), (2, 1)], indirect=["ps"])
-def test_losses_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_and_nothing_is_left(
-    ps, spark, statuses, seen, workers
-):
+def test_losses_when_rows_and_bins_move_then_bit_identical(ps, spark, statuses, seen, workers):
     before = [(len(status.matrices), status.memory_bytes) for status in statuses()]
     for problem in (SOFTMAX, MEDIAN):
         made = trained(ps, spark, workers, recipe=SHORT, problem=problem)
@@ -59,23 +57,21 @@ def test_losses_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_and_not
 
 
 @pytest.mark.parametrize(("ps", "workers", "sparse"), [(1, 1, False), (3, 2, True)], indirect=["ps"])
-def test_training_when_trees_grow_by_leaf_then_they_are_the_same_to_the_bit_wherever_rows_and_bins_lie(
-    ps, spark, seen, workers, sparse
-):
+def test_training_when_by_leaf_and_rows_move_then_bit_identical(ps, spark, seen, workers, sparse):
     made = trained(ps, spark, workers, sparse, recipe=BY_LEAF)
     assert digest(made.forest) == digest(seen.setdefault("leaf", made).forest)
     assert [FIRST_ROWS < len(tree.leaves) <= BY_LEAF.leaves for tree in made.forest.trees] == [True] * RECIPE.rounds
     assert max(tree.depth for tree in made.forest.trees) > 6
 
 
-def test_training_when_there_are_four_workers_then_trees_are_the_same_to_the_bit(made, run_program):
+def test_training_when_four_workers_then_trees_are_bit_identical(made, run_program):
     """On one server, two and three, in a Spark with as many slots."""
     done = run_program(sys.executable, PROGRAM)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-3:] == [digest(made.forest)] * 3
 
 
-def test_training_when_rows_are_learnt_then_margins_part_the_classes(made):
+def test_training_when_done_then_margins_separate_classes(made):
     x, y = table()
     margins = Predictor(made.forest).margins(x)[:, 0]
     assert ((margins > 0) == y).mean() > 0.8
@@ -83,7 +79,7 @@ def test_training_when_rows_are_learnt_then_margins_part_the_classes(made):
     assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in made.forest.trees)
 
 
-def test_training_when_features_are_too_rare_to_part_a_node_then_trees_are_those_of_all(ps, spark, monkeypatch):
+def test_training_when_rare_features_are_dropped_then_same_trees(ps, spark, monkeypatch):
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 40)).astype(np.float32)
     x[rng.random(x.shape) < np.linspace(0.6, 0.99, 40)] = 0
@@ -101,7 +97,7 @@ def test_training_when_features_are_too_rare_to_part_a_node_then_trees_are_those
     assert len(made.forest.trees[0]) > 5
 
 
-def test_training_when_features_are_many_then_no_histogram_leaves_a_server(ps, spark, statuses):
+def test_training_when_many_features_then_histograms_stay_put(ps, spark, statuses):
     rng = np.random.default_rng(0)
     features, bins = 2000, 32
     x = rng.normal(size=(100, features)).astype(np.float32)

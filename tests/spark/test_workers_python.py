@@ -40,9 +40,7 @@ def without_ps2(tmp_path_factory):
     return folder
 
 
-def test_a_program_when_the_environment_is_bare_then_its_workers_run_with_the_drivers_python(
-    run_program, environment, without_ps2, tmp_path
-):
+def test_program_when_environment_is_bare_then_has_driver_python(run_program, environment, without_ps2, tmp_path):
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
     bare = {name: value for name, value in environment.items() if not name.startswith("PYSPARK_")}
@@ -50,9 +48,7 @@ def test_a_program_when_the_environment_is_bare_then_its_workers_run_with_the_dr
     assert "total [1, 3]" in done.stdout, done.stderr
 
 
-def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(
-    no_fleet, spark, sc, without_ps2, monkeypatch
-):
+def test_context_when_chosen_python_lacks_ps2_then_says_so(no_fleet, spark, sc, without_ps2, monkeypatch):
     chosen = str(without_ps2 / "python3")
     monkeypatch.setattr(sc, "pythonExec", chosen)
     with pytest.raises(ConfigError, match=r"cannot import ps2: .*No module named 'ps2'") as caught:
@@ -60,7 +56,7 @@ def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON", "spark.pyspark.python"))
 
 
-def test_a_program_when_a_file_of_the_folder_is_named_types_then_tasks_run(run_program, environment, tmp_path):
+def test_program_when_folder_has_file_named_types_then_tasks_run(run_program, environment, tmp_path):
     program, folder = tmp_path / "job.py", tmp_path / "folder"
     program.write_text(PROGRAM)
     folder.mkdir()
@@ -70,16 +66,14 @@ def test_a_program_when_a_file_of_the_folder_is_named_types_then_tasks_run(run_p
     assert "types.py in the current folder" in done.stderr
 
 
-def test_a_context_when_the_chosen_python_is_missing_then_it_says_so_at_once(no_fleet, spark, sc, monkeypatch):
+def test_context_when_chosen_python_is_missing_then_says_so(no_fleet, spark, sc, monkeypatch):
     monkeypatch.setattr(sc, "pythonExec", "/nowhere/python3")
     with pytest.raises(ConfigError, match=r"/nowhere/python3 at local.*cannot be started"):
         PS2Context.getOrCreate(spark, servers=1)
 
 
 @pytest.mark.parametrize(("name", "fault"), [("python3", "has no ps2"), ("missing", "cannot be started")])
-def test_a_run_when_the_python_of_its_workers_cannot_work_then_it_names_both(
-    name, fault, ps, sc, without_ps2, monkeypatch
-):
+def test_run_when_worker_python_cannot_work_then_names_both(name, fault, ps, sc, without_ps2, monkeypatch):
     chosen = str(without_ps2 / name)  # as on a cluster's hosts, where it cannot be looked at before
     monkeypatch.setattr(sc, "pythonExec", chosen)
     with pytest.raises(ConfigError, match=f"{fault}; the driver's is") as caught:

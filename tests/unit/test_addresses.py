@@ -57,7 +57,7 @@ def test_listen_when_ports_are_a_range_then_all_of_it_is_meant():
 
 
 @pytest.mark.parametrize("text", ["", "x", "3-", "-3", "5-4", "0-5", "70000", "1-70000", "1-2-3"])
-def test_ports_when_they_are_none_then_config_error_names_the_option(text):
+def test_ports_when_invalid_then_config_error_names_option(text):
     with pytest.raises(ConfigError, match=r"^--ports: expected"):
         ports_of(text, "--ports")
 
@@ -101,7 +101,7 @@ def test_wildcard_when_written_in_any_way_then_it_is_known(host, expected):
         (Binding("10.0.0.1", "nat"), "10.0.0.1:0", "nat:5", "10.0.0.1:5"),
     ],
 )
-def test_place_when_it_is_reached_otherwise_then_others_are_told_so(place, listen, reached, near):
+def test_place_when_reached_otherwise_then_others_are_told_how(place, listen, reached, near):
     assert (place.listen, place.reached("[::]:5"), place.near.reached("0.0.0.0:5")) == (listen, reached, near)
 
 
@@ -115,13 +115,13 @@ def test_ports_when_the_first_is_taken_then_the_next_one_is():
             listening_socket("127.0.0.1", [port], 1)
 
 
-def test_name_when_its_first_address_is_not_this_hosts_then_the_next_is(monkeypatch):
+def test_name_when_first_address_is_not_local_then_uses_next(monkeypatch):
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.77", "127.0.0.1")]
     monkeypatch.setattr(sockets.socket, "getaddrinfo", lambda *_, **__: found)
     assert resolve("host1", 0) == (socket.AF_INET, ("127.0.0.1", 0))
 
 
-def test_name_when_it_has_addresses_of_ipv6_alone_then_it_is_reached(monkeypatch):
+def test_name_when_it_has_only_ipv6_then_is_reached(monkeypatch):
     with listening_socket("::1", [0], 1) as listener:
         place = listener.getsockname()
         monkeypatch.setattr(sockets.socket, "getaddrinfo", lambda *_, **__: [(*ONLY_V6[0][:4], place)])
@@ -129,14 +129,14 @@ def test_name_when_it_has_addresses_of_ipv6_alone_then_it_is_reached(monkeypatch
             assert connection.family == socket.AF_INET6
 
 
-def test_name_when_nobody_listens_at_its_first_address_then_the_next_is_tried():
+def test_name_when_first_address_does_not_listen_then_tries_next():
     with listening_socket("127.0.0.1", [0], 1) as listener:
         port = listener.getsockname()[1]
         with connect(socket.AF_UNSPEC, ("localhost", port), 5.0) as connection:
             assert connection.getpeername() == ("127.0.0.1", port)
 
 
-def test_wildcard_when_a_host_has_no_ipv6_then_that_of_ipv4_is_taken(monkeypatch):
+def test_wildcard_when_host_has_no_ipv6_then_uses_ipv4(monkeypatch):
     monkeypatch.setattr(sockets, "has_ipv6", lambda: False)
     assert resolve("::", 0) == (socket.AF_INET, ("0.0.0.0", 0))
 
@@ -146,7 +146,7 @@ def test_wildcard_when_a_host_has_no_ipv6_then_that_of_ipv4_is_taken(monkeypatch
     [(["127.0.1.1"], "10.9.8.7"), (["203.0.113.9"], "10.9.8.7"), (["10.9.8.7"], "host1"), ([], "10.9.8.7")],
     ids=["loopback", "another's", "its own", "none"],
 )
-def test_reachable_when_the_name_leads_nowhere_then_it_is_an_address(monkeypatch, resolved, expected):
+def test_reachable_when_name_does_not_resolve_then_is_address(monkeypatch, resolved, expected):
     def found(*_, **__):
         if not resolved:
             raise socket.gaierror("no such name")

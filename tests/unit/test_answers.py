@@ -59,7 +59,7 @@ def number(value, **fields):
     return RequestId("scope", value, **fields)
 
 
-def test_answer_when_the_request_comes_again_then_is_the_first_one():
+def test_answer_when_request_repeats_then_is_first_one():
     engine = an_engine()
     assert run(engine, added(), id=number(0)) == [[0] * 4]
     assert run(engine, added(), id=number(1)) == [[1] * 4]
@@ -67,7 +67,7 @@ def test_answer_when_the_request_comes_again_then_is_the_first_one():
     assert engine.shards()[M, 0].row(0).tolist() == [2] * 4
 
 
-def test_answers_when_partitions_get_requests_with_one_id_then_each_has_its_own():
+def test_answers_when_partitions_share_id_then_each_has_its_own():
     engine = an_engine()
     run(engine, added(1, 7), id=number(0))
     for partition in (0, 1):
@@ -75,7 +75,7 @@ def test_answers_when_partitions_get_requests_with_one_id_then_each_has_its_own(
     assert [run(engine, added(p), id=number(1, part=0, parts=2)) for p in (0, 1)] == [[[0] * 4], [[7] * 4]]
 
 
-def test_answer_when_no_longer_kept_then_op_error_says_that_it_was_applied(monkeypatch):
+def test_answer_when_no_longer_kept_then_error_says_applied(monkeypatch):
     monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
     engine = an_engine()
     run(engine, added(), id=number(0))
@@ -84,7 +84,7 @@ def test_answer_when_no_longer_kept_then_op_error_says_that_it_was_applied(monke
     assert engine.shards()[M, 0].row(0).tolist() == [1] * 4
 
 
-def test_answers_when_their_ids_are_settled_or_their_stage_is_over_then_are_dropped():
+def test_answers_when_ids_settle_or_stage_ends_then_dropped():
     engine = an_engine()
     for value in range(5):
         run(engine, added(), id=number(value, settled=value, series="s", stage=1))
@@ -105,7 +105,7 @@ def as_a_copy(engine, *requests):
     return backup
 
 
-def test_answer_when_its_server_is_lost_then_the_copy_gives_the_first_one():
+def test_answer_when_server_is_lost_then_copy_gives_first_one():
     engine = an_engine()
     shard, requests = engine.shards()[M, 0], []
     for value in range(2):
@@ -117,7 +117,7 @@ def test_answer_when_its_server_is_lost_then_the_copy_gives_the_first_one():
     assert backup.shards()[M, 0].row(0).tolist() == [2] * 4
 
 
-def test_answer_when_a_shard_is_sent_as_a_whole_then_goes_with_it():
+def test_answer_when_shard_is_sent_whole_then_goes_with_it():
     engine = an_engine()
     run(engine, added(), id=number(3))
     filling = tuple(filling_of((M, 0), engine.shards()[M, 0], engine.kept))
@@ -125,7 +125,7 @@ def test_answer_when_a_shard_is_sent_as_a_whole_then_goes_with_it():
     assert run(backup, added(), id=number(3)) == [[0] * 4]
 
 
-def test_answer_when_its_shard_comes_from_a_checkpoint_then_comes_with_it():
+def test_answer_when_shard_is_from_checkpoint_then_comes_with_it():
     engine = an_engine()
     run(engine, added(value=5), id=number(0))
     shard = engine.shards()[M, 0]

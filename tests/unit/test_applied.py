@@ -15,7 +15,7 @@ ids = st.builds(RequestId, st.sampled_from("abc"), st.integers(0, 30) | st.integ
 
 
 @given(st.lists(ids), ids)
-def test_applied_when_ids_come_in_any_order_then_it_holds_what_a_set_holds(added, asked):
+def test_applied_when_ids_come_in_any_order_then_acts_as_set(added, asked):
     applied = AppliedIds()
     for id in added:
         applied.add(id)
@@ -24,7 +24,7 @@ def test_applied_when_ids_come_in_any_order_then_it_holds_what_a_set_holds(added
 
 
 @given(st.permutations(range(50)))
-def test_applied_when_a_scope_has_no_gap_then_it_keeps_no_single_ids(order):
+def test_applied_when_scope_has_no_gap_then_keeps_no_single_ids(order):
     applied = AppliedIds()
     for number in order:
         applied.add(RequestId("s", number))
@@ -32,7 +32,7 @@ def test_applied_when_a_scope_has_no_gap_then_it_keeps_no_single_ids(order):
 
 
 @given(st.lists(st.tuples(ids, st.none() | st.integers(0, 5))), ids, st.integers(0, 6))
-def test_covers_when_requests_failed_or_succeeded_then_it_tells_each_operation(events, asked, position):
+def test_covers_when_some_requests_failed_then_tells_each(events, asked, position):
     """None is success; a number, failure after so many operations: the most of them count, and a success for all."""
     applied, whole, parts = AppliedIds(), set(), {}
     for id, count in events:
@@ -45,7 +45,7 @@ def test_covers_when_requests_failed_or_succeeded_then_it_tells_each_operation(e
     assert applied.covers(asked, position) == (asked in whole or position < parts.get(asked, 0))
 
 
-def test_part_when_noted_then_the_request_as_a_whole_is_not_applied():
+def test_part_when_noted_then_whole_request_is_not_applied():
     applied = AppliedIds()
     applied.add_begun(RequestId("s", 0), 3)
     assert RequestId("s", 0) not in applied
@@ -58,7 +58,7 @@ def test_part_when_the_request_succeeds_then_it_is_forgotten():
     assert applied._scopes["s"].begun == {}
 
 
-def test_applied_when_numbers_are_settled_then_no_single_ids_are_kept():
+def test_applied_when_numbers_settle_then_keeps_no_single_ids():
     """A shard that sees every second mutation of a session forgets those that can no longer come."""
     applied = AppliedIds()
     for number in range(0, 1000, 2):
@@ -66,7 +66,7 @@ def test_applied_when_numbers_are_settled_then_no_single_ids_are_kept():
     assert len(applied._scopes["s"].above) <= 1
 
 
-def test_applied_when_a_settled_number_comes_late_then_it_counts_as_applied():
+def test_applied_when_settled_number_comes_late_then_is_applied():
     applied = AppliedIds()
     applied.add(RequestId("s", 9, settled=9))
     assert RequestId("s", 4) in applied
@@ -85,7 +85,7 @@ def test_parts_when_one_was_applied_then_the_others_still_count():
     assert [part_of(0, part, 3) in applied for part in range(3)] == [False, True, False]
 
 
-def test_parts_when_all_were_applied_then_the_number_costs_nothing_more():
+def test_parts_when_all_were_applied_then_number_costs_nothing():
     applied = AppliedIds()
     for part in (2, 0, 1):
         applied.add(part_of(0, part, 3))
@@ -94,7 +94,7 @@ def test_parts_when_all_were_applied_then_the_number_costs_nothing_more():
     assert (scope.below, scope.above, scope.parts) == (1, set(), {})
 
 
-def test_parts_when_their_number_is_settled_then_they_are_forgotten():
+def test_parts_when_number_is_settled_then_forgotten():
     applied = AppliedIds()
     applied.add(part_of(0, 1, 3))
     applied.add(part_of(5, 0, 2, settled=5))
@@ -114,7 +114,7 @@ def ended(below, *live):
     return over
 
 
-def test_end_when_a_stage_is_over_then_its_ids_are_forgotten_and_no_others():
+def test_end_when_stage_is_over_then_only_its_ids_are_forgotten():
     applied = AppliedIds()
     for id in (of_stage(0, 0), of_stage(1, 0), of_stage(2, 0), RequestId("session/a", 0)):
         applied.add(id)
@@ -122,14 +122,14 @@ def test_end_when_a_stage_is_over_then_its_ids_are_forgotten_and_no_others():
     assert set(applied._scopes) == {"app/1/0", "app/2/0", "session/a"}
 
 
-def test_end_when_the_only_request_of_a_scope_failed_then_that_is_forgotten_too():
+def test_end_when_scopes_only_request_failed_then_forgotten_too():
     applied = AppliedIds()
     applied.add_begun(of_stage(0, 0), 2)
     applied.end(ended(1))
     assert len(applied) == 0
 
 
-def test_end_when_many_stages_of_many_tasks_have_run_then_only_those_of_the_last_are_kept():
+def test_end_when_many_stages_ran_then_only_last_ones_are_kept():
     """The bound: what is remembered follows the stages under way, not those that ever ran."""
     applied, most = AppliedIds(), 0
     for stage in range(200):
@@ -170,7 +170,7 @@ def after(history):
 
 
 @given(st.lists(events, max_size=40), st.lists(events, max_size=10), st.lists(events, max_size=20), st.integers(0, 4))
-def test_json_when_read_again_then_it_answers_the_same_now_and_later(history, later, asked, below):
+def test_json_when_read_again_then_answers_the_same(history, later, asked, below):
     applied = after(history)
     again = AppliedIds.from_json(json.loads(json.dumps(applied.to_json())))
     for one in (applied, again):
@@ -188,7 +188,7 @@ def test_json_when_read_again_then_it_answers_the_same_now_and_later(history, la
         ]
 
 
-def test_json_when_the_original_goes_on_then_what_was_taken_stays():
+def test_json_when_original_changes_then_snapshot_stays():
     applied = after([(of_stage(0, 3), None), (of_stage(0, 5), 1)])
     taken = applied.to_json()
     before = json.dumps(taken)
@@ -204,7 +204,7 @@ steps = st.tuples(st.sampled_from([0, 1, 2, 5, 63, 64, 500, 1023, 1024, 5000, 1 
 
 
 @given(st.lists(st.tuples(steps, st.integers(0, 2000), st.booleans(), st.booleans()), max_size=60))
-def test_window_when_python_and_the_loop_note_in_turns_then_it_is_as_if_one_did(events):
+def test_window_when_python_and_loop_alternate_then_act_as_one(events):
     """The loop notes what it can tell to be new; whatever it cannot, Python does, also on another server from then on.
 
     A set is the oracle.
@@ -246,7 +246,7 @@ def settled_before(applied):
     return applied._scopes["s"].below
 
 
-def test_window_when_a_thousand_numbers_come_in_order_then_the_loop_alone_notes_them():
+def test_window_when_numbers_come_in_order_then_loop_notes_them():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in range(5000):
@@ -263,7 +263,7 @@ def test_window_when_a_thousand_numbers_come_in_order_then_the_loop_alone_notes_
     }
 
 
-def test_window_when_a_clock_begins_and_the_ones_before_are_settled_then_the_loop_notes_it():
+def test_window_when_new_clock_settles_older_then_loop_notes_it():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     for clock in range(1, 5):
@@ -278,7 +278,7 @@ def test_window_when_a_clock_begins_and_the_ones_before_are_settled_then_the_loo
     assert applied.to_json()["s"]["below"] == (4 << 20) + 3
 
 
-def test_window_when_a_number_beyond_it_is_known_then_the_loop_does_not_tell():
+def test_window_when_later_number_is_known_then_loop_abstains():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [5000, 1 << 21]}})
     words = applied.words(RequestId("s", 0)).view("int64")
     assert fast_path_loop._applied(words, 5000, 5000) == -1
@@ -286,7 +286,7 @@ def test_window_when_a_number_beyond_it_is_known_then_the_loop_does_not_tell():
     assert fast_path_loop._applied(words, (1 << 21) + 1, 1 << 20) == 0
 
 
-def test_window_when_it_comes_to_where_a_number_is_known_then_that_is_not_forgotten():
+def test_window_when_it_reaches_known_number_then_remembers_it():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [2000]}})
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in (1000, 1900):
@@ -298,7 +298,7 @@ def test_window_when_it_comes_to_where_a_number_is_known_then_that_is_not_forgot
     assert fast_path_loop._applied(words, 2000, 1901) == 1
 
 
-def test_window_when_a_number_is_half_done_then_the_loop_does_not_tell():
+def test_window_when_number_is_half_done_then_loop_abstains():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     applied.add_begun(RequestId("s", 3), 1)
@@ -309,7 +309,7 @@ def test_window_when_a_number_is_half_done_then_the_loop_does_not_tell():
     assert fast_path_loop._applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
 
 
-def test_window_when_its_scope_is_forgotten_then_the_loop_does_not_tell():
+def test_window_when_scope_is_forgotten_then_loop_abstains():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0, series="app", stage=3)).view("int64")
     over = EndedStages()

@@ -16,7 +16,7 @@ F4, F8, I4, I8 = (np.dtype(name) for name in ("float32", "float64", "int32", "in
     "indices",
     [[3, 0, 3], (3, 0, 3), range(3, -1, -3), np.array([3, 0], np.uint8), np.array([3, 0], ">i4"), [], np.array([])],
 )
-def test_columns_when_whole_numbers_then_int64_in_the_order_given(indices):
+def test_columns_when_whole_numbers_then_int64_in_given_order(indices):
     columns = as_indices(indices)
     assert columns.dtype == I8
     assert columns.tolist() == list(indices)
@@ -45,12 +45,12 @@ def test_columns_when_the_largest_key_then_it_fits():
         (np.empty((0, 3)), ShapeError, r"indices: expected one dimension, got shape \(0, 3\)"),
     ],
 )
-def test_columns_when_they_cannot_be_used_then_the_error_says_why(indices, error, said):
+def test_columns_when_unusable_then_error_says_why(indices, error, said):
     with pytest.raises(error, match=said):
         as_indices(indices)
 
 
-def test_columns_when_too_many_for_a_call_then_limit_error_names_both_numbers(monkeypatch):
+def test_columns_when_too_many_then_limit_error_names_both(monkeypatch):
     monkeypatch.setattr(arguments, "MAX_KEYS", 3)
     with pytest.raises(LimitError, match="at most 3 in one call, got 4"):
         as_indices([0, 1, 2, 3])
@@ -85,13 +85,13 @@ def test_rows_when_they_cannot_be_used_then_the_error_names_them(rows, error, sa
         (np.array([1, 2, 3], ">f8"), F8),
     ],
 )
-def test_values_when_numbers_that_fit_then_contiguous_and_of_the_vectors_dtype(values, dtype):
+def test_values_when_they_fit_then_contiguous_in_vector_dtype(values, dtype):
     array = as_values(values, dtype, (3,))
     assert (array.dtype, array.flags.c_contiguous) == (dtype, True)
     assert np.allclose(array, np.asarray(values, np.float64))
 
 
-def test_values_when_too_large_for_float32_then_infinite_without_a_warning():
+def test_values_when_too_large_for_float32_then_silent_infinity():
     assert as_values([1e300], F4, (1,)).tolist() == [np.inf]
 
 
@@ -128,7 +128,7 @@ def test_values_when_all_of_int32_then_kept(given):
         (np.array([2**63], np.uint64), r"got 9223372036854775808 \(at position 0\)"),
     ],
 )
-def test_values_when_one_does_not_fit_int32_then_named_with_its_position(values, said):
+def test_values_when_one_exceeds_int32_then_named_with_position(values, said):
     with pytest.raises(DTypeError, match=said):
         as_values(values, I4, np.shape(values))
 

@@ -46,14 +46,14 @@ def test_npy_header_when_many_threads_read_then_all_succeed() -> None:
         (b"\n", b" ", "type, order and shape"),
     ],
 )
-def test_npy_header_when_it_is_another_then_corrupt_error_says_why(old: bytes, new: bytes, why: str) -> None:
+def test_npy_header_when_unexpected_then_corrupt_error_says_why(old: bytes, new: bytes, why: str) -> None:
     header = npy_header(np.dtype("float32"), (2, 3))
     changed = header.replace(old, new, 1)
     with pytest.raises(CheckpointCorruptError, match=f"x: .*{why}"):
         read_npy_header("x", io.BytesIO(changed))
 
 
-def test_npy_header_when_columns_lie_together_then_corrupt_error_says_so() -> None:
+def test_npy_header_when_column_major_then_corrupt_error_says_so() -> None:
     file = io.BytesIO()
     np.save(file, np.asfortranarray(np.zeros((7, 5), np.float32)))
     file.seek(0)
@@ -62,7 +62,7 @@ def test_npy_header_when_columns_lie_together_then_corrupt_error_says_so() -> No
 
 
 @pytest.mark.parametrize("kept", [0, 3, 7, 9, 30, 127])
-def test_npy_header_when_the_file_ends_within_it_then_corrupt_error(kept: int) -> None:
+def test_npy_header_when_file_ends_within_it_then_corrupt_error(kept: int) -> None:
     header = npy_header(np.dtype("float32"), (2, 3))
     assert len(header) == 128
     with pytest.raises(CheckpointCorruptError, match="x: not a NumPy file"):

@@ -73,7 +73,7 @@ def supervised(monkeypatch):
     return make
 
 
-def test_poll_when_servers_are_silent_then_those_that_answer_stay_and_the_others_are_lost(supervised, until):
+def test_poll_when_servers_are_silent_then_answering_ones_stay(supervised, until):
     transport = SomeAnswer(["server1:1"])
     master, supervisor = supervised(transport)
 
@@ -88,7 +88,7 @@ def test_poll_when_servers_are_silent_then_those_that_answer_stay_and_the_others
     assert master.registry.lost(replaces=True) == [0]
 
 
-def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, until):
+def test_poll_when_several_are_silent_then_are_asked_in_parallel(supervised, until):
     """They meet in a barrier: one after the other would wait there for ever."""
     transport = SomeAnswer([], threading.Barrier(2))
     _, supervisor = supervised(transport)
@@ -96,14 +96,14 @@ def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, un
     assert sorted(transport.asked[:2]) == transport.addresses
 
 
-def test_poll_when_all_hang_and_asking_takes_longer_than_they_may_be_silent_then_they_are_lost(supervised, until):
+def test_poll_when_all_hang_beyond_timeout_then_are_lost(supervised, until):
     """Nothing is heard while the monitor waits for their answers; it is there all the same."""
     master, supervisor = supervised(SomeAnswer([], takes_s=2 * LOST_AFTER_S))
     until(lambda: supervisor.poll() or master.registry.lost(replaces=True), "they are lost")
     assert master.registry.lost(replaces=True) == [0, 1]
 
 
-def test_poll_when_another_process_answers_then_the_one_that_was_there_is_lost(supervised, until):
+def test_poll_when_another_process_answers_then_old_one_is_lost(supervised, until):
     transport = SomeAnswer(["server0:1", "server1:1"])
     master, supervisor = supervised(transport)
     master.registry.register(0, "an older process", "server0:1")
@@ -111,7 +111,7 @@ def test_poll_when_another_process_answers_then_the_one_that_was_there_is_lost(s
     assert master.registry.lost(replaces=True) == [0]
 
 
-def test_hello_when_the_coordinator_has_had_an_answer_then_the_lease_runs_from_there(until):
+def test_hello_when_earlier_answer_is_known_then_lease_runs_on(until):
     fleet = FleetInProcess(1)
     (address,), control = fleet.addresses, ServerControl(fleet)
     control.route_version = 1

@@ -84,7 +84,7 @@ def test_additions_when_some_become_due_then_they_leave_first(box, sends):
     assert sends.sent == [[1], [5]]
 
 
-def test_additions_when_nothing_is_managed_then_those_that_wait_leave_together(box, sends):
+def test_adds_when_nothing_is_managed_then_queued_leave_together(box, sends):
     with nothing_leaves(box):
         for value in (1, 5, 3):
             put(box, value)
@@ -92,7 +92,7 @@ def test_additions_when_nothing_is_managed_then_those_that_wait_leave_together(b
     assert sends.sent == [[1, 5, 3]]
 
 
-def test_flush_below_when_only_later_clocks_are_open_then_it_returns_the_first_of_them(box, sends):
+def test_flush_below_when_only_later_clocks_open_then_returns(box, sends):
     with nothing_leaves(box):
         put(box, 1, clock=4)
         put(box, 1, clock=3)
@@ -105,7 +105,7 @@ def test_flush_below_when_nothing_is_open_then_it_returns_none(box):
     assert box.flush_below(5) is None
 
 
-def test_flush_below_when_an_earlier_clock_is_open_then_it_waits_for_it(box, sends, until):
+def test_flush_below_when_earlier_clock_is_open_then_waits(box, sends, until):
     sends.release.clear()
     put(box, 1, clock=2)
     thread = threading.Thread(target=box.flush_below, args=(3,))
@@ -116,7 +116,7 @@ def test_flush_below_when_an_earlier_clock_is_open_then_it_waits_for_it(box, sen
     until(lambda: not thread.is_alive(), "flush_below returns")
 
 
-def test_flush_below_when_something_of_a_later_clock_has_failed_then_it_raises_that(box):
+def test_flush_below_when_later_clock_failed_then_raises(box):
     put(box, -1, clock=7)
     box.drain()
     with pytest.raises(LimitError, match="no room"):
@@ -168,7 +168,7 @@ def test_thread_when_nothing_waits_then_it_ends(box, until):
     until(lambda: all(thread.name != "ps2-async_writer" for thread in threading.enumerate()), "no thread sends")
 
 
-def test_settled_when_what_is_older_has_been_answered_then_it_tells_whether_that_failed(box, sends):
+def test_settled_when_older_is_answered_then_tells_if_it_failed(box, sends):
     put(box, 1)
     assert box.has_settled_below(1, 10)
     put(box, -1)

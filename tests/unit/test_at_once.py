@@ -10,7 +10,7 @@ from ps2.errors import RecoveryError, UnavailableError
 from ps2.transport.at_once import MOST, at_once
 
 
-def test_calls_when_more_than_may_be_under_way_then_answers_are_in_order():
+def test_calls_when_more_than_limit_then_answers_keep_order():
     under_way, most, lock = 0, 0, threading.Lock()
 
     def call(number):
@@ -27,12 +27,12 @@ def test_calls_when_more_than_may_be_under_way_then_answers_are_in_order():
     assert 1 < most <= MOST
 
 
-def test_calls_when_each_waits_for_all_then_they_are_under_way_together():
+def test_calls_when_each_waits_for_all_then_run_concurrently():
     barrier = threading.Barrier(MOST, timeout=20)
     assert len(at_once(range(MOST), lambda _: barrier.wait())) == MOST
 
 
-def test_error_when_some_may_pass_by_themselves_then_the_other_is_raised_when_all_are_done():
+def test_error_when_some_are_transient_then_other_one_is_raised():
     done = []
 
     def call(number):

@@ -14,7 +14,7 @@ def vectors(**attributes):
     return (StructField("features", VectorUDT(), metadata={"ml_attr": {"attrs": attributes, "num_attrs": 5}}),)
 
 
-def test_categories_of_when_vectors_have_attributes_then_nominal_and_binary_ones_have_some():
+def test_categories_of_when_nominal_or_binary_then_counts_them():
     fields = vectors(
         numeric=[{"idx": 0, "name": "age"}],
         nominal=[{"idx": 3, "vals": ["a", "b", "c"]}, {"idx": 1, "num_vals": 7}],
@@ -23,18 +23,18 @@ def test_categories_of_when_vectors_have_attributes_then_nominal_and_binary_ones
     assert categories_of(fields) == {1: 7, 3: 3, 4: 2}
 
 
-def test_categories_of_when_columns_are_numbers_then_each_has_its_own_metadata():
+def test_categories_of_when_number_columns_then_reads_each_one():
     metadata = [{}, {"ml_attr": {"type": "nominal", "vals": ["x", "y"]}}, {"ml_attr": {"type": "numeric"}}]
     fields = tuple(StructField(f"f{i}", DoubleType(), metadata=one) for i, one in enumerate(metadata))
     assert categories_of(fields) == {1: 2}
 
 
-def test_categories_of_when_there_are_no_attributes_then_none_has_some():
+def test_categories_of_when_no_attributes_then_none():
     assert categories_of((StructField("features", VectorUDT()),)) == {}
     assert categories_of((StructField("features", VectorUDT(), metadata={"ml_attr": {"num_attrs": 5}}),)) == {}
 
 
-def test_categories_of_when_a_nominal_attribute_has_no_values_then_the_error_names_it():
+def test_categories_of_when_nominal_lacks_values_then_is_named():
     with pytest.raises(InputError, match="feature city: expected a nominal attribute with its values"):
         categories_of(vectors(nominal=[{"idx": 0, "name": "city"}]))
     with pytest.raises(InputError, match="feature 2: expected"):

@@ -24,7 +24,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("at", FAULTS)
-def test_fault_of_when_a_line_is_malformed_then_says_what_was_expected_and_what_came(at):
+def test_fault_of_when_line_is_bad_then_says_expected_and_got(at):
     assert fault_of(at[1], at[0], documents=5, words=9) == FAULTS[at]
 
 
@@ -59,7 +59,7 @@ def test_pieces_when_a_file_begins_then_its_head_is_one():
 
 
 @pytest.mark.parametrize("line", ["1 2", "1 2 3 4", "1 x 3", "1 2 0", "0 2 1", "spam", "1 2 2147483648"])
-def test_pieces_when_a_line_is_malformed_then_that_is_all_they_say(line):
+def test_pieces_when_line_is_malformed_then_only_report_that(line):
     found = parsed(["1 2 3", line, "1 1 1"], files=[8, 8, 9])
     assert [(each["file"], each["document"], each["words"]) for each in found] == [
         (8, MALFORMED, []),

@@ -189,17 +189,17 @@ def test_reply_when_written_then_it_is_read(reply):
 
 
 @given(requests)
-def test_request_when_written_by_the_generated_class_then_execute_reads_the_same(request_):
+def test_request_when_written_by_protobuf_then_execute_reads_it(request_):
     assert plain(executed(request_frame(request_))) == plain(request_)
 
 
 @given(replies)
-def test_reply_when_execute_writes_it_then_the_generated_class_reads_the_same(reply):
+def test_reply_when_written_by_execute_then_protobuf_reads_same(reply):
     request_ = asking_for(reply)
     assert plain(reply_from(execute.reply_to(reply, request_), request_)) == plain(reply)
 
 
-def test_reply_when_its_array_is_made_while_it_is_sent_then_it_is_read_whole():
+def test_reply_when_array_is_made_while_sent_then_is_read_whole():
     pieces = [np.arange(2.0), np.arange(3.0)]
     coming = StreamedArray(np.dtype("<f8"), (5,), lambda: iter(pieces))
     reply = Reply((Result(streamed=coming),))
@@ -222,7 +222,7 @@ def test_array_when_strided_then_its_elements_travel():
 
 
 @given(requests)
-def test_header_when_written_then_its_numbers_lie_at_multiples_of_their_size(request_):
+def test_header_when_written_then_numbers_are_aligned(request_):
     """A compiled loop reads them in place."""
     header, _ = binary.request_parts(request_)
     names = sum(binary.OPERATION.unpack_from(header, at)[6] for at in records_of(header))
@@ -236,7 +236,7 @@ def records_of(header):
     return range(binary.REQUEST.size, binary.REQUEST.size + count * binary.OPERATION.size, binary.OPERATION.size)
 
 
-def test_scalar_when_it_is_no_int64_then_out_of_range_error_names_it():
+def test_scalar_when_not_int64_then_out_of_range_error_names_it():
     with pytest.raises(OutOfRangeError, match=r"'fill'.*9223372036854775808"):
         written(Request((Operation("fill", 1, 0, (0,), {"value": 2**63}),)))
 
@@ -252,7 +252,7 @@ def test_name_when_it_has_what_parts_names_then_protocol_error(name, params):
 PULL = Operation("pull", 7, 1, (0,), {"start": 0, "stop": 3})
 
 
-def test_shape_when_only_arrays_and_numbers_differ_then_it_is_the_same():
+def test_shape_when_only_values_differ_then_is_the_same():
     one = Request((PULL,), route_version=2)
     other = Request((replace(PULL, params={"start": 1, "stop": 2}),), route_version=3)
     assert binary.shape_of(one) == binary.shape_of(other)
@@ -283,11 +283,11 @@ def test_shape_when_anything_else_differs_then_it_is_another(changed):
         Request((replace(PULL, others=(3,)),)),
     ],
 )
-def test_request_when_it_is_about_more_than_a_row_then_it_has_no_shape(request_):
+def test_request_when_about_more_than_one_row_then_has_no_shape(request_):
     assert binary.shape_of(request_) is None
 
 
-def test_handle_when_the_server_has_given_one_then_requests_of_its_shape_bring_it():
+def test_handle_when_server_gave_one_then_same_shape_sends_it():
     handles = {}
     reply = sent_bytes(binary.reply_parts(Reply((Result(),)), Request((PULL,)), 77))
     read_parts(read_reply(Request((PULL,)), handles), [memoryview(reply)])
@@ -301,7 +301,7 @@ def test_handle_when_the_server_has_given_one_then_requests_of_its_shape_bring_i
 
 
 @pytest.mark.parametrize(("step", "dtype"), [(255, pb.UINT8), (256, pb.UINT16), (2**16, pb.UINT32), (2**32, pb.UINT64)])
-def test_keys_when_written_then_their_steps_travel_in_the_narrowest_dtype(step, dtype):
+def test_keys_when_written_then_steps_use_narrowest_dtype(step, dtype):
     header, (steps,) = binary.request_parts(with_keys([5, 5 + step]))
     assert (header[binary.STEPS_AT], steps.tolist()) == (dtype, [step])
 
@@ -316,7 +316,7 @@ def test_keys_when_only_their_hash_travels_then_no_array_does():
     assert (arrays, header[binary.DIGEST_AT :][:16]) == ([], digest)
 
 
-def test_keys_when_many_do_not_ascend_then_they_arrive_in_their_order():
+def test_keys_when_many_do_not_ascend_then_keep_their_order():
     columns = np.random.default_rng(0).integers(0, 100_000, 5000)
     operation = Operation("columns_pull", 1, 0, keys=Keys(columns.size, columns))
     came = read(written(Request((operation,))))
@@ -359,7 +359,7 @@ def test_keys_when_malformed_then_protocol_error_says_how(frame, said):
 
 
 @pytest.mark.parametrize(("wire", "dtype"), [("float16", pb.FLOAT16), ("bfloat16", pb.BFLOAT16)])
-def test_floats_when_narrowed_then_they_take_two_bytes_and_other_arrays_what_they_did(wire, dtype):
+def test_floats_when_narrowed_then_only_they_take_two_bytes(wire, dtype):
     push = Operation("push", 1, 0, arrays=(np.ones(5), np.arange(3)), wire=wire)
     header, arrays = binary.request_parts(Request((push,)))
     draft = binary.open_request(header, LIMIT)
@@ -367,13 +367,13 @@ def test_floats_when_narrowed_then_they_take_two_bytes_and_other_arrays_what_the
     assert [NUMBER_OF[array.dtype] for array in arrays] == [dtype, pb.INT64]
 
 
-def test_float_when_it_does_not_fit_float16_then_out_of_range_error_names_it():
+def test_float_when_it_exceeds_float16_then_out_of_range_error():
     with pytest.raises(OutOfRangeError, match=r"1e\+06 \(at position 1\)|1000000\.0 \(at position 1\)"):
         written(Request((Operation("push", 1, 0, arrays=(np.array([1.0, 1e6]),), wire="float16"),)))
 
 
 @pytest.mark.parametrize("dtype", [pb.FLOAT32, pb.UINT8, 77])
-def test_reply_dtype_when_not_one_of_16_bits_then_protocol_error_names_it(dtype):
+def test_reply_dtype_when_not_16_bits_then_protocol_error(dtype):
     with pytest.raises(ProtocolError, match=f"a reply cannot have dtype {dtype}"):
         executed(frame_of(reply_dtype=dtype))
     with pytest.raises(ProtocolError, match=f"a reply cannot have dtype {dtype}"):
@@ -404,14 +404,14 @@ def test_reply_when_into_is_given_then_it_is_filled_in_place(size):
     assert answer.results[0].arrays[1].tolist() == [0, 1, 2]
 
 
-def test_reply_when_into_is_a_window_of_rows_then_only_that_is_filled():
+def test_reply_when_into_is_row_window_then_only_that_is_filled():
     out = np.full((3, 4), -1.0)
     request_ = Request((Operation("rows_pull", 1, 0, into=out[1:, 1:3]),))
     reply_of(written_reply(Reply((Result(arrays=(np.arange(4.0),)),))), request_)
     assert out.tolist() == [[-1] * 4, [-1, 0, 1, -1], [-1, 2, 3, -1]]
 
 
-def test_reply_when_into_is_two_dimensional_and_whole_then_it_is_read_without_a_copy():
+def test_reply_when_into_is_whole_2d_then_read_without_copy():
     out = np.full((2, 3), -1.0)
     header, _ = binary.reply_parts(Reply((Result(arrays=(np.arange(6.0),)),)), Request((Operation("any", 1, 0),)))
     draft = binary.open_reply(header, Request((Operation("rows_pull", 1, 0, into=out),)), 48)
@@ -421,7 +421,7 @@ def test_reply_when_into_is_two_dimensional_and_whole_then_it_is_read_without_a_
 @pytest.mark.parametrize(
     "arrays", [(), (np.arange(3.0),), (np.arange(4, dtype=np.float32),), (np.arange(4),), (np.arange(5.0),)]
 )
-def test_reply_when_its_array_does_not_fit_into_then_protocol_error(arrays):
+def test_reply_when_array_does_not_fit_into_then_protocol_error(arrays):
     """Missing, too short, of another dtype: what the caller's array held before must never pass for an answer."""
     request_ = Request((Operation("pull", 1, 0, into=np.empty(4)),))
     with pytest.raises(ProtocolError):
@@ -438,6 +438,6 @@ def test_error_when_a_reply_brings_one_then_it_is_raised():
 
 
 @pytest.mark.parametrize("results", [0, 1, 3])
-def test_reply_when_it_has_another_number_of_results_then_protocol_error(results):
+def test_reply_when_result_count_differs_then_protocol_error(results):
     with pytest.raises(ProtocolError, match=f"a reply with 2 results, got {results}"):
         reply_of(written_reply(Reply((Result(),) * results)), Request((Operation("zero", 1, 0),) * 2))

@@ -78,7 +78,7 @@ def bringing(dtype, count, data=b"", becomes=0):
         (pb.INT8, 99, 1),
     ],
 )
-def test_array_when_it_cannot_become_what_is_said_then_protocol_error(dtype, stored, size):
+def test_array_when_declaration_is_invalid_then_protocol_error(dtype, stored, size):
     spec = pb.ArraySpec(dtype=dtype, count=1, stored=stored)
     header = pb.RequestHeader(operations=[pb.Operation(name="push", arrays=[spec])])
     refused(pb.RequestFrame(header=header, data=bytes(size)), ProtocolError, "cannot become one of dtype")
@@ -117,7 +117,7 @@ def test_frame_when_cut_off_anywhere_then_protocol_error():
 
 
 @pytest.mark.parametrize("came", [0, 79, 81])
-def test_data_when_more_or_less_than_declared_then_protocol_error_says_how_much(came):
+def test_data_when_size_is_not_as_declared_then_protocol_error(came):
     refused(
         declaring((pb.FLOAT64, 10), data=bytes(came)), ProtocolError, f"arrays of 80 bytes, but {came} bytes follow"
     )
@@ -132,17 +132,17 @@ def test_reply_when_an_error_comes_with_data_then_protocol_error():
 
 
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 2**62, 2**55, LIMIT // 8 + 1])
-def test_request_when_it_declares_more_than_the_limit_then_limit_error_says_how_much(count):
+def test_request_when_it_declares_over_limit_then_limit_error(count):
     refused(declaring((pb.FLOAT64, count)), LimitError, f"at most 1,048,576 bytes, got {8 * count:,}")
 
 
-def test_request_when_its_arrays_together_are_over_the_limit_then_limit_error():
+def test_request_when_arrays_sum_over_limit_then_limit_error():
     """Sums are not cut off at 64 bits."""
     refused(declaring((pb.UINT8, 2**63), (pb.UINT8, 2**63)), LimitError)
 
 
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 2**55])
-def test_reply_when_it_declares_an_impossible_count_then_protocol_error(count):
+def test_reply_when_declared_count_is_bad_then_protocol_error(count):
     with pytest.raises(ProtocolError):
         reply_of(bringing(pb.FLOAT64, count), ANY)
 
@@ -152,14 +152,14 @@ def test_request_when_it_has_too_many_arrays_then_protocol_error(monkeypatch):
     refused(declaring(*[(pb.UINT8, 0)] * 4), ProtocolError, "at most 3 arrays")
 
 
-def test_frame_when_its_header_is_too_long_then_protocol_error_before_it_is_parsed(monkeypatch):
+def test_frame_when_header_is_too_long_then_refused_unparsed(monkeypatch):
     monkeypatch.setattr(execute, "MAX_HEADER_BYTES", 100)
     with pytest.raises(ProtocolError, match="at most 100 bytes, got 101"):
         executed(pb.UnreadFrame(header=b"\xff" * 101).SerializeToString())
 
 
 @pytest.mark.parametrize("counts", [(2**32 - 1, 0), (0, 2**32 - 1), (1, 2**16)])
-def test_header_when_it_declares_more_than_there_is_then_protocol_error(counts):
+def test_header_when_it_declares_too_much_then_protocol_error(counts):
     """Nothing is made for what does not come."""
     operations, rows = counts
     head = binary.REQUEST.pack(binary.A_REQUEST, 0, 0, 0, operations or 1, 0, 0, 0, 0, 0, 0, 0)
@@ -172,13 +172,13 @@ def test_header_when_it_declares_more_than_there_is_then_protocol_error(counts):
 
 
 @pytest.mark.parametrize("dtype", [0, 13, 255])
-def test_array_when_its_dtype_is_unknown_then_protocol_error_names_it(dtype):
+def test_array_when_dtype_is_unknown_then_protocol_error(dtype):
     refused(declaring((dtype, 1), data=b"12345678"), ProtocolError, f"unknown dtype {dtype}")
     with pytest.raises(ProtocolError, match=f"unknown dtype {dtype}"):
         reply_of(bringing(dtype, 1, b"12345678"), ANY)
 
 
-def test_parameter_when_it_has_no_value_then_protocol_error_names_it():
+def test_parameter_when_it_has_no_value_then_error_names_it():
     header = pb.RequestHeader(operations=[pb.Operation(name="axpy", params=[pb.Param(name="alpha")])])
     with pytest.raises(ProtocolError, match="'alpha'"):
         executed(pb.RequestFrame(header=header).SerializeToString())
@@ -194,7 +194,7 @@ def test_signature_when_it_is_none_then_protocol_error(signature):
 
 
 @pytest.mark.parametrize("frame", [b"\x0e", b"\x0f", b"\x80", b"\x80" * 11, b"\x0a\x03\x0a\x01\xff"])
-def test_frame_when_it_is_no_message_of_protobuf_then_protocol_error(frame):
+def test_frame_when_not_protobuf_then_protocol_error(frame):
     with pytest.raises(ProtocolError, match="cannot be decoded"):
         executed(frame)
 
@@ -204,7 +204,7 @@ def test_frame_when_it_is_no_message_of_protobuf_then_protocol_error(frame):
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
-def test_header_when_it_is_garbage_then_only_protocol_or_limit_error(garbage):
+def test_header_when_garbage_then_only_protocol_or_limit_error(garbage):
     for kind in (b"", bytes([binary.A_REQUEST]), bytes([binary.A_REPLY]), bytes([binary.AN_ERROR])):
         with contextlib.suppress(*REFUSED):
             binary.open_request(kind + garbage, LIMIT)
@@ -216,7 +216,7 @@ def test_header_when_it_is_garbage_then_only_protocol_or_limit_error(garbage):
 
 @settings(max_examples=500)
 @given(st.data())
-def test_request_when_bytes_are_changed_then_only_protocol_or_limit_error(data):
+def test_request_when_mutated_then_only_protocol_or_limit_error(data):
     """Garbage that looks almost right."""
     header, _ = binary.request_parts(a_request())
     with contextlib.suppress(*REFUSED):
@@ -268,7 +268,7 @@ def packed_keys(count):
     ],
     ids=["as they are", "floats of 16 bits", "keys"],
 )
-def test_reserve_when_a_request_comes_then_it_is_told_once_what_that_takes_when_read(frame, memory_bytes):
+def test_reserve_when_request_comes_then_told_unpacked_size_once(frame, memory_bytes):
     for way in ways(frame):
         told = []
         request = way(reserve=lambda draft, told=told: told.append(draft.memory_bytes))
@@ -286,12 +286,12 @@ def test_reserve_when_it_refuses_then_nothing_is_allocated(no_allocation, frame)
 
 
 @pytest.mark.parametrize("frame", [declaring((pb.FLOAT64, 2**40)), declaring((pb.FLOAT64, 100)), packed_keys(9)])
-def test_request_when_it_lies_about_sizes_then_nothing_is_allocated(no_allocation, frame):
+def test_request_when_it_lies_about_sizes_then_allocates_nothing(no_allocation, frame):
     frame.data = frame.data[:-1]
     refused(frame, REFUSED)
 
 
 @pytest.mark.parametrize("count", [2**63, 2**40, 100])
-def test_reply_when_it_lies_about_sizes_then_nothing_is_allocated(no_allocation, count):
+def test_reply_when_it_lies_about_sizes_then_allocates_nothing(no_allocation, count):
     with pytest.raises(ProtocolError, match="but 0 bytes follow"):
         reply_of(bringing(pb.FLOAT64, count), ANY)

@@ -56,7 +56,7 @@ class Context:
         ({"bindAddress": "::", "advertiseAddress": "nat", "ports": "40-59"}, None, Binding("::", "nat", range(40, 60))),
     ],
 )
-def test_place_when_spark_says_where_its_driver_is_then_it_is_there(monkeypatch, fields, context, expected):
+def test_place_when_spark_names_driver_host_then_uses_it(monkeypatch, fields, context, expected):
     monkeypatch.setattr(bindings, "reachable_host", lambda: "host1")
     assert binding_of(PS2Conf(**fields), context, has_token=True) == expected
 
@@ -75,7 +75,7 @@ def test_place_when_there_is_no_token_then_it_is_loopback():
         (Context("local[2]", "10.0.0.1"), "127.0.0.1:1", (), None),
     ],
 )
-def test_reach_when_executors_may_be_elsewhere_then_loopback_is_named(context, master, servers, said):
+def test_reach_when_executors_are_remote_then_names_loopback(context, master, servers, said):
     found = out_of_reach(context, master, servers)
     if said is None:
         assert found is None

@@ -68,7 +68,7 @@ def check(target, run, model):
 @pytest.mark.parametrize("k", [1, 31, 32, 33, 128, 1000])
 @pytest.mark.parametrize("count", [0, 1, AHEAD, AHEAD + 1, 3000])
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_operations_when_blocks_are_short_or_long_and_few_or_many_then_numpy(k, count, dtype):
+def test_operations_when_blocks_vary_in_size_then_match_numpy(k, count, dtype):
     """Blocks are asked for some turns ahead: of some slots there is none so far ahead, and -1 is no block."""
     random = np.random.default_rng(k + count)
     slots = random.integers(-1, 40, count)
@@ -85,7 +85,7 @@ def test_operations_when_blocks_are_short_or_long_and_few_or_many_then_numpy(k, 
     assert np.array_equal(columns_pull(m, slots), np.where(there[:, None], model[slots], 0))
 
 
-def test_pull_when_columns_repeat_in_any_order_then_in_the_order_given(world):
+def test_pull_when_columns_repeat_in_any_order_then_keeps_order(world):
     filled(*world)
     target, run, model = world
     assert np.array_equal(run(blocks.pull(target, COLUMNS)), model[COLUMNS])
@@ -131,14 +131,14 @@ def test_pull_when_no_columns_then_empty(world):
     assert run(blocks.pull(target, [])).shape == (0, K)
 
 
-def test_pull_when_keys_are_absent_then_zeros_and_none_is_inserted(fleet):
+def test_pull_when_keys_are_absent_then_zeros_without_insert(fleet):
     target, run, _ = make(session_over(fleet), "sparse")
     run(blocks.add(target, [7], given(1)))
     assert not run(blocks.pull(target, [8, 9])).any()
     assert sum(run(plans.count_active(target))) == 1
 
 
-def test_add_when_keys_are_new_then_each_is_one_entry_of_the_index(fleet):
+def test_add_when_keys_are_new_then_each_is_one_index_entry(fleet):
     target, run, _ = make(session_over(fleet), "sparse")
     run(blocks.add(target, COLUMNS, given(8)))
     assert sum(run(plans.count_active(target))) == len(set(COLUMNS))
@@ -152,7 +152,7 @@ def test_pull_when_values_travel_as_float16_then_they_are_those(fleet):
 
 
 @pytest.mark.parametrize("rows", [None, [2, 0]])
-def test_fill_when_all_rows_or_some_are_named_then_active_columns_of_those_alone_have_changed(world, rows):
+def test_fill_when_rows_are_named_then_their_active_keys_change(world, rows):
     filled(*world)
     target, run, model = world
     run(blocks.fill(target, rows, 2))
@@ -179,7 +179,7 @@ def test_blocks_when_keys_come_again_then_their_hash_travels(world, fleet, order
     assert [keys.columns for keys in sent if keys.digest] == [None] * len(sent)
 
 
-def test_reply_when_blocks_are_asked_for_then_it_is_counted_as_large_as_it_is(fleet):
+def test_reply_when_blocks_are_asked_then_size_estimate_is_exact(fleet):
     target, _, _ = make(session_over(fleet))
     plan = blocks.pull(target, range(DIM))
     assert sum(operation.reply_bytes for operation in plan.operations) == DIM * K * 8
@@ -221,7 +221,7 @@ def test_row_when_written_and_read_then_is_a_column_of_the_model(world):
 
 
 @pytest.mark.parametrize("name", ["axpy", "add", "copy"])
-def test_rows_when_an_operation_writes_one_of_two_then_only_that_has_changed(world, name):
+def test_rows_when_operation_writes_one_of_two_then_other_stays(world, name):
     filled(*world)
     target, run, model = world
     params = {"alpha": 2.0} if name == "axpy" else {}
@@ -243,7 +243,7 @@ def test_map_when_it_writes_then_the_rows_have_changed(world):
     check(*world)
 
 
-def test_rows_when_there_is_no_memory_for_their_copies_then_limit_error_and_nothing_has_changed():
+def test_rows_when_no_memory_for_copies_then_limit_error():
     fleet = FleetInProcess(1, memory_limit_bytes=DIM * K * 8 + 100)
     target, run, _ = make(session_over(fleet))
     with pytest.raises(LimitError, match="rows of a matrix with layout 'column' needs 400 bytes"):
@@ -251,7 +251,7 @@ def test_rows_when_there_is_no_memory_for_their_copies_then_limit_error_and_noth
     assert not run(blocks.pull(target, [1])).any()
 
 
-def test_whole_rows_when_layout_is_column_then_are_those_of_the_model(fleet):
+def test_whole_rows_when_layout_is_column_then_match_model(fleet):
     target, run, model = make(session_over(fleet))
     values = given(DIM).T
     run(plans.rows_push(target, "rows_push", [2, 0, 2], values))
@@ -261,7 +261,7 @@ def test_whole_rows_when_layout_is_column_then_are_those_of_the_model(fleet):
     assert np.array_equal(run(plans.rows_pull(target, [1, 0, 1], None)), model.T[[1, 0, 1]])
 
 
-def test_operation_on_many_rows_when_layout_is_column_then_says_why_not(fleet):
+def test_row_operation_when_layout_is_column_then_says_why_not(fleet):
     target, run, _ = make(session_over(fleet))
     many = {"rows_a": np.array([0]), "rows_b": np.array([1])}
     with pytest.raises(UsageError, match=r"'rows_dot' works on whole rows, and those of .* 'column' lie apart"):
@@ -298,7 +298,7 @@ def test_pull_when_keys_are_hashed_then_names_columns_as_needed(fleet, layout):
             m.pull()
 
 
-def test_derive_when_all_rows_are_in_use_then_error_says_that_they_do_not_grow(fleet):
+def test_derive_when_all_rows_are_in_use_then_says_cannot_grow(fleet):
     with installed(session_over(fleet)):
         vector = DCV.dense(DIM, 2, layout="column")
         second = vector.derive()
@@ -306,12 +306,12 @@ def test_derive_when_all_rows_are_in_use_then_error_says_that_they_do_not_grow(f
             second.derive()
 
 
-def test_spec_when_a_block_is_longer_than_a_request_then_error_names_the_most(fleet):
+def test_spec_when_block_exceeds_request_then_names_maximum(fleet):
     with installed(session_over(fleet)), pytest.raises(UsageError, match="at most 4,194,304 bytes, got 1,048,577 rows"):
         DCV.dense(10, (1 << 20) + 1, layout="column")
 
 
-def test_memory_when_keys_are_added_then_counts_what_the_shard_takes(fleet):
+def test_memory_when_keys_are_added_then_counts_shard_usage(fleet):
     target, run, _ = make(session_over(fleet), "sparse")
     run(blocks.add(target, range(DIM), given(DIM)))
     for engine in fleet.engines.values():

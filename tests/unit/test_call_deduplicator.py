@@ -52,7 +52,7 @@ def ledger():
     return CallDeduplicator()
 
 
-def test_once_when_the_same_id_comes_again_then_the_same_reply_and_nothing_is_done(ledger):
+def test_once_when_id_repeats_then_same_reply_and_no_effect(ledger):
     act = Counting()
     assert [ledger.once(of_task(), act) for _ in range(3)] == [1, 1, 1]
 
@@ -91,11 +91,11 @@ def together(ledger, act, id):
     return outcomes
 
 
-def test_once_when_two_attempts_call_together_then_it_is_done_once_for_both(ledger):
+def test_once_when_two_attempts_call_together_then_done_once(ledger):
     assert together(ledger, Counting(), of_task()) == [1, 1]
 
 
-def test_once_when_the_first_of_two_fails_then_the_second_does_it(ledger):
+def test_once_when_first_of_two_fails_then_second_does_it(ledger):
     refused, reply = together(ledger, Counting(LimitError("full")), of_task())
     assert isinstance(refused, LimitError)
     assert reply == 2
@@ -107,7 +107,7 @@ def test_replies_when_a_session_has_them_then_they_are_forgotten(ledger):
     assert len(ledger) == 1
 
 
-def test_once_when_its_sender_has_given_it_up_then_stopped_error_and_nothing_is_done(ledger):
+def test_once_when_sender_gave_up_then_stopped_error(ledger):
     ledger.once(of_session(5, settled=5), Counting())
     late = Counting()
     with pytest.raises(StoppedError, match="call 4 of session/a was answered or given up"):
@@ -115,7 +115,7 @@ def test_once_when_its_sender_has_given_it_up_then_stopped_error_and_nothing_is_
     assert late.count == 0
 
 
-def test_end_when_stages_are_over_then_their_replies_are_forgotten_and_no_others(ledger):
+def test_end_when_stages_are_over_then_only_theirs_are_forgotten(ledger):
     for id in (of_task(stage=0), of_task(stage=1), of_task(stage=2), of_session(0)):
         ledger.once(id, Counting())
     ledger.end(ended(2, 1))

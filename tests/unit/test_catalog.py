@@ -33,7 +33,7 @@ def take(entry, count):
 
 
 @pytest.mark.parametrize(("cut_anew", "reused"), [(True, (1,)), (False, (1, 3, 4))])
-def test_adopt_when_servers_hold_rows_that_nobody_was_told_of_then_those_are_zeroed_before_use(cut_anew, reused):
+def test_adopt_when_servers_hold_unknown_rows_then_zeroes_them(cut_anew, reused):
     """The driver before had handed out row 3, without a name; files hold nothing of the kind."""
     saved = SavedMatrix(7, MatrixSpec(10, 5), (0, 5, 10), {0: 0, 2: 1}, {"weight": 0}, 3, (1,), ())
     catalog = Catalog(0)
@@ -42,7 +42,7 @@ def test_adopt_when_servers_hold_rows_that_nobody_was_told_of_then_those_are_zer
     assert (grant.rows, grant.reused) == ((1, 3, 4), reused)
 
 
-def test_grant_when_rows_are_reserved_then_they_come_in_order_without_growth():
+def test_grant_when_rows_are_reserved_then_does_not_grow():
     entry = an_entry(rows=4)
     assert [take(entry, 1).rows, take(entry, 2).rows] == [(0,), (1, 2)]
     assert entry.spec.rows == 4
@@ -54,11 +54,11 @@ def test_grant_when_none_is_left_then_the_matrix_doubles():
     assert take(entry, 1).total == entry.spec.rows == 8
 
 
-def test_grant_when_more_than_double_is_asked_then_it_grows_to_that():
+def test_grant_when_more_than_double_is_asked_then_grows_to_that():
     assert an_entry(rows=4).grant(100).total == 100
 
 
-def test_grant_when_rows_were_freed_then_those_come_first_and_must_be_zeroed():
+def test_grant_when_rows_were_freed_then_reused_first_and_zeroed():
     entry = an_entry(rows=4)
     take(entry, 3)
     entry.retire([1])
@@ -73,14 +73,14 @@ def test_grant_when_not_handed_out_then_nothing_has_changed():
     assert (entry.used, entry.spec.rows) == (set(), 4)
 
 
-def test_grant_when_it_would_exceed_the_most_rows_then_limit_error_and_no_rows_are_listed():
+def test_grant_when_over_maximum_rows_then_limit_error():
     entry = an_entry()
     take(entry, 2)
     with pytest.raises(LimitError, match=f"at most {MAX_ROWS} rows, got a call for {2**32 - 1} beside 2"):
         entry.grant(2**32 - 1)
 
 
-def test_reserved_when_granted_then_it_is_all_that_exists_and_is_not_in_use():
+def test_reserved_when_granted_then_exists_but_is_unused():
     entry = an_entry(rows=5)
     take(entry, 3)
     entry.retire([0])
@@ -95,7 +95,7 @@ def test_reserved_when_none_is_left_then_no_rows():
     assert entry.used == {0, 1}
 
 
-def test_retire_when_rows_are_not_in_use_then_they_are_left_alone():
+def test_retire_when_rows_are_not_in_use_then_left_alone():
     entry = an_entry()
     take(entry, 2)
     assert entry.retire([1, 3, 1, 99]) == [1]
@@ -103,7 +103,7 @@ def test_retire_when_rows_are_not_in_use_then_they_are_left_alone():
 
 
 @given(st.lists(st.one_of(st.integers(1, 5), st.lists(st.integers(0, 30)), st.none())))
-def test_rows_when_taken_and_freed_then_no_row_is_handed_out_twice(events):
+def test_rows_when_taken_and_freed_then_none_is_granted_twice(events):
     """A number takes so many rows, a list frees those, None takes all that are reserved."""
     entry, used, ever = an_entry(), set(), set()
     for event in events:
@@ -122,7 +122,7 @@ def test_rows_when_taken_and_freed_then_no_row_is_handed_out_twice(events):
     assert entry.used == used
 
 
-def test_partitions_of_when_asked_then_they_are_those_of_that_server():
+def test_partitions_of_when_asked_then_are_of_that_server():
     assert an_entry().partitions_of(1) == [Partition(1, 5, 10)]
 
 
@@ -144,7 +144,7 @@ def test_get_when_it_is_not_there_then_not_found_names_it(when):
         catalog.get(entry.id)
 
 
-def test_born_when_a_row_is_handed_out_again_then_it_has_a_later_generation():
+def test_born_when_row_is_reused_then_generation_is_later():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     for count in (1, 2):
@@ -155,7 +155,7 @@ def test_born_when_a_row_is_handed_out_again_then_it_has_a_later_generation():
     assert entry.born == {0: 0, 1: 3, 2: 2}
 
 
-def test_names_when_their_rows_are_freed_then_they_are_free_again():
+def test_names_when_their_rows_are_freed_then_free_again():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     catalog.hand_out(entry, entry.grant(1), "weight")
@@ -166,7 +166,7 @@ def test_names_when_their_rows_are_freed_then_they_are_free_again():
     assert catalog.names == {}
 
 
-def test_names_when_one_is_taken_then_config_error_names_it_and_no_row_is_handed_out():
+def test_names_when_one_is_taken_then_config_error_names_it():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     catalog.hand_out(entry, entry.grant(1), "weight")
@@ -189,7 +189,7 @@ def asked(servers, method):
     return [call[1:] for call in servers.calls if call[0] == method]
 
 
-def test_new_matrix_when_made_then_each_server_holds_its_partitions_and_row_0_is_handed_out():
+def test_new_matrix_when_made_then_partitions_held_row_0_granted():
     servers = ServerRefuses()
     entry = a_master(servers).new_matrix(MatrixSpec(10, 4))
     assert asked(servers, "create_matrix") == [
@@ -199,7 +199,7 @@ def test_new_matrix_when_made_then_each_server_holds_its_partitions_and_row_0_is
     assert entry.used == {0}
 
 
-def test_new_matrix_when_one_server_refuses_then_all_are_freed_and_it_does_not_exist():
+def test_new_matrix_when_one_server_refuses_then_all_are_freed():
     full = LimitError("no memory")
     servers = ServerRefuses(create_matrix=lambda address, *_: full if address == "server1:1" else None)
     master = a_master(servers)
@@ -211,7 +211,7 @@ def test_new_matrix_when_one_server_refuses_then_all_are_freed_and_it_does_not_e
         master.matrix(freed[0][1])
 
 
-def test_new_matrix_when_a_server_is_lost_then_unavailable_names_it_and_nobody_is_asked():
+def test_new_matrix_when_server_is_lost_then_error_names_it():
     servers = ServerRefuses()
     master = a_master(servers)
     master.registry.ended(1, "ended by SIGKILL")
@@ -220,7 +220,7 @@ def test_new_matrix_when_a_server_is_lost_then_unavailable_names_it_and_nobody_i
     assert servers.calls == []
 
 
-def test_take_rows_when_rows_are_reserved_then_no_server_is_asked():
+def test_take_rows_when_rows_are_reserved_then_asks_no_server():
     servers = ServerRefuses()
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 4))
@@ -228,7 +228,7 @@ def test_take_rows_when_rows_are_reserved_then_no_server_is_asked():
     assert asked(servers, "update_rows") == []
 
 
-def test_take_rows_when_memory_is_short_for_double_then_it_grows_by_what_is_needed():
+def test_take_rows_when_doubling_fails_then_grows_by_need():
     servers = ServerRefuses(update_rows=lambda _a, _id, rows, *_: LimitError("full") if rows > 5 else None)
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 4))
@@ -237,7 +237,7 @@ def test_take_rows_when_memory_is_short_for_double_then_it_grows_by_what_is_need
     assert entry.spec.rows == 5
 
 
-def test_take_rows_when_no_server_can_grow_then_limit_error_and_the_rows_are_as_before():
+def test_take_rows_when_no_server_can_grow_then_limit_error():
     master = a_master(ServerRefuses(update_rows=lambda *_: LimitError("full")))
     entry = master.new_matrix(MatrixSpec(10, 1))
     with pytest.raises(LimitError):
@@ -245,7 +245,7 @@ def test_take_rows_when_no_server_can_grow_then_limit_error_and_the_rows_are_as_
     assert (entry.used, entry.spec.rows) == ({0}, 1)
 
 
-def test_free_rows_when_it_is_the_last_then_the_matrix_is_dropped_everywhere():
+def test_free_rows_when_last_one_then_matrix_is_dropped():
     servers = ServerRefuses()
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 2))
@@ -268,7 +268,7 @@ def test_free_rows_when_the_matrix_is_gone_then_nothing_happens():
     a_master(ServerRefuses()).free_rows(7, [0])
 
 
-def test_free_matrix_when_a_server_is_gone_then_the_others_are_still_told():
+def test_free_matrix_when_server_is_gone_then_others_are_told():
     servers = ServerRefuses(
         free_matrix=lambda address, *_: UnavailableError("gone") if address == "server0:1" else None
     )
@@ -286,7 +286,7 @@ def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():
     assert master.matrix(entry.id).lost == ("server 1 (server1:1): exit code 1",)
 
 
-def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_still_answered():
+def test_master_when_server_hangs_in_call_then_still_answers():
     """Else the silence of one server would make all others look lost."""
     servers = ServerHangs()
     master = a_master(servers)
@@ -310,7 +310,7 @@ def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_sti
     assert entry.used == {0, 1}
 
 
-def test_take_rows_when_callers_race_then_no_row_is_handed_out_twice():
+def test_take_rows_when_callers_race_then_none_is_granted_twice():
     master = a_master(ServerRefuses())
     entry = master.new_matrix(MatrixSpec(10, 1))
     rows = []
@@ -353,12 +353,12 @@ def end(master):
     master.end_stages("app", STAGE + 1, [])
 
 
-def test_new_matrix_when_a_second_attempt_asks_then_it_gets_the_same(master):
+def test_new_matrix_when_second_attempt_asks_then_gets_same(master):
     first, second = (master.new_matrix(MatrixSpec(10, 1), caller=of_task(attempt)) for attempt in (1, 2))
     assert first is second
 
 
-def test_new_matrix_when_its_name_is_taken_then_config_error_and_nothing_is_left():
+def test_new_matrix_when_name_is_taken_then_config_error():
     servers = ServerRefuses()
     master = a_master(servers)
     master.new_matrix(MatrixSpec(10, 1), "weight")
@@ -367,16 +367,16 @@ def test_new_matrix_when_its_name_is_taken_then_config_error_and_nothing_is_left
     assert len(asked(servers, "create_matrix")) == 2
 
 
-def test_take_rows_when_a_second_attempt_asks_then_it_gets_the_same(master, entry):
+def test_take_rows_when_second_attempt_asks_then_gets_same(master, entry):
     assert [list(master.take_rows(entry.id, 2, caller=of_task(attempt))) for attempt in (1, 2)] == [[1, 2]] * 2
     assert entry.used == {0, 1, 2}
 
 
-def test_take_rows_when_a_session_asks_again_then_it_gets_the_same(master, entry):
+def test_take_rows_when_session_asks_again_then_gets_same(master, entry):
     assert [list(master.take_rows(entry.id, 1, caller=of_driver(0))) for _ in range(2)] == [[1]] * 2
 
 
-def test_free_rows_when_a_task_asks_then_they_are_freed_when_its_stage_is_over(master, entry):
+def test_free_rows_when_task_asks_then_freed_at_stage_end(master, entry):
     master.take_rows(entry.id, 1, caller=of_task(1))
     for _ in range(2):
         master.free_rows(entry.id, [1], of_task(1).id)
@@ -391,7 +391,7 @@ def test_free_rows_when_its_stage_is_over_then_stopped_error(master, entry):
         master.free_rows(entry.id, [0], of_task(1).id)
 
 
-def test_free_rows_when_the_row_is_another_vectors_by_the_end_then_it_stays(master, entry):
+def test_free_rows_when_row_has_new_owner_by_then_it_stays(master, entry):
     """The driver freed it, and it was handed out again."""
     master.take_rows(entry.id, 1, caller=of_driver(0))
     master.free_rows(entry.id, [1], of_task(1).id)
@@ -401,7 +401,7 @@ def test_free_rows_when_the_row_is_another_vectors_by_the_end_then_it_stays(mast
     assert entry.used == {0, 1}
 
 
-def test_free_rows_when_a_session_sends_it_again_late_then_the_rows_next_owner_keeps_it(master, entry):
+def test_free_rows_when_resent_late_then_next_owner_keeps_row(master, entry):
     master.take_rows(entry.id, 1, caller=of_driver(0))
     master.free_rows(entry.id, [1], of_driver(1).id)
     master.take_rows(entry.id, 1, caller=of_driver(2))
@@ -409,7 +409,7 @@ def test_free_rows_when_a_session_sends_it_again_late_then_the_rows_next_owner_k
     assert entry.used == {0, 1}
 
 
-def test_free_rows_when_it_did_not_reach_a_server_and_comes_again_late_then_the_rows_next_owner_keeps_it():
+def test_free_rows_when_lost_and_resent_late_then_owner_keeps_it():
     refused = [UnavailableError("gone")]
     servers = ServerRefuses(update_rows=lambda *_: refused.pop() if refused else None)
     master = a_master(servers)
@@ -422,7 +422,7 @@ def test_free_rows_when_it_did_not_reach_a_server_and_comes_again_late_then_the_
     assert entry.used == {0, 1}
 
 
-def test_drop_rows_when_a_session_sends_it_again_late_then_the_rows_next_handle_keeps_it(master, entry):
+def test_drop_rows_when_resent_late_then_next_handle_keeps_row(master, entry):
     master.take_rows(entry.id, 1, caller=of_driver(0))
     master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
     master.take_rows(entry.id, 1, caller=of_driver(2))
@@ -430,7 +430,7 @@ def test_drop_rows_when_a_session_sends_it_again_late_then_the_rows_next_handle_
     assert entry.used == {0, 1}
 
 
-def test_drop_rows_when_it_could_not_be_done_then_asking_again_does_it(master, entry, monkeypatch):
+def test_drop_rows_when_it_failed_then_asking_again_does_it(master, entry, monkeypatch):
     monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.01)
     master.take_rows(entry.id, 1, caller=of_driver(0))
     with master.unchanging(), pytest.raises(RecoveringError):
@@ -439,13 +439,13 @@ def test_drop_rows_when_it_could_not_be_done_then_asking_again_does_it(master, e
     assert entry.used == {0}
 
 
-def test_drop_rows_when_a_session_has_dropped_its_handle_then_freed_at_once(master, entry):
+def test_drop_rows_when_session_dropped_handle_then_freed_now(master, entry):
     master.take_rows(entry.id, 1, caller=of_driver(0))
     master.drop_rows(entry.id, [1], "session/a")
     assert entry.used == {0}
 
 
-def test_drop_rows_when_another_attempt_has_the_row_then_it_stays(master, entry):
+def test_drop_rows_when_another_attempt_has_row_then_stays(master, entry):
     """The first attempt failed; the second has returned its handle to the driver."""
     for attempt in (1, 2):
         master.take_rows(entry.id, 1, caller=of_task(attempt))
@@ -455,7 +455,7 @@ def test_drop_rows_when_another_attempt_has_the_row_then_it_stays(master, entry)
     assert entry.used == {0, 1}
 
 
-def test_drop_rows_when_another_attempt_gets_the_row_afterwards_then_it_stays(master, entry):
+def test_drop_rows_when_another_attempt_gets_row_then_stays(master, entry):
     master.take_rows(entry.id, 1, caller=of_task(1))
     master.drop_rows(entry.id, [1], of_task(1).holder)
     master.take_rows(entry.id, 1, caller=of_task(2))
@@ -464,7 +464,7 @@ def test_drop_rows_when_another_attempt_gets_the_row_afterwards_then_it_stays(ma
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_drop_rows_when_all_attempts_have_dropped_it_then_freed_when_the_stage_is_over(master, entry, late):
+def test_drop_rows_when_all_attempts_drop_then_freed_with_stage(master, entry, late):
     """A worker tells of its last handles with its next call for rows, perhaps in a later stage."""
     for attempt in (1, 2):
         master.take_rows(entry.id, 1, caller=of_task(attempt))
@@ -477,14 +477,14 @@ def test_drop_rows_when_all_attempts_have_dropped_it_then_freed_when_the_stage_i
     assert entry.used == {0}
 
 
-def test_drop_rows_when_the_holder_never_had_the_row_then_it_stays(master, entry):
+def test_drop_rows_when_holder_never_had_row_then_stays(master, entry):
     """Its own was freed, and the number was handed out again."""
     master.take_rows(entry.id, 1, caller=of_driver(0))
     master.drop_rows(entry.id, [0, 1, 99], of_task(1).holder)
     assert entry.used == {0, 1}
 
 
-def test_end_stages_when_taking_back_fails_then_the_other_matrices_rows_are_taken_back():
+def test_end_stages_when_one_reclaim_fails_then_others_still_run():
     refuses = {}
     master = a_master(ServerRefuses(update_rows=lambda _, id, *__: refuses.get(id)))
     entries = [master.new_matrix(MatrixSpec(10, 2)) for _ in range(2)]
@@ -496,7 +496,7 @@ def test_end_stages_when_taking_back_fails_then_the_other_matrices_rows_are_take
     assert [entry.used for entry in entries] == [{0}] * 2
 
 
-def test_calls_when_many_stages_of_many_tasks_ask_for_rows_then_only_those_of_the_last_are_kept(master, entry):
+def test_calls_when_many_stages_ask_for_rows_then_last_are_kept(master, entry):
     for stage in range(50):
         for number in range(4):
             caller = of_task(stage, number, stage)

@@ -126,7 +126,7 @@ def test_memory_limit_when_there_is_no_proc_then_there_is_none(tmp_path):
     ],
     ids=["v2", "v1"],
 )  # fmt: skip
-def test_memory_room_when_a_group_is_nearly_full_then_that_counts(tmp_path, groups, mounts, files):
+def test_memory_room_when_group_is_nearly_full_then_counts(tmp_path, groups, mounts, files):
     assert cgroups.memory_room_bytes(tree(tmp_path, groups, mounts, files)) == 300
 
 
@@ -197,7 +197,7 @@ def test_available_when_a_real_group_is_limited_then_it_is_found(limited):
     assert 0 < free <= available <= most
 
 
-def test_available_when_address_space_is_limited_then_it_is_found():
+def test_available_when_address_space_is_limited_then_found():
     said = subprocess.run(
         [sys.executable, "-c", LOOK], preexec_fn=_in_address_space, capture_output=True, text=True, check=True
     )

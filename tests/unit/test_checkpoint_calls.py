@@ -41,7 +41,7 @@ def saved(control, address, folder):
     return control.write(address, "c", str(folder))
 
 
-def test_calls_when_a_server_was_saved_then_another_loads_it_cut_otherwise(fleet, control, tmp_path):
+def test_saved_server_when_loaded_by_another_then_repartitions(fleet, control, tmp_path):
     first, second = fleet.addresses
     shards = saved(control, first, tmp_path)
     control.load(second, str(tmp_path), [LoadMatrix(1, SPEC, HALVES, SPEC, tuple(shards), (0, 1))], ids=True)
@@ -62,7 +62,7 @@ def test_freeze_when_another_is_under_way_then_caller_learns_it(fleet, control):
     control.discard(fleet.addresses[0], "d")
 
 
-def test_load_when_server_has_too_little_memory_then_caller_learns_it(fleet, control, tmp_path):
+def test_load_when_server_memory_is_too_small_then_caller_learns(fleet, control, tmp_path):
     first, second = fleet.addresses
     shards = saved(control, first, tmp_path)
     fleet.engines[second].memory.limit_bytes = 1000

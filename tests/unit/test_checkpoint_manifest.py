@@ -71,7 +71,7 @@ def test_manifest_when_a_field_is_missing_then_error_names_it(name):
 
 
 @pytest.mark.parametrize("name", list(content()["matrices"][0]))
-def test_manifest_when_a_field_of_a_matrix_is_missing_then_error_names_it(name):
+def test_manifest_when_matrix_field_is_missing_then_names_it(name):
     made = content()
     del made["matrices"][0][name]
     with pytest.raises(CheckpointCorruptError, match=rf"^m: matrices\[0\]: {name} is missing$"):
@@ -105,12 +105,12 @@ def test_manifest_when_a_field_of_a_matrix_is_missing_then_error_names_it(name):
         (put("0x", "matrices", 0, "shards", 0, "files", "ids", "xxh3"), r"ids: xxh3: expected 32 hexadecimal digits"),
     ],
 )
-def test_manifest_when_a_part_is_wrong_then_error_says_what_was_expected_and_what_came(made, match):
+def test_manifest_when_part_is_wrong_then_says_expected_and_got(made, match):
     with pytest.raises(CheckpointCorruptError, match=match):
         Manifest.from_json(made, "m")
 
 
-def test_read_manifest_when_it_is_no_json_then_error_names_the_file(tmp_path):
+def test_read_manifest_when_not_json_then_error_names_file(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(CheckpointCorruptError, match=r"manifest\.json: not JSON"):
         folders.read_manifest(str(tmp_path))
@@ -134,7 +134,7 @@ def of(root, numbers, run="run"):
     return [folders.folder(root, number, run) for number in numbers]
 
 
-def test_newest_when_there_are_several_then_is_the_complete_one_with_the_greatest_number(root, tmp_path):
+def test_newest_when_several_then_is_highest_complete_one(root, tmp_path):
     write(root, 9, 10, 11)
     folders.remove(folders.folder(root, 11, "run"))
     assert folders.newest(root) == f"{root}/checkpoint-00000010-run"
@@ -146,7 +146,7 @@ def test_newest_when_given_a_checkpoint_then_is_that(root):
     assert folders.newest(folders.folder(root, 1, "run")) == folders.folder(root, 1, "run")
 
 
-def test_newest_when_two_runs_chose_the_same_number_then_is_the_one_that_was_later(root):
+def test_newest_when_two_runs_share_number_then_is_later_one(root):
     write(root, 1, 2, run="b", created_s=7.0)
     write(root, 2, run="a", created_s=8.0)
     write(root, 2, run="c", created_s=6.0)
@@ -183,7 +183,7 @@ def test_newest_when_path_is_a_file_then_error_says_so(tmp_path):
         folders.newest(str(tmp_path / "file"))
 
 
-def test_prune_when_there_are_more_than_keep_then_the_oldest_and_unfinished_ones_go(root):
+def test_prune_when_more_than_keep_then_drops_old_and_unfinished(root):
     write(root, 1, 2, 4, 5)
     fs, unfinished = folders.place(folders.folder(root, 3, "run"))
     fs.makedirs(unfinished)
@@ -238,7 +238,7 @@ def test_write_manifest_when_disk_is_full_then_none_is_there(small_disk):
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
-def test_write_manifest_when_a_shard_is_missing_then_none_is_there(tmp_path):
+def test_write_manifest_when_shard_is_missing_then_writes_none(tmp_path):
     whole = manifest()
     lacking = replace(whole, matrices=(replace(whole.matrices[0], shards=whole.matrices[0].shards[:1]),))
     with pytest.raises(CheckpointCorruptError, match=r"shards: expected one for each of 2 partitions"):

@@ -63,13 +63,13 @@ def shard_of(fleet, matrix):
     return fleet.engines[fleet.addresses[0]].shards()[matrix, 0]
 
 
-def test_take_when_one_of_many_rows_is_in_use_then_it_takes_the_bytes_of_one(fleet, checkpoints):
+def test_take_when_one_of_many_rows_is_in_use_then_costs_one(fleet, checkpoints):
     fleet.master.new_matrix(SPEC)
     made = checkpoints.take(None, None, 0)
     assert 8 * DIM < made.nbytes < 8 * DIM + BESIDE_BYTES
 
 
-def test_take_when_rows_were_freed_and_taken_then_what_is_loaded_has_those_in_use_alone(fleet, checkpoints):
+def test_take_when_rows_were_freed_and_taken_then_keeps_used(fleet, checkpoints):
     matrix = fleet.master.new_matrix(SPEC).id
     rows = fleet.master.take_rows(matrix, 4)
     for row in (0, *rows):
@@ -79,7 +79,7 @@ def test_take_when_rows_were_freed_and_taken_then_what_is_loaded_has_those_in_us
     assert loaded(fleet, checkpoints.newest) == {0: 1.0, rows[0]: 2.0, rows[2]: 4.0, rows[3]: 5.0}
 
 
-def test_take_rows_when_a_checkpoint_is_being_copied_then_refused_until_it_is(fleet, checkpoints, monkeypatch):
+def test_take_rows_when_checkpoint_is_copying_then_refused(fleet, checkpoints, monkeypatch):
     """Else its rows would be in use, and in no file."""
     monkeypatch.setattr(masters, "CHANGING_TIMEOUT_S", 0.01)
     matrix, refused = fleet.master.new_matrix(SPEC).id, []

@@ -25,11 +25,11 @@ def a_task(in_task):
     sessions._stopped.discard(REF.id)
 
 
-def test_session_of_when_forked_before_the_task_has_one_then_usage_error(a_task):
+def test_session_of_when_forked_before_task_has_one_then_refused(a_task):
     assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
 
 
-def test_session_of_when_forked_after_the_task_has_one_then_usage_error(a_task):
+def test_session_of_when_forked_after_task_has_one_then_refused(a_task):
     sessions.session_of(REF)
     assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
 
@@ -38,14 +38,14 @@ def test_current_session_when_forked_by_a_task_then_usage_error(a_task):
     assert in_child(sessions.current_session).startswith(REFUSED)
 
 
-def test_session_of_when_a_child_of_a_task_forks_then_usage_error(a_task):
+def test_session_of_when_task_child_forks_then_usage_error(a_task):
     def fork_again():
         raise UsageError(in_child(lambda: sessions.session_of(REF)))
 
     assert in_child(fork_again).startswith(f"UsageError: {REFUSED}")
 
 
-def test_session_of_when_forked_before_there_is_a_task_then_it_is_made(in_task):
+def test_session_of_when_forked_before_any_task_then_is_made(in_task):
     """As pyspark's daemon forks its workers."""
 
     def be_a_worker():
@@ -55,18 +55,18 @@ def test_session_of_when_forked_before_there_is_a_task_then_it_is_made(in_task):
     assert in_child(be_a_worker) == ""
 
 
-def test_session_of_when_forked_while_another_thread_asks_for_one_then_usage_error(a_task):
+def test_session_of_when_forked_during_creation_then_usage_error(a_task):
     with sessions._lock:
         assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
 
 
-def test_session_of_when_started_with_the_environment_of_a_task_then_usage_error(monkeypatch):
+def test_session_of_when_child_has_task_environ_then_refused(monkeypatch):
     monkeypatch.setenv(task.FLEET_VARIABLE, seal(Access(REF, "token", "app")))
     with pytest.raises(UsageError, match="vectors work in a task or a driver itself"):
         sessions.session_of(REF)
 
 
-def test_current_session_when_forked_by_a_driver_then_usage_error():
+def test_current_session_when_forked_by_driver_then_usage_error():
     sessions.install(session_over(FleetInProcess()))
     try:
         assert in_child(sessions.current_session).startswith(REFUSED)
@@ -75,12 +75,12 @@ def test_current_session_when_forked_by_a_driver_then_usage_error():
         sessions._stopped.discard("fleet")
 
 
-def test_current_session_when_there_is_neither_task_nor_driver_then_stopped_error():
+def test_current_session_when_no_task_or_driver_then_stopped():
     with pytest.raises(StoppedError, match="there is no PS2Context here"):
         sessions.current_session()
 
 
-def test_session_when_a_child_has_inherited_it_then_each_way_to_use_it_is_refused():
+def test_session_when_inherited_by_child_then_all_uses_fail():
     session = session_over(FleetInProcess())
     for use in (
         lambda: session.dispatch.run([]),
@@ -91,7 +91,7 @@ def test_session_when_a_child_has_inherited_it_then_each_way_to_use_it_is_refuse
         assert in_child(use).startswith(REFUSED)
 
 
-def test_session_of_when_asked_by_threads_of_a_task_then_they_share_it(a_task):
+def test_session_of_when_task_threads_ask_then_they_share_it(a_task):
     found = []
     threads = [threading.Thread(target=lambda: found.append(sessions.session_of(REF))) for _ in range(4)]
     for thread in threads:

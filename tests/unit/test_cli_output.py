@@ -41,7 +41,7 @@ def test_size_when_bytes_are_given_then_uses_the_largest_unit(count, text):
 @pytest.mark.parametrize(
     ("time_s", "text"), [(0.9, "0s"), (42, "42s"), (185, "3m 5s"), (7200, "2h 0m"), (370_000, "4d 6h")]
 )
-def test_duration_when_seconds_are_given_then_uses_the_two_largest_units(time_s, text):
+def test_duration_when_seconds_are_given_then_uses_two_units(time_s, text):
     assert duration(time_s) == text
 
 
@@ -89,7 +89,7 @@ def test_main_when_interrupted_then_exits_130_in_silence(monkeypatch, capsys):
         ((10,), 5, [[0]]),
     ],
 )
-def test_a_table_when_it_is_too_wide_then_the_rest_is_in_another_one_with_the_first_column(widths, room, parts):
+def test_table_when_too_wide_then_continues_with_first_column(widths, room, parts):
     assert split(widths, room) == parts
 
 
@@ -98,12 +98,12 @@ def test_ops_when_piped_then_has_one_line_an_operation():
     assert [line.split()[0] for line in lines[1:]] == list(TABLE)
 
 
-def test_ops_when_a_parameter_has_a_range_then_shows_default_and_range():
+def test_ops_when_parameter_has_range_then_shows_it_and_default():
     (line,) = [line for line in ps2("ops").stdout.splitlines() if line.startswith("adam ")]
     assert "lr > 0; beta1 = 0.9, in [0, 1); beta2 = 0.999, in [0, 1); eps = 1e-08, > 0; step >= 1" in line
 
 
-def test_ops_when_one_is_named_then_shows_its_whole_documentation():
+def test_ops_when_one_is_named_then_shows_full_documentation():
     assert "beta1: decay of the gradients' mean" in ps2("ops", "adam").stdout
 
 

@@ -45,7 +45,7 @@ def test_process_when_the_clock_was_set_then_it_is_the_same(monkeypatch, step_s)
     assert ME.alive()
 
 
-def test_process_when_the_host_was_booted_since_then_is_not_alive(monkeypatch, tmp_path):
+def test_process_when_host_was_rebooted_then_is_not_alive(monkeypatch, tmp_path):
     (tmp_path / "boot_id").write_text("of the next boot\n")
     monkeypatch.setattr(processes, "BOOT", tmp_path / "boot_id")
     assert not ME.alive()
@@ -61,7 +61,7 @@ def test_process_when_its_name_looks_like_fields_then_is_known(tmp_path):
     assert not process.alive()
 
 
-def test_process_when_it_was_gone_before_anybody_looked_then_is_not_alive():
+def test_process_when_gone_before_first_look_then_is_not_alive():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         pass
     assert not ProcessId.of(child.pid).alive()
@@ -133,7 +133,7 @@ def test_find_when_the_file_is_broken_then_says_which(folder):
         state.find("a")
 
 
-def test_find_when_an_earlier_version_wrote_it_then_says_what_to_do(folder):
+def test_find_when_written_by_older_version_then_gives_advice(folder):
     state.claim("a", ME, None)
     file = folder / "a" / "fleet.json"
     found = json.loads(file.read_text())
@@ -155,7 +155,7 @@ def test_pipe_when_thousands_of_files_are_open_then_is_looked_at():
         os.close(descriptor)
 
 
-def test_root_when_the_user_has_no_home_then_the_error_names_the_variable():
+def test_root_when_user_has_no_home_then_error_names_variable():
     # Only root may become a user whom the system does not know.
     become = "os.setuid(54321)" if os.getuid() == 0 else "pwd.getpwuid = {}.__getitem__"
     script = f"import os, pwd; from ps2.cli import state; {become}; state.root()"

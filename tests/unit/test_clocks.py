@@ -140,7 +140,7 @@ class World:
 @pytest.mark.parametrize("staleness", [0, 1, 3, None])
 @settings(max_examples=40)
 @given(data=st.data())
-def test_clocks_when_anything_happens_keep_the_guarantees_and_end(staleness, calls, data):
+def test_clocks_when_anything_happens_then_guarantees_hold(staleness, calls, data):
     world = World(data, data.draw(st.integers(1, 4)), staleness, calls)
     mishaps = data.draw(st.lists(st.sampled_from(["die", "checkpoint", "roll back"]), max_size=6))
     while moves := world.moves():
@@ -171,7 +171,7 @@ def test_bsp_when_the_last_one_arrives_then_all_enter():
     assert entered(clocks.arrive(1, 1, 1)) == {0: 1, 1: 1, 2: 1}
 
 
-def test_progress_when_what_was_late_has_come_then_who_waited_for_it_enters():
+def test_progress_when_late_one_arrives_then_waiters_enter():
     clocks = Clocks(2, 1)
     clocks.arrive(0, 1, 0)
     assert entered(clocks.arrive(1, 1, 1)) == {1: 1}
@@ -181,7 +181,7 @@ def test_progress_when_what_was_late_has_come_then_who_waited_for_it_enters():
     assert clocks.progress(0, 1) == clocks.progress(0, 0) == []
 
 
-def test_progress_when_it_is_told_of_the_clock_that_the_worker_is_in_then_it_is_refused():
+def test_progress_when_told_of_current_clock_then_refused():
     clocks = Clocks(2, 1)
     clocks.arrive(0, 1, 1)
     with pytest.raises(ProtocolError, match="rank 0 in clock 1: clock 1 has not ended"):
@@ -195,21 +195,21 @@ def test_ssp_when_one_is_s_ahead_then_it_waits():
     assert entered(clocks.arrive(1, 1, 1)) == {0: 3, 1: 1}
 
 
-def test_horizon_when_one_is_slowest_then_it_is_that_of_the_others():
+def test_horizon_when_one_is_slowest_then_is_that_of_others():
     clocks = Clocks(3, 2)
     clocks.arrive(0, 1, 1)
     clocks.arrive(1, 2, 2)
     assert [clocks.horizon(rank) for rank in range(3)] == [2, 2, 3]
 
 
-def test_horizon_when_the_call_is_behind_then_it_is_that_of_the_call():
+def test_horizon_when_call_is_behind_then_is_that_of_call():
     clocks = Clocks(2, 1, calls=True)
     clocks.arrive(0, 1, 1)
     (release,) = clocks.arrive(1, 1, 1)
     assert release.horizon == 1
 
 
-def test_call_when_all_have_finished_then_holds_back_who_is_s_ahead():
+def test_call_when_all_have_finished_then_holds_workers_s_ahead():
     clocks = Clocks(2, 0, calls=True)
     clocks.arrive(0, 1, 1)
     assert clocks.arrive(1, 1, 1) == []
@@ -225,7 +225,7 @@ def test_call_in_asp_when_it_is_due_then_holds_back_nobody():
     assert clocks.due() == 0
 
 
-def test_arrive_when_updates_are_under_way_then_others_are_held_by_what_is_applied():
+def test_arrive_when_updates_are_pending_then_only_applied_count():
     clocks = Clocks(2, 1)
     clocks.arrive(0, 1, 0)
     clocks.arrive(1, 1, 1)
@@ -233,12 +233,12 @@ def test_arrive_when_updates_are_under_way_then_others_are_held_by_what_is_appli
     assert entered(clocks.arrive(0, 2, 1)) == {0: 2, 1: 2}
 
 
-def test_arrive_when_own_updates_are_too_far_behind_then_is_refused():
+def test_arrive_when_own_updates_are_too_late_then_refused():
     with pytest.raises(ProtocolError, match="its updates of clock 0 are not applied"):
         Clocks(2, 1).arrive(0, 2, 0)
 
 
-def test_arrive_when_a_later_attempt_passes_by_what_is_finished_then_enters_at_once():
+def test_arrive_when_later_attempt_skips_finished_then_enters():
     clocks = Clocks(2, 0)
     for clock in (1, 2):
         clocks.arrive(0, clock, clock)
@@ -253,7 +253,7 @@ def test_arrive_when_said_again_then_is_answered_again():
     assert clocks.arrive(0, 1, 1) == clocks.arrive(0, 1, 1)
 
 
-def test_leave_when_others_are_in_earlier_clocks_then_holds_up_nobody():
+def test_leave_when_others_are_in_earlier_clocks_then_holds_none():
     clocks = Clocks(2, 3)
     clocks.arrive(0, 2, 2)
     assert clocks.leave(0, 2) == []
@@ -261,28 +261,28 @@ def test_leave_when_others_are_in_earlier_clocks_then_holds_up_nobody():
     assert entered(clocks.arrive(1, 2, 2)) == {1: 2}
 
 
-def test_leave_when_others_have_finished_later_clocks_then_is_an_error():
+def test_leave_when_others_finished_later_clocks_then_error():
     clocks = Clocks(2, 3)
     clocks.arrive(0, 2, 2)
     with pytest.raises(WorkerError, match="rank 1 returned in clock 0, and rank 0 has finished it"):
         clocks.leave(1, 0)
 
 
-def test_arrive_when_another_one_returned_in_the_clock_before_then_is_an_error():
+def test_arrive_when_other_returned_in_previous_clock_then_error():
     clocks = Clocks(2, 0)
     clocks.leave(1, 0)
     with pytest.raises(WorkerError, match="rank 1 returned in clock 0"):
         clocks.arrive(0, 1, 1)
 
 
-def test_leave_in_asp_when_early_then_the_others_go_on_and_no_call_comes_for_what_it_lacks():
+def test_leave_in_asp_when_early_then_others_go_on():
     clocks = Clocks(2, None, calls=True)
     clocks.leave(1, 0)
     assert entered(clocks.arrive(0, 5, 5)) == {0: 5}
     assert clocks.due() is None
 
 
-def test_leave_when_updates_were_under_way_then_all_of_them_count():
+def test_leave_when_updates_are_pending_then_all_count():
     clocks = Clocks(2, 2)
     clocks.arrive(0, 2, 0)
     clocks.arrive(1, 2, 2)
@@ -297,7 +297,7 @@ def test_arrive_when_the_rank_has_returned_then_is_refused():
         clocks.arrive(0, 0, 0)
 
 
-def test_roll_back_when_some_have_returned_then_they_are_expected_again():
+def test_roll_back_when_some_returned_then_expected_again():
     clocks = Clocks(2, 0)
     clocks.leave(0, 0)
     clocks.leave(1, 0)
@@ -305,7 +305,7 @@ def test_roll_back_when_some_have_returned_then_they_are_expected_again():
     assert clocks.unfinished == 2
 
 
-def test_roll_back_when_one_waits_then_it_enters_the_clock_of_the_cut():
+def test_roll_back_when_one_waits_then_enters_cut_clock():
     clocks = Clocks(2, 0)
     clocks.arrive(0, 1, 1)
     assert entered(clocks.roll_back(Cut((0, 0), 0))) == {0: 0}

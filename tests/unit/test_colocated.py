@@ -104,7 +104,7 @@ def model(fleet):
         (lambda: DCV.sparse(DIM), "one is dense, the other sparse"),
     ],
 )
-def test_vectors_when_their_matrices_are_cut_alike_then_co_located(other, why):
+def test_vectors_when_matrices_are_cut_alike_then_colocated(other, why):
     with installed(session_over(FleetInProcess(servers=3))):
         u, v = DCV.dense(DIM), other()
         assert u.isColocated(v) == v.isColocated(u) == (not why)
@@ -117,7 +117,7 @@ def test_sparse_vectors_when_of_two_matrices_then_not_co_located(fleet):
     assert u.isColocated(u.derive())
 
 
-def test_vectors_when_equal_partitions_are_on_different_servers_then_not_co_located(fleet):
+def test_vectors_when_servers_differ_then_not_colocated(fleet):
     u, v = DCV.dense(DIM), DCV.dense(DIM)
     v._route = Route(v._route.version, v._route.bounds, tuple(f"other-{at}" for at in v._route.addresses))
     assert u._apart(v) == "their partitions are on different servers"
@@ -126,7 +126,7 @@ def test_vectors_when_equal_partitions_are_on_different_servers_then_not_co_loca
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
-def test_arithmetic_when_vectors_are_of_two_matrices_then_nothing_moves(fleet):
+def test_arithmetic_when_two_matrices_then_nothing_moves(fleet):
     u, v = DCV.dense(DIM).push(np.arange(DIM)), DCV.dense(DIM, 2).fill(2)
     fleet.sent.clear()
     assert u.dot(v) == 2 * np.arange(DIM).sum()
@@ -162,7 +162,7 @@ def test_apply_when_two_matrices_meet_then_both_are_read(model):
     assert m.apply("inner", n=m) == pytest.approx((values * values[:, :1]).sum(), rel=1e-5)
 
 
-def test_map_partitions_when_vectors_are_of_two_dtypes_then_it_gets_both(fleet):
+def test_map_partitions_when_two_dtypes_then_gets_both(fleet):
     u, v = DCV.dense(DIM, 3, layout="column").fill(2), DCV.dense(DIM, dtype="int64").push(np.arange(DIM))
 
     def swap(a, b):
@@ -202,7 +202,7 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
         ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "one is dense, the other sparse"),
     ],
 )
-def test_apply_when_what_it_takes_does_not_fit_then_the_error_says_why(given, error, message):
+def test_apply_when_operands_do_not_fit_then_error_says_why(given, error, message):
     with installed(session_over(FleetInProcess(servers=3))):
         m = DCV.dense(DIM, K, layout="column").matrix()
         made = {name: value() if callable(value) else value for name, value in given.items()}
@@ -218,7 +218,7 @@ def test_apply_when_a_block_is_wanted_then_a_vector_is_refused(model):
         m.apply("inner", n=DCV.dense(DIM, 1, dtype="int32", layout="column").matrix())
 
 
-def test_apply_when_the_vector_is_of_another_context_then_usage_error(model):
+def test_apply_when_vector_is_of_other_context_then_usage_error(model):
     m, _, _ = model
     with installed(Session(FleetRef("other", MASTER), FleetInProcess(servers=1))):
         foreign = DCV.dense(DIM, dtype="int32")
@@ -226,7 +226,7 @@ def test_apply_when_the_vector_is_of_another_context_then_usage_error(model):
         m.apply("gather_blocks", counts=foreign, slots=[1], values=np.zeros((1, K)))
 
 
-def test_zip_when_the_operation_takes_one_dtype_then_the_other_is_brought_with_a_warning(fleet):
+def test_zip_when_operation_takes_one_dtype_then_other_is_moved(fleet):
     u, v = DCV.dense(DIM).fill(1), DCV.dense(DIM, dtype="int32").fill(2)
     with pytest.warns(NotColocatedWarning, match=r"are not co-located \(this operation takes float32\)"):
         assert u.zip(v).apply("axpy", alpha=3).pull().tolist() == [7] * DIM
@@ -234,14 +234,14 @@ def test_zip_when_the_operation_takes_one_dtype_then_the_other_is_brought_with_a
         v.add(u)
 
 
-def test_zip_when_what_has_its_own_dtype_is_cut_otherwise_then_it_is_brought_and_written_back(fleet):
+def test_zip_when_own_dtype_is_cut_otherwise_then_moved_and_back(fleet):
     u, counts = DCV.dense(DIM).fill(1), DCV.dense(DIM, dtype="int32", partitionsPerServer=2)
     with pytest.warns(NotColocatedWarning, match="their columns are cut differently"):
         u.zip(counts).apply("count_positive")
     assert counts.pull().tolist() == [1] * DIM
 
 
-def test_zip_when_the_first_is_sparse_then_another_dtype_is_refused(fleet):
+def test_zip_when_first_is_sparse_then_other_dtype_is_refused(fleet):
     with pytest.raises(NotColocatedError, match="each assigns its own slots to keys"):
         DCV.sparse(DIM).zip(DCV.sparse(DIM, dtype="int32")).apply("note_positive")
 
@@ -287,7 +287,7 @@ def row(engine, matrix, number, partition=0):
     return engine.shards()[matrix, partition].row(number).tolist()
 
 
-def test_operation_when_it_comes_again_then_it_counts_once_and_answers_as_before(engine):
+def test_operation_when_repeated_then_counts_once_same_answer(engine):
     engine.execute(Request((fill(A, 2, 1.0),), RequestId("me", 0)))
     first = engine.execute(Request((counted(),), RequestId("me", 1)))
     engine.execute(Request((fill(A, 2, 5.0),), RequestId("me", 2)))
@@ -297,7 +297,7 @@ def test_operation_when_it_comes_again_then_it_counts_once_and_answers_as_before
     assert row(engine, B, 1) == [1] * 4
 
 
-def test_request_when_it_failed_in_the_middle_then_it_goes_on_where_it_was_in_all_matrices(engine):
+def test_request_when_failed_midway_then_resumes_in_all_matrices(engine):
     engine.execute(Request((fill(A, 2, 1.0),), RequestId("me", 0)))
     add = Operation("add_scalar", B, 0, (1,), {"value": 10})
     broken = Operation("fill", B, 0, (9,), {"value": 1})
@@ -325,7 +325,7 @@ def test_request_when_it_failed_in_the_middle_then_it_goes_on_where_it_was_in_al
         (Operation("momentum", A, 0, (0, 1, 1), {"lr": 1.0}, others=(A, A)), ConfigError, "the same vector twice"),
     ],
 )
-def test_operation_when_operands_do_not_fit_then_the_server_refuses(engine, operation, error, message):
+def test_operation_when_operands_do_not_fit_then_server_refuses(engine, operation, error, message):
     request = Request((operation,), RequestId("me", 0))
     if error is None:
         engine.execute(request)
@@ -334,14 +334,14 @@ def test_operation_when_operands_do_not_fit_then_the_server_refuses(engine, oper
         engine.execute(request)
 
 
-def test_rows_of_two_matrices_when_their_numbers_are_equal_then_they_are_not_the_same_vector(engine):
+def test_rows_when_matrices_differ_then_same_number_is_distinct(engine):
     engine.create_matrix(9, MatrixSpec(8, 3), PARTITIONS)
     step = Operation("momentum", A, 0, (0, 0, 1), {"lr": 1.0, "momentum": 0.5}, others=(9, 9))
     engine.execute(Request((fill(9, 1, 2.0), step), RequestId("me", 0)))
     assert (row(engine, A, 0), row(engine, 9, 0)) == ([-2] * 4, [2] * 4)
 
 
-def test_touched_columns_when_another_matrix_meets_their_row_then_results_are_those_without_them():
+def test_touched_columns_when_other_matrix_writes_then_forgotten():
     """A lazy step looks at the columns alone that it knows of: writing from another matrix must make it forget them."""
     wide, lazy = 1 << 16, {"lr": 0.5, "lazy": 1}
     engine = Engine(1 << 30, allow_udf=True)
@@ -382,7 +382,7 @@ def joined(first, other, partition):
     return Operation("axpy", first, partition, (0, 0), {"alpha": 1.0}, others=(other,))
 
 
-def test_requests_when_operations_join_matrices_then_their_parts_have_different_numbers():
+def test_requests_when_matrices_join_then_parts_are_distinct():
     """Each shard notes the parts that it has applied: two of one number would count as one."""
     calls = [a_plan(m, *(a_push(m, p, 600) for p in (0, 1) for _ in range(2))) for m in (1, 2, 3)]
     calls.append(a_plan(2, *(joined(2, 1, p) for p in (0, 1))))
@@ -396,7 +396,7 @@ def test_requests_when_operations_join_matrices_then_their_parts_have_different_
     assert all(len(set(ids)) == len(ids) for ids in parts.values())
 
 
-def test_requests_when_a_route_is_not_known_yet_then_what_operations_join_goes_to_one_server():
+def test_requests_when_route_is_unknown_then_joined_are_unsplit():
     calls = [a_plan(1, a_push(1, 0, 5)), a_plan(2, a_push(2, 0, 5)), a_plan(2, joined(2, 1, 0))]
     old, new = Route(1, (0, 4), ("gone",)), Route(2, (0, 4), ("here",))
     for routes in ({1: old, 2: new}, {1: new, 2: old}):
@@ -405,7 +405,7 @@ def test_requests_when_a_route_is_not_known_yet_then_what_operations_join_goes_t
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_call_when_its_acknowledgements_are_lost_then_it_counts_once_in_both(times, monkeypatch):
+def test_call_when_acks_are_lost_then_counts_once_in_both(times, monkeypatch):
     monkeypatch.setattr(plans, "BLOCK_BYTES", 512)
     transport = DropsTheAck(FleetInProcess(servers=2), 0)
     session = Session(FleetRef("fleet", MASTER), transport, QUICK, WireConfig(block_bytes=512))
@@ -418,14 +418,14 @@ def test_call_when_its_acknowledgements_are_lost_then_it_counts_once_in_both(tim
         assert m.pull(columns=[0, 22]).tolist() == [[4] * K] * 2
 
 
-def test_additions_that_wait_when_they_read_what_is_overwritten_then_leave_in_turn():
+def test_queued_adds_when_they_read_overwritten_then_take_turns():
     pushed, added = a_plan(2, Operation("rows_push", 2, 0)), a_plan(1, joined(1, 2, 0))
     first, second, third = (SendScheduler().queued(plan, ID, 0) for plan in (pushed, added, pushed))
     assert SendScheduler().choose([first, second, third]) == [first]
     assert SendScheduler().choose([second, third]) == [second]
 
 
-def test_reads_when_what_waits_may_change_what_they_read_then_they_are_done_anew():
+def test_reads_when_queued_changes_affect_them_then_are_redone():
     for matrix, is_void in ((1, True), (2, True), (3, False)):
         overlay = ReadYourWrites([plans.pull(plans.Target(matrix, MatrixSpec(8, 1), ROUTE, (0,)), 0, 8)])
         overlay.lacks(a_plan(1, joined(1, 2, 0)))

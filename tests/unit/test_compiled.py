@@ -36,47 +36,47 @@ def ship(tmp_path, monkeypatch):
     return kept
 
 
-def test_a_shipped_function_when_another_application_ships_the_same_then_it_is_kept_in_the_same_place(ship):
+def test_shipped_function_when_shipped_again_then_same_place(ship):
     first, second = (ship({"a.py": "1", "b.zip": "2"}, "a.py") for _ in range(2))
     assert first is not None
     assert first == second
 
 
 @pytest.mark.parametrize("files", [{"a.py": "2", "b.zip": "2"}, {"a.py": "1", "b.zip": "3"}, {"a.py": "1"}])
-def test_a_shipped_function_when_anything_that_is_shipped_has_changed_then_it_is_kept_elsewhere(ship, files):
+def test_shipped_function_when_source_changes_then_other_place(ship, files):
     assert ship({"a.py": "1", "b.zip": "2"}, "a.py") != ship(files, "a.py")
 
 
-def test_shipped_functions_when_they_are_of_two_files_of_an_archive_then_they_are_kept_apart(ship):
+def test_shipped_functions_when_two_archive_files_then_apart(ship):
     assert ship({"b.zip": "2"}, "b.zip/c/f.py") != ship({"b.zip": "2"}, "b.zip/d/f.py")
 
 
 @pytest.mark.parametrize("name", ["environment/lib/a.py", "../a.py", "b.zipped/a.py"])
-def test_a_function_when_its_file_was_not_shipped_by_itself_then_numba_decides(ship, name):
+def test_function_when_file_was_not_shipped_then_numba_decides(ship, name):
     assert ship({name: "1", "b.zip": "2"}, name) is None
 
 
-def test_a_function_when_nothing_is_shipped_here_then_numba_decides():
+def test_function_when_nothing_is_shipped_then_numba_decides():
     assert ShippedLocator.from_function(function, __file__) is None
 
 
-def test_a_shipped_function_when_nothing_can_be_written_then_numba_decides(ship, tmp_path):
+def test_shipped_function_when_not_writable_then_numba_decides(ship, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder would be")
     assert ship({"a.py": "1"}, "a.py") is None
 
 
 @pytest.mark.parametrize("by_value", [(), ("ps",)])
-def test_a_compiled_function_when_its_module_has_it_then_it_goes_by_name(by_value):
+def test_compiled_function_when_in_its_module_then_goes_by_name(by_value):
     assert importable_name(gather, by_value) == "gather"
 
 
 @pytest.mark.parametrize("by_value", ["ps2.ops.kernels", "ps2.ops"])
-def test_a_compiled_function_when_its_module_goes_by_value_then_it_does_too(by_value):
+def test_compiled_function_when_module_goes_by_value_then_too(by_value):
     assert importable_name(gather, {by_value}) is None
 
 
 @pytest.mark.parametrize(
     "other", [function, njit(lambda x: x), kept_elsewhere, 7], ids=["plain", "lambda", "elsewhere", "number"]
 )
-def test_what_no_module_has_as_a_compiled_function_then_it_does_not_go_by_name(other):
+def test_compiled_function_when_not_in_module_then_not_by_name(other):
     assert importable_name(other, ()) is None

@@ -27,26 +27,26 @@ def run(script, **variables):
     )
 
 
-def test_kernels_when_the_disk_of_their_cache_is_full_then_work_and_say_so_once(tmp_path):
+def test_kernels_when_cache_disk_is_full_then_work_and_warn_once(tmp_path):
     done = run(SCRIPT.format(full=True), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert done.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], done.stderr
     assert done.stderr.count("cannot be cached") == 1
     assert not list(tmp_path.rglob("*.nbc"))
 
 
-def test_kernels_when_their_cache_may_not_be_made_then_work_and_say_so_once():
+def test_kernels_when_cache_is_forbidden_then_work_and_warn_once():
     locators = "UserProvidedCacheLocator"  # no other place is looked for, as in a read-only installation
     done = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR="/proc/nowhere", NUMBA_CACHE_LOCATOR_CLASSES=locators)
     assert done.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], done.stderr
     assert done.stderr.count("cannot be cached") == 1
 
 
-def test_kernels_when_their_cache_can_be_written_then_are_kept_without_a_word(tmp_path):
+def test_kernels_when_cache_is_writable_then_kept_silently(tmp_path):
     done = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR=str(tmp_path))
     assert done.stderr == ""
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
 
 
-def test_import_when_numba_is_told_not_to_compile_then_the_error_says_so():
+def test_import_when_numba_jit_is_disabled_then_error_says_so():
     done = run("import ps2; ps2.DCV", NUMBA_DISABLE_JIT="1")
     assert "ConfigError: NUMBA_DISABLE_JIT is set" in done.stderr.splitlines()[-1]

@@ -14,7 +14,7 @@ def of_connect(name):
     return type(name, (), {"__module__": f"pyspark.sql.connect.{name.lower()}"})()
 
 
-def test_context_when_the_session_is_of_spark_connect_then_config_error():
+def test_context_when_session_is_spark_connect_then_config_error():
     with pytest.raises(
         ConfigError, match=r"spark: a SparkSession of Spark Connect cannot be used: .*without remote\(\)"
     ):
@@ -23,7 +23,7 @@ def test_context_when_the_session_is_of_spark_connect_then_config_error():
 
 
 @pytest.mark.parametrize("estimator", [LogisticRegression, GBTRegressor, Word2Vec])
-def test_fit_when_the_frame_is_of_spark_connect_then_config_error(estimator):
+def test_fit_when_frame_is_of_spark_connect_then_config_error(estimator):
     with pytest.raises(
         ConfigError, match=r"dataset: a DataFrame of Spark Connect cannot be used: .*without remote\(\)"
     ):

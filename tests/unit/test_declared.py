@@ -113,7 +113,7 @@ def block_bytes(request, monkeypatch):
         monkeypatch.setattr(plans, "BLOCK_BYTES", request.param)
 
 
-def test_partition_when_an_operation_takes_it_then_columns_are_those_of_the_matrix(world):
+def test_partition_when_operation_takes_it_then_global_columns(world):
     call, _, _ = world
     assert call("number_columns", first=5) is None
     assert call("above", value=-1).tolist() == list(range(DIM))
@@ -126,13 +126,13 @@ def test_best_when_arrays_are_several_then_the_first_decides(world):
     assert (value[0], column[0]) == (model[0].max(), model[0].argmax())
 
 
-def test_best_when_there_is_one_array_then_its_first_column_decides_row_by_row(world):
+def test_best_when_one_array_then_first_column_decides_per_row(world):
     call, model, _ = world
     top = model[[2, 0, 1]].max(axis=1)
     assert call("largest_of_rows", rows=[2, 0, 1]).tolist() == np.stack([top, -top], axis=1).tolist()
 
 
-def test_concat_when_parts_answer_then_is_in_the_order_of_the_partitions(world):
+def test_concat_when_parts_answer_then_keeps_partition_order(world):
     call, model, _ = world
     assert call("above", value=0.2).tolist() == np.flatnonzero(model[0] > 0.2).tolist()
 
@@ -143,14 +143,14 @@ def test_list_when_parts_answer_then_has_one_answer_a_partition(world):
 
 
 @pytest.mark.parametrize("columns", [[3], [0, 5, 22], [22, 0, 11, 7], [7, 7, 3, 22, 7, 3], []])
-def test_slots_when_arrays_run_along_them_then_answers_come_in_the_order_given(world, block_bytes, columns):
+def test_slots_when_arrays_follow_them_then_answers_keep_order(world, block_bytes, columns):
     call, model, _ = world
     by, rows = np.arange(1.0, len(columns) + 1), [3, 0, 3]
     found = call("between", rows=rows, slots=columns, by=by)
     np.testing.assert_array_equal(found, (model[rows][:, columns] * by).T)
 
 
-def test_columns_when_arrays_run_along_them_then_each_part_gets_its_own(world):
+def test_columns_when_arrays_follow_them_then_each_part_gets_own(world):
     call, model, _ = world
     values = np.random.default_rng(1).standard_normal((DIM, 2))
     sums = call("add_columns", rows=[1, 2], values=values)
@@ -159,7 +159,7 @@ def test_columns_when_arrays_run_along_them_then_each_part_gets_its_own(world):
 
 
 @pytest.mark.parametrize("columns", [[0, 5, 22], [22, 0, 11, 7], [7, 7, 3, 22, 7, 3]])
-def test_ragged_arrays_when_cut_then_entries_stay_with_their_slots(world, block_bytes, columns):
+def test_ragged_arrays_when_cut_then_entries_stay_with_slots(world, block_bytes, columns):
     call, model, _ = world
     rng = np.random.default_rng(2)
     counts = rng.integers(0, 4, len(columns)).astype(np.uint8)
@@ -168,7 +168,7 @@ def test_ragged_arrays_when_cut_then_entries_stay_with_their_slots(world, block_
     np.testing.assert_allclose(call("ragged", slots=columns, counts=counts, x=x), [expected])
 
 
-def test_call_when_longer_than_a_block_then_its_operations_are_not():
+def test_call_when_longer_than_block_then_operations_are_split():
     spec = MatrixSpec(1 << 20, 2)
     route = session_over(FleetInProcess(servers=2)).new_matrix(spec).route
     rows = np.zeros(1 << 20, np.int64)
@@ -203,7 +203,7 @@ def test_call_when_arguments_do_not_fit_then_the_error_says_why(world, name, giv
         call(name, **given)
 
 
-def test_call_along_columns_when_the_matrix_is_sparse_then_the_error_says_why():
+def test_column_call_when_matrix_is_sparse_then_error_says_why():
     spec = MatrixSpec(100, 2, kind="sparse")
     route = session_over(FleetInProcess(servers=2)).new_matrix(spec).route
     with pytest.raises(UsageError, match="needs a dense matrix"):
@@ -237,7 +237,7 @@ def nothing_for(each, dtype):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("servers", [1, 3])
-def test_every_operation_when_given_nothing_then_it_answers_nothing(servers, kind):
+def test_operations_when_given_nothing_then_answer_nothing(servers, kind):
     over, refused = session_over(FleetInProcess(servers=servers)), set()
     for each in [each for each in TABLE.values() if each.given and each.module.startswith("ps2.")]:
         dtype, layout = each.dtypes[-1], "column" if "blocks" in each.operands else "row"

@@ -60,7 +60,7 @@ ERROR = bytes_of(error_parts(NotFoundError("row 0 was freed")))
 
 
 @pytest.mark.parametrize("step", [1, 7, 28, 1000])
-def test_reply_when_it_comes_in_pieces_then_it_is_read_into_place(ends, step):
+def test_reply_when_in_pieces_then_is_read_into_place(ends, step):
     client, server = ends
     data, out = reply(VALUES), np.zeros(5, np.float32)
 
@@ -79,7 +79,7 @@ def test_reply_when_it_comes_in_pieces_then_it_is_read_into_place(ends, step):
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
 @pytest.mark.parametrize("scale", [1, 1000])
-def test_reply_when_it_brings_an_array_then_it_is_where_it_was_wanted(ends, shape, dtype, scale):
+def test_reply_when_it_has_an_array_then_read_into_place(ends, shape, dtype, scale):
     client, server = ends
     shape = (shape[0] * scale, *shape[1:])  # large integers travel in fewer bytes
     values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
@@ -104,7 +104,7 @@ def test_reply_when_it_has_a_handle_then_requests_carry_it(ends):
 
 @pytest.mark.parametrize("text", ["row 0 was freed", "x" * 5000])
 @pytest.mark.parametrize("out", [np.zeros(5, np.float32), None])
-def test_reply_when_it_is_an_error_then_that_is_told_and_the_connection_goes_on(ends, text, out):
+def test_reply_when_an_error_then_the_connection_stays_usable(ends, text, out):
     client, server = ends
     server.sendall(bytes_of(error_parts(NotFoundError(text))))
     error = receive(client, out)
@@ -115,7 +115,7 @@ def test_reply_when_it_is_an_error_then_that_is_told_and_the_connection_goes_on(
     assert wanted.tolist() == VALUES.tolist()
 
 
-def test_reply_when_nobody_said_its_form_then_it_is_read_all_the_same(ends):
+def test_reply_when_its_form_is_unknown_then_still_read(ends):
     client, server = ends
     for sent in (reply(scalar=1.5), reply(VALUES, VALUES), reply(np.arange(50_000.0))):
         thread = threading.Thread(target=server.sendall, args=(sent,))
@@ -138,7 +138,7 @@ def test_reply_when_nobody_said_its_form_then_it_is_read_all_the_same(ends):
     ],
     ids=["tiny", "nothing", "shorter", "longer", "wider", "no array", "two results"],
 )
-def test_reply_when_it_is_another_then_the_connection_is_of_no_use(ends, data):
+def test_reply_when_of_another_request_then_connection_dropped(ends, data):
     client, server = ends
     server.sendall(data)
     with pytest.raises(ProtocolError):
@@ -147,7 +147,7 @@ def test_reply_when_it_is_another_then_the_connection_is_of_no_use(ends, data):
 
 @pytest.mark.parametrize("data", [ERROR[:5], ERROR[:-1], reply(VALUES)[:20], reply(VALUES)[:50], reply(VALUES)[:-1]])
 @pytest.mark.parametrize("closes", [True, False])
-def test_reply_when_it_ends_within_then_the_connection_is_of_no_use(ends, data, closes):
+def test_reply_when_truncated_then_connection_dropped(ends, data, closes):
     client, server = ends
     client.settimeout(None)
     client.setblocking(False)
@@ -167,7 +167,7 @@ def test_reply_when_nothing_comes_then_the_server_takes_its_time(ends):
         receive(client, np.zeros(5, np.float32))
 
 
-def test_reply_when_it_declares_more_than_anybody_reads_then_protocol_error(ends):
+def test_reply_when_it_declares_too_much_then_protocol_error(ends):
     client, server = ends
     server.sendall(HEAD.pack(40, 1 << 40) + bytes(40))
     with pytest.raises(ProtocolError):
@@ -184,7 +184,7 @@ def arrived(data):
     return read(read_request(1 << 23, lambda draft: None), [memoryview(data)])
 
 
-def test_request_when_its_header_is_used_again_then_it_says_what_is_new(ends):
+def test_request_when_header_is_reused_then_new_fields_are_set(ends):
     client, server = ends
     for number in range(3):
         id, keys = RequestId("s", number, settled=number), np.arange(number, 2 * number + 2)
@@ -200,7 +200,7 @@ def test_request_when_its_header_is_used_again_then_it_says_what_is_new(ends):
     assert len(client.headers) == 1
 
 
-def test_request_when_its_keys_are_known_by_name_then_none_follow(ends):
+def test_request_when_keys_are_known_by_hash_then_none_follow(ends):
     client, server = ends
     columns = np.arange(9)
     for keys in (Keys(9, columns, b"d" * 16), Keys(9, None, b"d" * 16), Keys(9, columns)):
@@ -211,7 +211,7 @@ def test_request_when_its_keys_are_known_by_name_then_none_follow(ends):
         assert (operation.keys.columns is None) == (keys.columns is None)
 
 
-def test_request_when_its_arrays_have_shapes_then_each_is_written(ends):
+def test_request_when_arrays_have_shapes_then_each_is_written(ends):
     client, server = ends
     for shape in ((2, 3), (3, 5), (4, 1)):
         blocks = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
@@ -227,7 +227,7 @@ def test_request_when_its_arrays_have_shapes_then_each_is_written(ends):
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 0.5), (0.5, 1)])
-def test_request_when_a_scalar_is_of_another_type_then_it_arrives_as_it_is(ends, first, then):
+def test_request_when_a_scalar_has_another_type_then_kept(ends, first, then):
     client, server = ends
     for value in (first, then):
         sent = Request((Operation("fill", 1, 0, (0,), {"value": value}),))
@@ -236,7 +236,7 @@ def test_request_when_a_scalar_is_of_another_type_then_it_arrives_as_it_is(ends,
         assert operation.params == {"value": value}
 
 
-def test_request_when_it_is_large_then_it_is_sent_as_the_other_side_reads(ends):
+def test_request_when_large_then_is_sent_as_peer_reads(ends):
     client, server = ends
     values, came = np.arange(1_000_000, dtype=np.float32), bytearray()
     _, parts, size = prepare(client, adding(values, id=RequestId("s", 0)))

@@ -25,14 +25,14 @@ def drawn(begin, end, rows=3, **how):
 
 
 @given(st.lists(st.integers(1, DIM - 1), max_size=4), st.booleans())
-def test_numbers_when_the_matrix_is_cut_anywhere_then_they_are_the_same(cuts, normal):
+def test_numbers_when_matrix_is_cut_anywhere_then_are_the_same(cuts, normal):
     bounds = [0, *sorted(set(cuts)), DIM]
     parts = [drawn(begin, end, normal=normal) for begin, end in pairwise(bounds)]
     assert np.array_equal(np.hstack(parts), drawn(0, DIM, normal=normal))
 
 
 @pytest.mark.parametrize(("normal", "mean", "std"), [(False, 0.5, 12**-0.5), (True, 0.0, 1.0)])
-def test_numbers_when_there_are_many_then_distributed_as_asked_and_rows_are_not_alike(normal, mean, std):
+def test_numbers_when_many_then_distributed_and_rows_differ(normal, mean, std):
     """Bounds are five standard errors."""
     block = drawn(0, 100_000, 8, normal=normal).astype(np.float64)
     assert abs(block.mean() - mean) < 5 * std / block.size**0.5
@@ -64,9 +64,7 @@ def session(request):
         (("normal", {"mean": 9, "std": 0.1}), 8, 10),
     ],
 )
-def test_fill_random_when_called_then_numbers_are_where_asked_on_any_number_of_servers(
-    session, layout, given, low, high
-):
+def test_fill_random_when_called_then_same_on_any_server_count(session, layout, given, low, high):
     distribution, how = given
     matrix = DCV.dense(DIM, 4, "float64", layout=layout).matrix().fill(77)
     assert matrix.fillRandom(distribution, 7, [2, 0], **how) is matrix
@@ -98,7 +96,7 @@ def test_fill_random_when_a_parameter_is_wrong_then_named(session, distribution,
         DCV.dense(5, 2).matrix().fillRandom(distribution, 1, **how)
 
 
-def test_fill_random_when_the_seed_or_the_matrix_does_not_do_then_refused(session):
+def test_fill_random_when_seed_or_matrix_is_invalid_then_refused(session):
     with pytest.raises(DTypeError, match="'seed': expected an int64"):
         DCV.dense(5, 2).matrix().fillRandom("normal", 2**63)
     with pytest.raises(DTypeError, match="works on float32 or float64, got int32"):

@@ -8,7 +8,7 @@ from ps2.algorithms.edge_lists import fault_of
 
 
 @pytest.mark.parametrize("line", ["1 2", "a\tb", "  x   y  ", "# anything at all, said", "", "   "])
-def test_a_line_when_it_is_an_edge_or_says_nothing_then_there_is_no_fault(line):
+def test_line_when_it_is_edge_or_blank_then_no_fault(line):
     assert fault_of(line, 2) is None
 
 

@@ -37,20 +37,20 @@ def test_work_when_words_are_many_then_rows_are_those_that_come():
     assert found.madds == 3 * 6 * 6 * 128
 
 
-def test_seconds_when_the_network_is_slow_and_one_server_has_all_then_servers():
+def test_seconds_when_slow_network_and_one_server_then_servers():
     by_way = seconds_per_token(work(), COSTS, ONE, 0)
     assert cheapest(by_way) == "servers"
     assert by_way["rows"] > 5 * by_way["servers"]
 
 
-def test_seconds_when_servers_are_many_then_products_cost_more_than_rows():
+def test_seconds_when_many_servers_then_products_cost_over_rows():
     few, many = (seconds_per_token(work(), COSTS, FleetSize(parts, 1), LOCAL_BYTES + 1) for parts in (2, 32))
     assert many["servers"] > few["servers"]
     assert cheapest(many) == "rows"
     assert many["local"] == np.inf
 
 
-def test_seconds_when_vectors_are_long_then_servers_and_when_short_rows():
+def test_seconds_when_vectors_are_long_then_servers_else_rows():
     all_settings = [replace(RECIPE, size=size) for size in (8, 1024)]
     costs = replace(COSTS, here_s=1e-11, server_s=1e-11)
     found = [seconds_per_token(work(settings), costs, FleetSize(4, 1), LOCAL_BYTES + 1) for settings in all_settings]

@@ -51,7 +51,7 @@ def cosine(one, other):
     return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
-def test_similar_when_of_a_name_then_the_others_come_from_the_largest_cosine_on(words):
+def test_similar_when_given_name_then_sorted_by_cosine(words):
     found = words.similar("oak", 3)
     assert [name for name, _ in found] == ["elm", "yew", "été"]
     np.testing.assert_allclose(
@@ -64,25 +64,25 @@ def test_similar_when_of_a_vector_then_all_names_may_come(words):
     assert len(words.similar([0, 0, 0], 50)) == 5
 
 
-def test_similar_when_more_are_asked_for_than_there_are_then_all_others_come(words, vertices):
+def test_similar_when_more_are_asked_than_exist_then_all_come(words, vertices):
     assert len(words.similar("nowhere", 50)) == 4
     assert [name for name, _ in vertices.similar(2**40)] == [-7, 3]
 
 
 @pytest.mark.parametrize("name", ["ash", 3, None, ""])
-def test_similar_when_there_is_no_such_name_then_the_error_says_so(words, name):
+def test_similar_when_name_is_unknown_then_error_says_so(words, name):
     with pytest.raises((InputError, ShapeError), match="expected"):
         words.similar(name)
 
 
-def test_similar_when_asked_for_none_or_for_another_size_then_it_is_refused(words):
+def test_similar_when_count_or_size_is_invalid_then_refused(words):
     with pytest.raises(ConfigError, match="n: expected 1 at least, got 0"):
         words.similar("oak", 0)
     with pytest.raises(ShapeError, match=r"vector: expected shape \(3,\), got \(2,\)"):
         words.similar([1.0, 2.0])
 
 
-def test_score_when_of_pairs_then_is_what_contexts_and_counts_tell_in_both_directions_or_one():
+def test_score_when_given_pairs_then_uses_contexts_and_counts():
     counts = np.array([20, 5, 0])
     embedding = Embedding([2**40, -7, 3], VECTORS[:3], counts, "line", CONTEXTS, exponent=0.5)
     there = VECTORS[1] @ CONTEXTS[0] + np.log(5) + 0.5 * np.log(20)
@@ -93,7 +93,7 @@ def test_score_when_of_pairs_then_is_what_contexts_and_counts_tell_in_both_direc
     np.testing.assert_allclose(alone.score(["oak", "oak"], ["nowhere", "elm"]), [0, VECTORS[0] @ VECTORS[1]])
 
 
-def test_score_when_edges_go_one_way_then_counts_are_of_where_they_begin_and_end(tmp_path):
+def test_score_when_edges_are_directed_then_counts_are_directed(tmp_path):
     made = Embedding([1, 2], VECTORS[:2], [4, 9], "line", VECTORS[1:3], exponent=0.5, sources=[5, 0])
     made.save(str(tmp_path / "line"))
     for embedding in (made, Embedding.load(str(tmp_path / "line"))):
@@ -103,7 +103,7 @@ def test_score_when_edges_go_one_way_then_counts_are_of_where_they_begin_and_end
         Embedding([1, 2], VECTORS[:2], sources=[1])
 
 
-def test_score_when_there_are_no_such_names_then_the_error_tells_some(vertices):
+def test_score_when_names_are_unknown_then_error_lists_some(vertices):
     with pytest.raises(InputError, match=r"vertex: expected those of the 3 that have a vector, got 4 others: 8, 9, 10"):
         vertices.score([8, 9, 10, 11], [3, 3, 3, 3])
 
@@ -164,7 +164,7 @@ def test_names_when_they_cannot_be_then_the_error_says_why(names, message):
         Embedding(names, VECTORS)
 
 
-def test_an_embedding_when_its_parts_do_not_go_together_then_it_is_refused():
+def test_embedding_when_parts_do_not_match_then_refused():
     with pytest.raises(ShapeError, match="for each of 2 names"):
         Embedding(["a", "b"], VECTORS)
     with pytest.raises(ShapeError, match=r"contexts: expected shape \(5, 3\), got \(3, 3\)"):
@@ -192,7 +192,7 @@ def test_files_when_saved_and_loaded_then_all_is_the_same(name, request, tmp_pat
         embedding.save(path)
 
 
-def test_load_when_files_are_not_what_was_saved_then_the_error_says_what(words, tmp_path):
+def test_load_when_files_are_not_as_saved_then_error_says_what(words, tmp_path):
     with pytest.raises(CheckpointMissingError, match="expected a model"):
         Embedding.load(str(tmp_path / "nothing"))
     words.save(str(tmp_path / "model"))
@@ -211,7 +211,7 @@ def test_load_when_files_are_not_what_was_saved_then_the_error_says_what(words, 
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_word2vec_file_when_written_then_gensim_reads_the_same_vectors(words, vertices, binary, tmp_path):
+def test_word2vec_file_when_written_then_gensim_reads_same(words, vertices, binary, tmp_path):
     from gensim.models import KeyedVectors
 
     for embedding in (words, vertices):
@@ -225,7 +225,7 @@ def test_word2vec_file_when_written_then_gensim_reads_the_same_vectors(words, ve
 
 
 @pytest.mark.parametrize("name", ["New York", "", "a\tb", "line\n"])
-def test_word2vec_file_when_a_name_cannot_be_in_one_then_it_is_named_and_nothing_written(name, tmp_path):
+def test_word2vec_file_when_name_is_invalid_then_nothing_written(name, tmp_path):
     with pytest.raises(InputError, match="expected names without white space"):
         Embedding([name], [[1.0]]).saveWord2Vec(str(tmp_path / "file"))
     assert not (tmp_path / "file").exists()
@@ -241,7 +241,7 @@ def test_plane_when_drawn_then_it_has_the_most_variance(tmp_path):
     assert Embedding(range(50), x[:, :1]).plane()[0].shape == (50, 2)
 
 
-def test_a_picture_when_names_have_classes_then_each_has_its_colour_and_few_their_names(words):
+def test_picture_when_names_have_classes_then_each_has_colour(words):
     chart = draw_plane(words, {"oak": "tree", "elm": "tree", "été": "season"})
     (axes,) = chart.axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["others", "tree", "season"]

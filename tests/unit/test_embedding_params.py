@@ -33,7 +33,7 @@ EVERY = (
 )
 
 
-def test_word2vec_when_nothing_is_said_then_defaults_are_those_of_pyspark():
+def test_word2vec_when_nothing_is_set_then_pyspark_defaults():
     ours = {param.name: value for param, value in Word2Vec().extractParamMap().items()}
     theirs = feature._Word2VecParams()
     for param, value in theirs.extractParamMap().items():
@@ -94,7 +94,7 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
         (DeepWalk(graphOn="moon"), "graphOn: expected one of auto, workers, servers"),
     ],
 )
-def test_params_when_they_cannot_be_for_one_of_them_then_the_error_names_one(estimator, message):
+def test_params_when_invalid_for_one_estimator_then_names_one(estimator, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         estimator._check()
 
@@ -124,7 +124,7 @@ def test_a_float_when_it_is_not_finite_then_it_is_named(cls):
                 check_ranges(cls(**{name: value}))
 
 
-def test_params_when_there_is_no_such_one_then_the_error_lists_them():
+def test_params_when_name_is_unknown_then_error_lists_them():
     with pytest.raises(TypeError, match="DeepWalk: there is no param 'q'; there are: directed, "):
         DeepWalk(q=1.0)
 

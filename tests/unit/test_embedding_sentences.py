@@ -33,13 +33,13 @@ def walks_by(graph, epoch, workers=2, numbers=None):
     return [WalkSentences(graph, WALKS, numbers, VISITS, rank, workers).batches(epoch) for rank in range(workers)]
 
 
-def test_walks_when_workers_are_more_then_all_together_are_the_same(graph):
+def test_walks_when_more_workers_then_union_is_the_same(graph):
     alone = sorted(lists(walks_by(graph, 0, 1)[0]))
     assert sorted(walk for part in walks_by(graph, 0, 3) for walk in lists(part)) == alone
     assert sorted(walk[0] for walk in alone) == sorted(list(range(40)) * 3)
 
 
-def test_walks_when_the_epoch_is_another_then_they_are_new_and_again_the_same(graph):
+def test_walks_when_epoch_differs_then_are_new_and_reproducible(graph):
     first, second = (sorted(lists(walks_by(graph, epoch, 1)[0])) for epoch in (0, 1))
     assert first != second
     assert sorted(lists(walks_by(graph, 1, 1)[0])) == second
@@ -49,7 +49,7 @@ def test_walks_when_the_epoch_is_another_then_they_are_new_and_again_the_same(gr
     )
 
 
-def test_walks_when_they_are_cut_into_parts_then_they_are_the_same(graph, monkeypatch):
+def test_walks_when_cut_into_parts_then_are_the_same(graph, monkeypatch):
     whole = lists(walks_by(graph, 2)[1])
     monkeypatch.setattr(sentences, "WALKED_AT_ONCE", 11 * WALKS.length)
     monkeypatch.setattr(sentences, "BATCH_TOKENS", 3 * WALKS.length)
@@ -58,7 +58,7 @@ def test_walks_when_they_are_cut_into_parts_then_they_are_the_same(graph, monkey
     assert sorted(lists(parts)) == sorted(whole)
 
 
-def test_walks_when_vertices_have_other_numbers_then_tokens_are_these(graph):
+def test_walks_when_vertices_are_renumbered_then_tokens_follow(graph):
     numbers = np.arange(graph.vertices, dtype=np.int32)[::-1].copy()
     found = lists(walks_by(graph, 0, 1, numbers)[0])
     assert [tuple(39 - np.array(walk)) for walk in found] == lists(walks_by(graph, 0, 1)[0])
@@ -67,14 +67,14 @@ def test_walks_when_vertices_have_other_numbers_then_tokens_are_these(graph):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 97, 1000])
-def test_scattered_when_of_all_places_then_is_a_permutation_of_its_own_each_turn(count):
+def test_scattered_when_all_places_then_permutes_anew_each_turn(count):
     turns = [scattered(np.arange(count), count, turn) for turn in range(3)]
     assert all(sorted(turn) == list(range(count)) for turn in turns)
     if count > 3:
         assert not np.array_equal(turns[0], turns[1])
 
 
-def test_edges_when_they_all_weigh_the_same_then_each_comes_once_an_epoch():
+def test_edges_when_weights_are_equal_then_once_per_epoch():
     sources, targets = np.arange(25_000, dtype=np.int32), np.arange(25_000, dtype=np.int32)[::-1]
     edges = EdgeSentences(sources, targets, None, 25_000, seed=1, rank=0)
     batches = list(edges.batches(0))
@@ -86,7 +86,7 @@ def test_edges_when_they_all_weigh_the_same_then_each_comes_once_an_epoch():
     np.testing.assert_array_equal(next(edges.batches(0))[0], batches[0][0])
 
 
-def test_edges_when_they_have_weights_then_they_come_as_often_as_they_weigh():
+def test_edges_when_weighted_then_come_in_proportion():
     weights = np.array([1.0, 0.0, 4.0, 5.0])
     edges = EdgeSentences(np.arange(4, dtype=np.int32), np.arange(4, dtype=np.int32), weights, 40_000, seed=1, rank=1)
     tokens = np.concatenate([tokens for tokens, _ in edges.batches(3)])
@@ -99,7 +99,7 @@ def test_edges_when_there_are_none_then_there_is_no_batch():
         assert list(EdgeSentences(none, none, weights, 0, seed=1, rank=0).batches(0)) == []
 
 
-def test_numbers_when_by_frequency_then_the_most_frequent_is_0_and_equals_keep_their_order():
+def test_numbers_when_by_frequency_then_most_frequent_is_0():
     order, numbers = rank_by_frequency(np.array([3, 9, 3, 0]))
     assert (order.tolist(), numbers.tolist()) == ([1, 0, 2, 3], [1, 0, 2, 3])
 

@@ -59,7 +59,7 @@ def drawn_of(draws, tokens, offsets):
 
 
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
-def test_train_sentences_when_one_server_has_all_then_as_on_tables_of_a_worker(architecture, order):
+def test_train_sentences_when_one_server_then_as_worker_tables(architecture, order):
     settings, tables, draws, fleet = made(architecture, order, 1)
     tokens, offsets = batch(settings)
     told = ops.train_sentences(*fleet.shards[0], tokens, offsets, **fleet.how, rate=RATE)
@@ -71,7 +71,7 @@ def test_train_sentences_when_one_server_has_all_then_as_on_tables_of_a_worker(a
 
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
-def test_learn_from_products_when_steps_are_small_then_as_on_whole_tables(architecture, order, parts):
+def test_learn_from_products_when_steps_are_small_then_as_whole(architecture, order, parts):
     settings, tables, draws, fleet = made(architecture, order, parts)
     tokens, offsets = batch(settings)
     rate = 1e-4  # products are of what vectors were before the batch, which makes little of a difference then
@@ -106,7 +106,7 @@ def test_find_products_when_given_what_is_wrong_then_says_so():
 
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [1], [1, 0, 1]])
-def test_sentences_when_they_have_no_pairs_then_nothing_is_learned(architecture, order, lengths):
+def test_sentences_when_they_have_no_pairs_then_learn_nothing(architecture, order, lengths):
     if architecture == "edges" and any(length != 2 for length in lengths):
         lengths = []  # all others are no edges, and refused
     _, tables, _, fleet = made(architecture, order, 2)
@@ -120,7 +120,7 @@ def test_sentences_when_they_have_no_pairs_then_nothing_is_learned(architecture,
     np.testing.assert_array_equal(fleet.tables(), tables)
 
 
-def test_learn_from_products_when_steps_are_large_then_vectors_stay_in_bounds():
+def test_learn_from_products_when_steps_are_large_then_bounded():
     settings, _, _, fleet = made("skipgram", 2, 2)
     tokens, offsets = batch(settings)
     for key in range(50):
@@ -131,7 +131,7 @@ def test_learn_from_products_when_steps_are_large_then_vectors_stay_in_bounds():
     assert np.abs(fleet.tables()).max() < 30
 
 
-def test_piece_tokens_when_one_server_has_all_then_many_and_else_by_the_most_frequent_word():
+def test_piece_tokens_when_one_server_then_many_else_by_top_word():
     settings = EmbeddingSettings(WORDS, SIZE, total=100)
     assert piece_tokens(settings, 0.01, 1) > 20_000
     assert piece_tokens(settings, 0.01, 2) == 1000

@@ -97,7 +97,7 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
 
 
 @pytest.mark.parametrize("size", [1, 10_000])
-def test_train_when_vectors_are_very_short_or_long_then_as_numpy_and_damping_too(size):
+def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     rng = np.random.default_rng(size)
     settings = replace(RECIPE, size=size, via="local")
     draws = Sampler.of(settings, np.ones(WORDS, np.int64))
@@ -116,7 +116,7 @@ def test_train_when_vectors_are_very_short_or_long_then_as_numpy_and_damping_too
         assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
 
 
-def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
+def test_train_when_steps_are_small_then_follows_loss_gradient():
     rng = np.random.default_rng(3)
     settings = replace(RECIPE, architecture="edges")
     drawn = Sampler.of(settings, np.ones(WORDS, np.int64)).sample(
@@ -136,7 +136,7 @@ def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
 
 
 @pytest.mark.parametrize(("architecture", "order"), [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)])
-def test_train_when_rows_are_numbered_by_piece_then_as_on_whole_tables(architecture, order):
+def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order):
     rng = np.random.default_rng(9)
     tokens, offsets = rng.integers(0, WORDS // 2, 120).astype(np.int32), np.arange(0, 121, 6)
     settings = replace(RECIPE, architecture=architecture, order=order)
@@ -185,7 +185,7 @@ def test_sigmoid_then_as_exact():
     np.testing.assert_allclose([sigmoid(v) for v in x], logistic(x.astype(np.float64)), atol=2e-7)
 
 
-def test_draw_when_frequencies_differ_then_negatives_come_by_their_power_and_windows_evenly():
+def test_draw_when_frequencies_differ_then_follows_their_power():
     frequencies = np.array([1000, 100, 10, 1, 0])
     settings = replace(RECIPE, vocabulary=5)
     draws = Sampler.of(settings, frequencies)
@@ -201,7 +201,7 @@ def test_draw_when_frequencies_differ_then_negatives_come_by_their_power_and_win
     assert not np.array_equal(draws.sample((tokens, drawn.offsets), key_of(1, 0, 0, 1)).negatives, drawn.negatives)
 
 
-def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
+def test_draw_when_subsampling_frequent_words_then_as_word2vec():
     frequencies = np.array([90_000, 10_000])
     draws = Sampler.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
@@ -214,7 +214,7 @@ def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
     assert drawn.offsets[3] == len(drawn.tokens) == len(drawn.windows) == len(drawn.negatives)
 
 
-def test_reader_when_begun_anywhere_then_every_batch_is_of_one_clock():
+def test_reader_when_started_anywhere_then_batch_has_one_clock():
     lengths = np.full(3000, 40)
     kept = InMemorySentences(np.arange(120_000, dtype=np.int32), np.append(0, np.cumsum(lengths)))
     clocks = EpochSchedule(2, 4)
@@ -258,7 +258,7 @@ def damped(changes, tables, frequencies, workers):
     return updates, found
 
 
-def test_damping_when_rows_are_long_along_a_direction_then_means_there_and_sums_elsewhere():
+def test_damping_when_rows_share_direction_then_means_along_it():
     rng = np.random.default_rng(2)
     long = np.linalg.qr(rng.normal(size=(SIZE, 1)))[0][:, 0].astype(np.float32)
     rows = (100 * rng.normal(size=(8, 1)) * long + 1e-4 * rng.normal(size=(8, SIZE))).astype(np.float32)
@@ -287,7 +287,7 @@ def test_damping_then_as_by_all_directions():
 @pytest.mark.parametrize(
     ("loss", "has"), [(0.1, False), (4.16, False), (41.0, False), (42.0, True), (3.8e11, True), (math.inf, True)]
 )
-def test_a_loss_when_beyond_ten_times_that_of_zeros_then_diverged(loss, has):
+def test_loss_when_over_ten_times_zero_loss_then_diverged(loss, has):
     assert replace(RECIPE, negative=5).has_diverged(loss) is has
     assert RECIPE.has_diverged(math.nan)
 

@@ -77,14 +77,14 @@ def kept(reply, position=0):
 # -- once ------------------------------------------------------------------------------------------------------------
 
 
-def test_mutation_when_its_id_comes_again_then_it_is_not_applied_and_the_reply_says_so(engine):
+def test_mutation_when_id_repeats_then_skipped_and_reply_says_so(engine):
     first = run(engine, add(0), id=number(0))
     again = run(engine, add(0), id=number(0))
     assert row(engine, 0) == [1] * 4
     assert (first.replayed, again.replayed) == (False, True)
 
 
-def test_mutation_when_another_shard_has_applied_its_id_then_it_is_applied_to_this_one(engine):
+def test_mutation_when_only_other_shard_applied_id_then_applies(engine):
     """A request can reach the server in two parts when partitions move."""
     run(engine, add(0), id=number(0))
     run(engine, add(0), add(0, partition=1), id=number(0))
@@ -97,7 +97,7 @@ def test_reads_when_the_id_comes_again_then_they_run_again(engine):
         assert reply.results[1].scalar == 4
 
 
-def test_map_when_its_id_comes_again_then_its_first_result_comes_again(engine):
+def test_map_when_id_repeats_then_first_result_comes_again(engine):
     def count(w):
         w += 1
         return w.sum()
@@ -115,13 +115,13 @@ def test_look_when_run_then_needs_no_id(engine):
     assert kept(run(engine, looking(lambda p, w: (p.index, w.sum()), 0))) == (0, 12.0)
 
 
-def test_look_when_its_function_writes_then_op_error_says_that_it_may_not(engine):
+def test_look_when_function_writes_then_op_error_forbids_it(engine):
     with pytest.raises(OpError, match="assignment destination is read-only"):
         run(engine, looking(lambda p, w: w.fill(1), 0))
     assert not engine.shards()[M, 0].row(0).any()
 
 
-def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_applied(engine, monkeypatch):
+def test_map_when_result_is_no_longer_kept_then_says_applied(engine, monkeypatch):
     monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
     monkeypatch.setattr(reply_cache, "KEPT_RESULT_BYTES", 100)
     run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
@@ -131,12 +131,12 @@ def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_ap
         run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
 
 
-def test_map_when_its_result_is_larger_than_what_is_kept_then_it_comes_once(engine, monkeypatch):
+def test_map_when_result_exceeds_kept_size_then_comes_once(engine, monkeypatch):
     monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
     assert kept(run(engine, mapped(lambda w: bytes(5000), 0), id=number(0))) == bytes(5000)
 
 
-def test_map_when_its_results_are_empty_then_not_all_of_them_are_kept(engine, monkeypatch):
+def test_map_when_results_are_empty_then_not_all_are_kept(engine, monkeypatch):
     """Many small results take memory too."""
     monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 10 * reply_cache.KEPT_RESULT_BYTES)
     for k in range(100):
@@ -155,7 +155,7 @@ def scopes(engine):
     return sum(len(shard.applied) for shard in engine.shards().values())
 
 
-def test_mutation_when_its_stage_is_over_then_stopped_error_names_it_and_nothing_is_applied(engine):
+def test_mutation_when_stage_is_over_then_stopped_error_names_it(engine):
     run(engine, add(0), id=of_stage(3))
     engine.end_stages("app", 4, [])
     for again in (of_stage(3), of_stage(3, k=1)):
@@ -164,14 +164,14 @@ def test_mutation_when_its_stage_is_over_then_stopped_error_names_it_and_nothing
     assert row(engine, 0) == [1] * 4
 
 
-def test_mutation_when_its_stage_is_live_then_it_still_counts_once(engine):
+def test_mutation_when_stage_is_live_then_still_counts_once(engine):
     run(engine, add(0), id=of_stage(3))
     engine.end_stages("app", 9, [3])
     run(engine, add(0), id=of_stage(3))
     assert row(engine, 0) == [1] * 4
 
 
-def test_applied_ids_when_many_stages_run_then_those_of_a_few_are_kept(engine):
+def test_applied_ids_when_many_stages_run_then_few_are_kept(engine):
     most = 0
     for stage in range(50):
         for rdd_partition in range(8):
@@ -184,7 +184,7 @@ def test_applied_ids_when_many_stages_run_then_those_of_a_few_are_kept(engine):
 
 
 @pytest.mark.parametrize("change", [add(0), mapped(len, 0)])
-def test_mutation_when_without_an_id_then_protocol_error_and_nothing_is_applied(engine, change):
+def test_mutation_when_without_id_then_protocol_error(engine, change):
     with pytest.raises(ProtocolError, match="needs an id"):
         run(engine, change)
     assert row(engine, 0) == [0] * 4
@@ -193,19 +193,19 @@ def test_mutation_when_without_an_id_then_protocol_error_and_nothing_is_applied(
 # -- batches that fail -----------------------------------------------------------------------------------------------
 
 
-def test_batch_when_an_operation_fails_then_the_error_says_how_many_before_it_are_applied(engine):
+def test_batch_when_operation_fails_then_says_how_many_applied(engine):
     with pytest.raises(OutOfRangeError, match="3 operations before it in the batch are applied"):
         run(engine, add(0), op("sum", 0), add(1), add(99), add(2), id=number(0))
     assert [row(engine, r) for r in range(3)] == [[1] * 4, [1] * 4, [0] * 4]
 
 
-def test_batch_when_only_reads_come_before_the_failure_then_nothing_is_said_to_be_applied(engine):
+def test_batch_when_only_reads_precede_failure_then_none_applied(engine):
     with pytest.raises(OutOfRangeError) as caught:
         run(engine, op("sum", 0), add(99), id=number(0))
     assert "applied" not in str(caught.value)
 
 
-def test_batch_when_it_failed_and_comes_again_then_what_was_applied_is_not_applied_twice(engine):
+def test_batch_when_failed_and_resent_then_skips_applied_part(engine):
     """A task that failed for lack of memory is tried again by Spark, under the same ids."""
     batch = (add(0), add(1, partition=1), scattered(range(5000), [1.0] * 5000), add(0))
     engine.memory.limit_bytes = engine.memory.taken_bytes
@@ -219,7 +219,7 @@ def test_batch_when_it_failed_and_comes_again_then_what_was_applied_is_not_appli
     assert row(engine, 0, matrix=S) == [1] * 5000
 
 
-def test_map_when_a_later_operation_failed_then_the_next_attempt_gets_its_first_result(engine):
+def test_map_when_later_operation_failed_then_retry_gets_result(engine):
     def count(w):
         w += 1
         return w.sum()
@@ -229,7 +229,7 @@ def test_map_when_a_later_operation_failed_then_the_next_attempt_gets_its_first_
     assert kept(run(engine, mapped(count, 0), mapped(len, 1), id=number(0))) == 4
 
 
-def test_batch_when_a_bug_in_the_server_stops_it_then_what_was_applied_is_not_applied_twice(engine, monkeypatch):
+def test_batch_when_server_bug_stops_it_then_resend_is_safe(engine, monkeypatch):
     """An error that is not one of ours."""
     with monkeypatch.context() as patched:
         patched.setattr(RequestRunner, "_map", lambda *_: 1 // 0)
@@ -268,7 +268,7 @@ def hammer(engine, writes, rounds=60):
     return failures
 
 
-def test_requests_when_writes_and_reads_race_then_none_is_seen_in_part(engine):
+def test_requests_when_writes_and_reads_race_then_stay_whole(engine):
     """Both rows, on both shards, are equal before and after every request."""
     writes = [add(r, partition=p) for p in (1, 0) for r in (0, 1)]
     assert hammer(engine, writes) == []
@@ -284,7 +284,7 @@ def test_maps_when_they_and_reads_race_then_none_is_seen_in_part(engine):
     assert row(engine, 1, partition=1) == [180] * 4
 
 
-def test_requests_when_they_name_shards_in_opposite_orders_then_they_do_not_wait_for_each_other_for_ever(engine):
+def test_requests_when_shard_orders_oppose_then_no_deadlock(engine):
     def write(thread, partitions):
         for k in range(200):
             run(engine, *(add(0, partition=p) for p in partitions), id=RequestId(str(thread), k))
@@ -307,7 +307,7 @@ def test_matrix_when_created_again_then_it_keeps_its_values(engine):
     assert (row(engine, 0), engine.memory.taken_bytes) == ([1] * 4, taken)
 
 
-def test_matrix_when_one_shard_does_not_fit_then_limit_error_and_there_is_none(engine):
+def test_matrix_when_one_shard_does_not_fit_then_limit_error(engine):
     taken = engine.memory.taken_bytes
     engine.memory.limit_bytes = taken + 100
     with pytest.raises(LimitError):
@@ -317,7 +317,7 @@ def test_matrix_when_one_shard_does_not_fit_then_limit_error_and_there_is_none(e
         row(engine, 0, matrix=9)
 
 
-def test_matrix_when_a_partition_ends_beyond_it_then_protocol_error_and_there_is_none(engine):
+def test_matrix_when_partition_exceeds_it_then_protocol_error(engine):
     taken = engine.memory.taken_bytes
     with pytest.raises(ProtocolError, match=r"partition 1 of matrix 9 is \[5, 11\), and the matrix ends at 10"):
         engine.create_matrix(9, MatrixSpec(10, 1), [Partition(0, 0, 5), Partition(1, 5, 11)])
@@ -333,7 +333,7 @@ def test_matrix_when_a_partition_ends_beyond_it_then_protocol_error_and_there_is
         ([Partition(0, 0, 5), Partition(0, 5, 10)], "two partitions of matrix 9 have one index"),
     ],
 )
-def test_matrix_when_its_partitions_overlap_or_repeat_then_protocol_error_and_there_is_none(engine, partitions, said):
+def test_matrix_when_partitions_overlap_then_protocol_error(engine, partitions, said):
     taken = engine.memory.taken_bytes
     with pytest.raises(ProtocolError, match=said):
         engine.create_matrix(9, MatrixSpec(10, 1), partitions)
@@ -341,12 +341,12 @@ def test_matrix_when_its_partitions_overlap_or_repeat_then_protocol_error_and_th
 
 
 @pytest.mark.parametrize("partition", [Partition(2, 3, 5), Partition(0, 0, 3), Partition(1, 8, 9)])
-def test_matrix_when_a_partition_clashes_with_one_that_is_held_then_protocol_error(engine, partition):
+def test_matrix_when_partition_clashes_with_held_then_error(engine, partition):
     with pytest.raises(ProtocolError):
         engine.create_matrix(M, MatrixSpec(9, 3, dtype="float64"), [partition])
 
 
-def test_rows_when_one_of_them_is_out_of_range_then_no_shard_has_grown(engine):
+def test_rows_when_one_is_out_of_range_then_no_shard_grows(engine):
     with pytest.raises(OutOfRangeError, match=r"row 9 is outside \[0, 5\)"):
         engine.update_rows(M, 5, [9], [])
     assert row(engine, 0) == row(engine, 0, partition=1)
@@ -354,7 +354,7 @@ def test_rows_when_one_of_them_is_out_of_range_then_no_shard_has_grown(engine):
         row(engine, 4)
 
 
-def test_matrix_when_freed_then_its_memory_is_given_back_and_it_is_not_held(engine):
+def test_matrix_when_freed_then_memory_is_returned(engine):
     engine.free_matrix(M)
     engine.free_matrix(S)
     assert engine.memory.taken_bytes == 0
@@ -362,13 +362,13 @@ def test_matrix_when_freed_then_its_memory_is_given_back_and_it_is_not_held(engi
         row(engine, 0, partition=1)
 
 
-def test_matrix_when_it_does_not_exist_then_freeing_it_changes_nothing(engine):
+def test_matrix_when_absent_then_freeing_changes_nothing(engine):
     engine.free_matrix(77)
     assert len(engine.matrices()) == 2
 
 
 @pytest.mark.parametrize("change", [lambda: add(0), lambda: scattered([1], [1.0])])
-def test_request_when_its_matrix_is_freed_while_it_waits_then_not_found_and_no_memory_is_taken(engine, change):
+def test_request_when_matrix_is_freed_meanwhile_then_not_found(engine, change):
     """It had found the shard, but not yet its lock."""
     with engine._locked(Request((change(),))) as shards:
         for (shard,) in shards:
@@ -380,7 +380,7 @@ def test_request_when_its_matrix_is_freed_while_it_waits_then_not_found_and_no_m
 
 
 @pytest.mark.parametrize("name", ["rows_axpy", "rows_pair_update"])
-def test_rows_when_added_infinitely_often_then_what_no_key_has_stays_zero(engine, name):
+def test_rows_when_infinity_is_added_then_unused_slots_stay_zero(engine, name):
     run(engine, scattered([5, 9], [1.0, 2.0]), id=number(0))
     run(engine, op(name, matrix=S, arrays=[np.array([1]), np.array([0]), np.array([np.inf])]), id=number(1))
     (dots,) = run(engine, op("rows_dot", matrix=S, arrays=[np.array([1]), np.array([1])])).results[0].arrays
@@ -398,14 +398,14 @@ def test_row_when_freed_then_not_found_and_when_reused_then_zero(engine):
     assert (row(engine, 1), row(engine, 1, partition=1)) == ([0] * 4, [0] * 4)
 
 
-def test_row_when_what_freed_it_comes_once_more_and_late_then_it_stays_in_use(engine):
+def test_row_when_its_free_is_repeated_late_then_stays_in_use(engine):
     for _ in range(2):
         engine.update_rows(M, 0, freed=[1], reused=[], order=(3, 1))
         engine.update_rows(M, 0, freed=[], reused=[1], order=(3, 2))
     assert (row(engine, 1), row(engine, 1, partition=1)) == ([0] * 4, [0] * 4)
 
 
-def test_row_when_what_zeroed_it_comes_once_more_then_its_values_stay(engine):
+def test_row_when_its_zeroing_is_repeated_then_values_stay(engine):
     engine.update_rows(M, 0, freed=[1], reused=[], order=(3, 1))
     for _ in range(2):
         engine.update_rows(M, 0, freed=[], reused=[1], order=(3, 2))
@@ -413,14 +413,14 @@ def test_row_when_what_zeroed_it_comes_once_more_then_its_values_stay(engine):
     assert row(engine, 1) != [0] * 4
 
 
-def test_row_when_a_later_coordinator_counts_from_the_beginning_then_it_is_freed(engine):
+def test_row_when_new_coordinator_recounts_then_is_freed(engine):
     engine.update_rows(M, 5, freed=[], reused=[], order=(3, 9))
     engine.update_rows(M, 0, freed=[1], reused=[], order=(4, 1))
     with pytest.raises(NotFoundError, match="row 1 was freed"):
         row(engine, 1)
 
 
-def test_row_when_freed_then_requests_for_many_rows_cannot_reach_it_either(engine):
+def test_row_when_freed_then_many_row_requests_cannot_reach_it(engine):
     engine.update_rows(M, 0, freed=[1], reused=[])
     with pytest.raises(NotFoundError, match="row 1 was freed"):
         run(engine, op("rows_pull", arrays=[np.array([0, 1])]))
@@ -452,7 +452,7 @@ def test_status_when_asked_then_it_tells_what_is_held(engine):
     assert dense.bytes + sparse.bytes == engine.memory.taken_bytes
 
 
-def test_counts_when_requests_run_then_failed_ones_are_counted_too(engine):
+def test_counts_when_requests_run_then_include_failed_ones(engine):
     run(engine, add(0), id=number(0))
     row(engine, 0)
     with pytest.raises(OutOfRangeError):
@@ -490,14 +490,14 @@ def test_counts_when_requests_run_then_failed_ones_are_counted_too(engine):
         (mapped(len, 9), OutOfRangeError, r"outside \[0, 3\)"),
     ],
 )
-def test_operation_when_it_cannot_be_run_then_the_error_says_why_and_nothing_changes(engine, operation, error, said):
+def test_operation_when_it_cannot_run_then_error_says_why(engine, operation, error, said):
     run(engine, add(0), id=number(0))
     with pytest.raises(error, match=said):
         run(engine, operation, id=number(1))
     assert row(engine, 0) == [1] * 4
 
 
-def test_map_when_users_functions_are_not_allowed_then_usage_error_and_it_is_not_even_loaded():
+def test_map_when_user_functions_are_forbidden_then_not_loaded():
     engine = Engine(1 << 20, allow_udf=False)
     engine.create_matrix(M, MatrixSpec(4, 1), [Partition(0, 0, 4)])
     operation = op("map", 0, arrays=[np.frombuffer(b"no pickle", np.uint8)])

@@ -131,7 +131,7 @@ def test_docs_when_read_then_name_every_metric_and_no_other(families):
     assert sorted(rows) == sorted(names)
 
 
-def test_exposition_when_started_on_any_port_then_serves_there_until_it_is_stopped(collector):
+def test_exposition_when_on_any_port_then_serves_until_stopped(collector):
     exposition = Exposition(collector, "127.0.0.1", 0, never)
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10) as answer:
@@ -143,16 +143,14 @@ def test_exposition_when_started_on_any_port_then_serves_there_until_it_is_stopp
         urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10)
 
 
-def test_exposition_when_the_port_is_taken_then_the_error_names_it_and_the_option(collector):
+def test_exposition_when_port_is_taken_then_error_names_option(collector):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"port {port} of 127\.0\.0\.1 \(--metrics-port\): .*in use"):
             Exposition(collector, "127.0.0.1", port, never)
 
 
-def test_exposition_when_a_client_does_not_end_its_request_then_it_is_cut_off_though_bytes_keep_coming(
-    collector, until
-):
+def test_exposition_when_request_trickles_then_is_cut_off(collector, until):
     exposition = Exposition(collector, "127.0.0.1", 0, never, timeout_s=0.2)
     try:
         with socket.create_connection(split(exposition.address), timeout=10) as slow:
@@ -161,7 +159,7 @@ def test_exposition_when_a_client_does_not_end_its_request_then_it_is_cut_off_th
         exposition.stop()
 
 
-def test_exposition_when_many_clients_say_nothing_then_a_scrape_is_answered(collector):
+def test_exposition_when_many_clients_are_silent_then_answers(collector):
     exposition = Exposition(collector, "127.0.0.1", 0, never)
     try:
         with ExitStack() as idle:
@@ -175,7 +173,7 @@ def test_exposition_when_many_clients_say_nothing_then_a_scrape_is_answered(coll
         exposition.stop()
 
 
-def test_exposition_when_probed_then_its_status_says_whether_the_server_is_ready(collector):
+def test_exposition_when_probed_then_status_tells_readiness(collector):
     said = iter([False, True])
     exposition = Exposition(collector, "127.0.0.1", 0, lambda: next(said))
     try:

@@ -43,7 +43,7 @@ def test_loss_when_compared_with_all_pairs_then_it_is_the_same(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_compared_with_differences_of_the_loss_then_they_agree(name):
+def test_gradient_when_checked_by_finite_differences_then_agrees(name):
     loss = loss_of(Problem(name, KEYS, WIDTH))
     at = loss.gradient(ROWS_64, W, B)
 
@@ -57,7 +57,7 @@ def test_gradient_when_compared_with_differences_of_the_loss_then_they_agree(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_rows_come_as_often_as_their_weights_say_then_it_is_the_same(name):
+def test_gradient_when_weights_are_row_counts_then_is_the_same(name):
     loss = loss_of(Problem(name, KEYS, WIDTH))
     often = np.repeat(np.arange(ROWS), ROWS_64.weights.astype(int))
     repeated = loss.gradient(LocalRows(ROWS_64.keys, X[often], ROWS_64.y[often]), W, B)
@@ -65,14 +65,14 @@ def test_gradient_when_rows_come_as_often_as_their_weights_say_then_it_is_the_sa
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_values_are_float32_then_sums_are_still_float64(name):
+def test_gradient_when_values_are_float32_then_sums_are_float64(name):
     loss, narrow, w = loss_of(Problem(name, KEYS, WIDTH)), X.astype("float32"), W.astype("float32")
     at = loss.gradient(replace(ROWS_64, x=narrow), w, B)
     wide = loss.gradient(replace(ROWS_64, x=narrow.astype("float64")), w.astype("float64"), B)
     np.testing.assert_allclose(at.dw, wide.dw, rtol=1e-12, atol=1e-14)
 
 
-def test_gradient_when_linear_weights_are_not_trained_then_only_theirs_is_0():
+def test_gradient_when_linear_is_not_trained_then_only_it_is_0():
     problem = Problem("fmSquared", KEYS, WIDTH)
     both = loss_of(problem).gradient(ROWS_64, W, B).dw.reshape(KEYS, WIDTH)
     factors = loss_of(replace(problem, fit_linear=False)).gradient(ROWS_64, W, B).dw.reshape(KEYS, WIDTH)
@@ -80,7 +80,7 @@ def test_gradient_when_linear_weights_are_not_trained_then_only_theirs_is_0():
     np.testing.assert_array_equal(factors[:, 1:], both[:, 1:])
 
 
-def test_gradient_when_the_intercept_is_not_trained_then_its_gradient_is_0():
+def test_gradient_when_intercept_is_not_trained_then_its_is_0():
     loss = loss_of(Problem("fmSquared", KEYS, WIDTH, fit_intercept=False))
     assert loss.gradient(ROWS_64, W, B).db.tolist() == [0]
 
@@ -103,7 +103,7 @@ def test_gradient_when_margins_are_extreme_then_all_is_finite():
 BEGINNING = loss_of(Problem("fmSquared", 10**6, 1 + 8, init_std=0.5))
 
 
-def test_beginning_when_many_keys_are_asked_for_then_factors_are_normal_and_linear_weights_0():
+def test_initial_values_when_many_keys_then_normal_and_linear_0():
     first = BEGINNING.beginning(np.arange(5000), 7).reshape(5000, 9)
     assert not first[:, 0].any()
     factors = first[:, 1:] / 0.5
@@ -114,20 +114,20 @@ def test_beginning_when_many_keys_are_asked_for_then_factors_are_normal_and_line
     np.testing.assert_allclose(np.corrcoef(factors[:-1, 0], factors[1:, 0])[0, 1], 0, atol=0.07)
 
 
-def test_beginning_when_another_worker_asks_for_some_of_the_keys_then_they_begin_the_same():
+def test_initial_values_when_other_worker_asks_some_then_same():
     keys = np.array([3, 77, 999_999])
     some = BEGINNING.beginning(keys[1:], 7)
     np.testing.assert_array_equal(BEGINNING.beginning(keys, 7)[9:], some)
 
 
 @pytest.mark.parametrize("seed", [8, -1, 2**63])
-def test_beginning_when_the_seed_is_another_then_all_factors_are_others(seed):
+def test_initial_values_when_seed_differs_then_factors_differ(seed):
     one, other = BEGINNING.beginning(np.arange(50), 7), BEGINNING.beginning(np.arange(50), seed)
     assert not np.intersect1d(one[one != 0], other).size
 
 
 @pytest.mark.parametrize("name", ["fmLogistic", "fmSquared"])
-def test_first_biases_when_facts_are_known_then_they_are_0_as_in_pyspark(name):
+def test_first_biases_when_facts_are_known_then_0_as_in_pyspark(name):
     facts = Facts(10, 20.0, 60.0, (5.0, 15.0), 7.5, 2.0)
     assert loss_of(Problem(name, KEYS, WIDTH)).first_biases(facts) == [0]
 

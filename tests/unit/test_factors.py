@@ -66,9 +66,7 @@ def test_factors_when_added_then_the_row_has_their_product(world, form, keys):
 @FORMS
 @KEYS
 @pytest.mark.parametrize("block_bytes", [16, 300])
-def test_factors_when_larger_than_a_block_then_are_cut_and_come_to_the_same(
-    world, monkeypatch, form, keys, block_bytes
-):
+def test_factors_when_larger_than_block_then_cut_same_result(world, monkeypatch, form, keys, block_bytes):
     target, run = world
     monkeypatch.setattr(plans, "BLOCK_BYTES", block_bytes)
     b, x = data(keys)
@@ -96,7 +94,7 @@ def test_bytes_of_factors_when_told_then_are_those_that_travel(form, keys, field
 
 @KEYS
 @pytest.mark.parametrize("fields", [{}, {"dtype": "float32"}, {"wire": "float16"}], ids=["f8", "f4", "wire"])
-def test_bytes_of_an_addition_when_told_then_are_those_that_travel(keys, fields):
+def test_addition_bytes_when_told_then_match_bytes_sent(keys, fields):
     target = a_target(**fields)
     columns = (np.asarray(keys)[:, None] * WIDTH + np.arange(WIDTH)).reshape(-1)
     plan = plans.push_columns(target, "scatter_add", np.zeros(columns.size), columns)
@@ -168,7 +166,7 @@ def test_add_factors_when_features_lie_anyhow_then_all_are_added(slots):
         ([0], [1], [0], 1, (1, 4), ShapeError, r"b: expected shape \(samples, 3\), got \(1, 4\)"),
     ],
 )
-def test_add_factors_when_lengths_do_not_fit_then_nothing_is_written(slots, counts, samples, x, b, error, said):
+def test_add_factors_when_lengths_do_not_fit_then_writes_nothing(slots, counts, samples, x, b, error, said):
     u = np.zeros(8)
     with pytest.raises(error, match=said):
         add_factors(

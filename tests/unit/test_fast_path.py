@@ -29,7 +29,7 @@ def test_loop_when_it_is_tried_out_then_it_works():
     ],
     ids=["does nothing", "ends otherwise"],
 )
-def test_loop_when_it_does_not_do_what_it_should_then_there_are_no_lanes(monkeypatch, caplog, serve):
+def test_loop_when_self_test_fails_then_no_lanes(monkeypatch, caplog, serve):
     broken = SimpleNamespace(**{**vars(fast_path_loop), "serve": serve})
     monkeypatch.setattr(fast_path, "load", lambda: broken)
     fast_paths = Engine(1 << 20, allow_udf=False).fast_paths
@@ -58,7 +58,7 @@ def test_loop_when_the_system_is_another_then_nothing_is_loaded(monkeypatch):
     assert fast_paths.loop is None
 
 
-def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_source_is_another(monkeypatch, tmp_path):
+def test_loop_when_loaded_then_is_compiled_until_source_changes(monkeypatch, tmp_path):
     fast_path_compiled.load()
     assert fast_path_compiled.is_compiled()
     (tmp_path / "other.py").write_text("")
@@ -66,7 +66,7 @@ def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_sourc
     assert not fast_path_compiled.is_compiled()
 
 
-def test_memory_when_lanes_have_their_share_then_there_are_no_more():
+def test_memory_when_lanes_have_their_share_then_no_more_lanes():
     engine = Engine(SHARE * 3 * FIRST_BYTES, allow_udf=False)
     some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(5)]
     assert [engine.fast_paths.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
@@ -78,7 +78,7 @@ def test_memory_when_lanes_have_their_share_then_there_are_no_more():
     assert engine.memory.taken_bytes == engine.fast_paths.nbytes == 0
 
 
-def test_memory_when_others_need_what_lanes_have_then_they_get_it():
+def test_memory_when_others_need_lane_share_then_get_it():
     limit = SHARE * 3 * FIRST_BYTES
     engine = Engine(limit, allow_udf=False)
     some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(3)]
@@ -94,7 +94,7 @@ def test_memory_when_others_need_what_lanes_have_then_they_get_it():
     assert engine.fast_paths.nbytes == 0
 
 
-def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(monkeypatch, tmp_path):
+def test_loop_when_any_source_changes_then_old_build_is_removed(monkeypatch, tmp_path):
     """Numba would go by the file of the loop alone."""
 
     class Loop(SimpleNamespace):
@@ -150,7 +150,7 @@ def test_lock_when_a_loop_holds_it_then_python_waits():
     thread.join()
 
 
-def test_lock_when_another_thread_holds_it_then_acquire_may_give_up():
+def test_lock_when_other_thread_holds_it_then_acquire_gives_up():
     held, results = ShardLock(), []
 
     def attempt():
@@ -165,7 +165,7 @@ def test_lock_when_another_thread_holds_it_then_acquire_may_give_up():
     held.release()
 
 
-def test_lock_when_threads_of_python_and_others_take_turns_then_only_one_has_it():
+def test_lock_when_python_and_native_threads_mix_then_exclusive():
     held, inside, worst = ShardLock(), [0], []
 
     def as_python():

@@ -50,14 +50,14 @@ def test_fence_when_activated_then_only_its_version_is_taken(version, taken):
 
 
 @pytest.mark.parametrize(("version", "coordinator"), [(2, "a"), (2, "b"), (3, "b")])
-def test_activate_when_it_is_not_newer_then_stale_and_nothing_changes(version, coordinator):
+def test_activate_when_version_is_not_newer_then_stale(version, coordinator):
     fence = active()
     with pytest.raises(StaleRouteError, match="another coordinator has taken over"):
         fence.activate(version, coordinator, LONG_S)
     assert (fence.route_version, fence.coordinator) == (3, "a")
 
 
-def test_activate_when_the_coordinator_is_still_there_then_another_one_is_refused(monkeypatch):
+def test_activate_when_coordinator_is_alive_then_refuses_another(monkeypatch):
     monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", LONG_S)
     fence = active()
     with pytest.raises(StaleRouteError, match=r"follows coordinator a, which gave a sign of life \d.\d s ago; b came"):
@@ -65,7 +65,7 @@ def test_activate_when_the_coordinator_is_still_there_then_another_one_is_refuse
     assert (fence.route_version, fence.coordinator) == (3, "a")
 
 
-def test_fence_when_its_coordinator_has_left_then_any_version_is_taken_and_anybody_may_come(monkeypatch):
+def test_fence_when_coordinator_has_left_then_takes_any_version(monkeypatch):
     monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", LONG_S)
     fence = active()
     fence.leave()
@@ -75,7 +75,7 @@ def test_fence_when_its_coordinator_has_left_then_any_version_is_taken_and_anybo
 
 
 @pytest.mark.parametrize(("version", "coordinator"), [(3, "a"), (4, "a"), (4, "b")])
-def test_activate_when_it_is_newer_or_the_same_again_then_it_is_followed(version, coordinator):
+def test_activate_when_version_is_newer_or_equal_then_accepted(version, coordinator):
     fence = active()
     fence.activate(version, coordinator, LONG_S)
     assert (fence.route_version, fence.coordinator) == (version, coordinator)
@@ -87,7 +87,7 @@ def test_lease_when_it_is_zero_then_there_is_no_such_limit(until):
     assert is_taken(fence, 3)
 
 
-def test_lease_when_it_is_over_then_nothing_is_taken_until_the_next_answer(until):
+def test_lease_when_over_then_takes_nothing_until_next_answer(until):
     fence = active(lease_s=SHORT_S)
     run_out(fence, until)
     with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
@@ -96,7 +96,7 @@ def test_lease_when_it_is_over_then_nothing_is_taken_until_the_next_answer(until
     assert is_taken(fence, 3)
 
 
-def test_lease_when_an_answer_comes_to_a_call_of_long_ago_then_it_is_still_over(until):
+def test_lease_when_answer_is_to_old_call_then_stays_over(until):
     fence = active(lease_s=SHORT_S)
     sent_s = fences.now_s()
     run_out(fence, until)
@@ -104,14 +104,14 @@ def test_lease_when_an_answer_comes_to_a_call_of_long_ago_then_it_is_still_over(
     assert not is_taken(fence, 3)
 
 
-def test_lease_when_answers_come_out_of_order_then_the_later_call_counts():
+def test_lease_when_answers_are_unordered_then_later_call_counts():
     fence = active()
     fence.answered(fences.now_s() + LONG_S)
     fence.answered(fences.now_s() - 2 * LONG_S)
     assert is_taken(fence, 3)
 
 
-def test_lease_when_the_coordinator_calls_then_it_is_a_sign_of_life_and_no_more(until):
+def test_lease_when_coordinator_calls_then_is_only_sign_of_life(until):
     """Its call may have waited in a buffer for as long as this process was stopped."""
     fence = active(lease_s=SHORT_S)
     run_out(fence, until)
@@ -128,7 +128,7 @@ def test_lease_when_this_machine_has_slept_then_it_has_run_out(monkeypatch):
     assert not is_taken(fence, 3)
 
 
-def test_clock_when_the_machine_has_slept_a_day_then_lanes_have_the_same():
+def test_clock_when_machine_slept_for_day_then_lanes_agree():
     """In a time namespace whose sleep is a day longer than the machine's; it needs root, on Linux."""
     code = (
         "import time, numpy as np; from ps2.server import fence, libc;"

@@ -22,7 +22,7 @@ def test_place_when_the_current_folder_then_that(tmp_path, monkeypatch):
     assert place(".")[1] == str(tmp_path)
 
 
-def test_write_whole_when_the_disk_is_full_then_what_was_there_stays(tmp_path):
+def test_write_whole_when_disk_is_full_then_old_file_stays(tmp_path):
     def filling():
         yield b"new"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -34,7 +34,7 @@ def test_write_whole_when_the_disk_is_full_then_what_was_there_stays(tmp_path):
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("file", b"old")]
 
 
-def test_write_whole_when_it_is_a_folder_then_it_says_so_and_leaves_nothing(tmp_path):
+def test_write_whole_when_path_is_folder_then_says_so(tmp_path):
     fs, path = place(str(tmp_path))
     with pytest.raises(RecoveryError, match="expected a file or no file, got a folder"):
         write_whole(fs, path, [b"new"])

@@ -22,6 +22,6 @@ def test_in_a_line_when_python_raised_then_has_what_it_raised():
     assert in_a_line(RAISED).endswith("ModuleNotFoundError: No module named 'ps2'")
 
 
-def test_in_a_line_when_python_did_not_start_then_has_all_but_the_stack():
+def test_in_a_line_when_python_did_not_start_then_omits_stack():
     assert in_a_line(NO_PYTHON).startswith('java.io.IOException: Cannot run program "/no/such/python": error=2')
     assert "ProcessBuilder" not in in_a_line(NO_PYTHON)

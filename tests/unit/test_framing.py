@@ -85,7 +85,7 @@ def fault(text, header, size, data=b""):
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, None])
-def test_request_when_it_comes_in_pieces_then_it_is_read_to_its_last_byte(step):
+def test_request_when_in_pieces_then_read_to_last_byte(step):
     request, left = drive(reading(), message(binary.request_parts(sample_request())) + b"next", step)
     (first, second), (sent, _) = request.operations, sample_request().operations
     assert (request.id, second.name, left) == (sample_request().id, "zero", b"next")
@@ -102,7 +102,7 @@ def test_requests_when_bytes_are_cut_anywhere_then_each_is_read(data):
     assert drive(reading(), left, max(1, len(both) - at))[1] == b""
 
 
-def test_request_when_the_bytes_end_anywhere_before_its_end_then_more_are_asked_for():
+def test_request_when_bytes_end_early_then_asks_for_more():
     whole = message(binary.request_parts(sample_request()))
     for end in range(len(whole)):
         with pytest.raises(CutOff):
@@ -110,7 +110,7 @@ def test_request_when_the_bytes_end_anywhere_before_its_end_then_more_are_asked_
 
 
 @pytest.mark.parametrize("step", [1, 5, None])
-def test_reply_when_it_comes_in_pieces_then_it_lands_where_the_caller_wants_it(step):
+def test_reply_when_in_pieces_then_lands_in_callers_array(step):
     out = np.zeros((2, 3))
     reply, left = drive(read_reply(asked(out)), message(binary.reply_parts(sample_reply(), asked())) + b"next", step)
     assert (reply.results[0].scalar, reply.replayed, left) == (1.5, True, b"next")
@@ -129,7 +129,7 @@ def test_message_when_written_then_the_arrays_own_memory_is_sent():
     assert np.shares_memory(np.asarray(views[1]), values)
 
 
-def test_request_when_it_has_neither_operations_nor_data_then_it_is_read():
+def test_request_when_without_operations_or_data_then_is_read():
     assert drive(reading(), message(binary.request_parts(Request(())))) == (Request(()), b"")
 
 
@@ -153,14 +153,14 @@ ZERO_STEP = pb.Operation(keys=pb.Keys(count=2, deltas=pb.ArraySpec(dtype=pb.UINT
     ],
 )
 @pytest.mark.parametrize("step", [1000, None])
-def test_request_when_it_cannot_be_run_then_its_data_are_skipped_and_the_next_is_read(said, sent, step):
+def test_request_when_it_cannot_run_then_next_one_is_read(said, sent, step):
     error, left = drive(reading(), sent + message(binary.request_parts(Request(()))), step)
     assert isinstance(error, ProtocolError)
     assert said in str(error)
     assert drive(reading(), left) == (Request(()), b"")
 
 
-def test_request_when_its_count_is_impossible_then_limit_error_and_the_next_is_read():
+def test_request_when_count_is_impossible_then_next_is_read():
     header = header_of(pb.Operation(arrays=[pb.ArraySpec(dtype=pb.FLOAT64, count=2**63)]))
     error, left = drive(reading(), HEAD.pack(len(header), 8) + header + bytes(8) + b"next")
     assert (type(error), left) == (LimitError, b"next")
@@ -170,14 +170,14 @@ def refuse(draft):
     raise LimitError(f"{draft.memory_bytes:,} bytes do not fit")
 
 
-def test_request_when_there_is_no_memory_for_it_then_its_data_are_skipped_and_none_is_taken(monkeypatch):
+def test_request_when_no_memory_for_it_then_data_is_skipped(monkeypatch):
     sent = message(binary.request_parts(Request((Operation("push", 1, 0, arrays=(np.zeros(50_000),)),))))
     monkeypatch.setattr(framing, "allocate", lambda *args: pytest.fail("allocated before it was counted"))
     error, left = drive(reading(reserve=refuse), sent + b"next")
     assert (type(error), str(error), left) == (LimitError, "400,000 bytes do not fit", b"next")
 
 
-def test_request_when_it_is_read_then_the_memory_told_of_is_what_its_keys_take_unpacked():
+def test_request_when_read_then_reserves_unpacked_key_memory():
     told = []
     columns = np.arange(1000)
     request = Request((Operation("gather", 1, 0, keys=Keys(1000, columns)),))
@@ -189,14 +189,14 @@ def test_request_when_it_is_read_then_the_memory_told_of_is_what_its_keys_take_u
 
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 2**63, 2**64 - 1])
-def test_request_when_its_data_are_over_the_limit_then_limit_error_ends_the_connection(size):
+def test_request_when_data_is_over_limit_then_connection_ends(size):
     header = header_of(PUSH)
     with pytest.raises(LimitError, match=f"at most 1,048,576 bytes, got {size:,}"):
         drive(reading(), HEAD.pack(len(header), size) + header)
 
 
 @pytest.mark.parametrize("length", [binary.MAX_HEADER_BYTES + 1, 2**32 - 1])
-def test_header_when_too_long_then_protocol_error_before_anything_is_taken(length):
+def test_header_when_too_long_then_error_before_reading(length):
     for reader in (reading(), read_reply(asked())):
         with pytest.raises(ProtocolError, match=f"got {length:,}"):
             drive(reader, HEAD.pack(length, 0))
@@ -213,7 +213,7 @@ def test_header_when_too_long_then_protocol_error_before_anything_is_taken(lengt
     ],
     ids=["garbage", "no results", "too little data", "too many data", "an error with data"],
 )
-def test_reply_when_it_is_none_to_the_request_then_protocol_error(header, size):
+def test_reply_when_not_for_request_then_protocol_error(header, size):
     with pytest.raises(ProtocolError):
         drive(read_reply(asked()), HEAD.pack(len(header), size) + header)
 
@@ -228,7 +228,7 @@ def test_greeting_when_written_then_it_is_read(step):
 
 
 @pytest.mark.parametrize("head", [HEAD.pack(MAX_ANSWER_BYTES + 1, 0), HEAD.pack(0, 1), HEAD.pack(2, 0) + b"\xff\xff"])
-def test_answer_to_a_greeting_when_it_is_none_then_protocol_error_before_more_is_taken(head):
+def test_greeting_answer_when_invalid_then_early_protocol_error(head):
     with pytest.raises(ProtocolError):
         drive(read_answer(), head)
 

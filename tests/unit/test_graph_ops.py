@@ -35,7 +35,7 @@ def filled(edges, dtype="int32"):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_draws_when_edges_weigh_the_same_then_numbers_choose_among_them_in_order(dtype):
+def test_draws_when_edges_weigh_the_same_then_numbers_choose(dtype):
     edges = Edges([(0, 2), (0, 1), (0, 2), (0, 0)], 3, directed=True)
     pack, _ = filled(edges, dtype)
     found = ops.draw_neighbours(pack, np.zeros(4, np.int64), np.array([0.0, 0.25, 0.5, 0.99]))
@@ -43,7 +43,7 @@ def test_draws_when_edges_weigh_the_same_then_numbers_choose_among_them_in_order
     assert found.tolist() == [0, 1, 2, 2]
 
 
-def test_draws_when_edges_have_weights_then_numbers_choose_by_their_sums():
+def test_draws_when_edges_have_weights_then_use_cumulative_sums():
     edges = random_edges(5, 2000, weighted=True)
     pack, sums = filled(edges)
     for vertex in range(5):
@@ -57,7 +57,7 @@ def test_draws_when_there_is_none_or_no_other_then_it_is_told():
     assert ops.draw_neighbours(pack, np.arange(3), np.zeros(3)).tolist() == [-1, -2 - 2, -1]
 
 
-def test_pairs_when_they_are_looked_up_then_those_with_an_edge_are_told():
+def test_pairs_when_looked_up_then_those_with_edge_are_told():
     edges = random_edges(40, 500)
     pack, _ = filled(edges)
     every, other = (axis.reshape(-1) for axis in np.indices((40, 40)))
@@ -81,7 +81,7 @@ def test_operations_when_a_slot_is_no_vertex_then_it_is_refused(slot):
     np.testing.assert_array_equal(pack, before)
 
 
-def test_neighbours_when_they_are_more_than_there_is_room_for_then_they_are_refused():
+def test_neighbours_when_more_than_room_then_refused():
     pack, _ = filled(Edges([(0, 0)], 1))
     with pytest.raises(OutOfRangeError, match="no room"):
         ops.add_neighbours(pack, np.zeros(1, np.int64), np.zeros(1, np.int32))
@@ -97,7 +97,7 @@ def test_a_block_when_it_is_no_pack_then_it_is_refused():
     ["add_neighbours", "add_weighted_neighbours", "order_neighbours", "order_weighted_neighbours", "draw_neighbours",
      "draw_weighted_neighbours", "are_neighbours"],
 )  # fmt: skip
-def test_operations_when_they_are_compiled_ahead_then_tiny_arguments_do(name):
+def test_operations_when_precompiled_then_tiny_arguments_do(name):
     _compile(lookup(f"embeddings.{name}"))
 
 

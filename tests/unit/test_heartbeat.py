@@ -47,19 +47,19 @@ def beat(master, orphan_timeout_s):
     return stop.is_set() and not thread.is_alive()
 
 
-def test_server_when_the_master_does_not_want_it_then_it_ends_at_once():
+def test_server_when_master_rejects_it_then_ends_at_once():
     master = AnswersWith(None, NotFoundError("not of this fleet"))
     assert beat(master, orphan_timeout_s=60)
     assert master.asked == 2
 
 
 @pytest.mark.parametrize("error", [UnavailableError("gone"), AuthError("another token"), ProtocolError("no such rpc")])
-def test_server_when_the_master_is_gone_too_long_then_it_ends_whatever_answers_at_its_place(error):
+def test_server_when_master_is_gone_too_long_then_ends_anyway(error):
     """Another program may listen on the port of a driver that was killed."""
     assert beat(AnswersWith(None, error), orphan_timeout_s=0.02)
 
 
-def test_server_when_the_master_comes_back_in_time_then_it_goes_on():
+def test_server_when_master_returns_in_time_then_goes_on():
     stop = threading.Event()
     master = AnswersWith(UnavailableError("gone"), UnavailableError("gone"), None, None, None, then=stop.set)
     _heartbeat(heart_of(master), INTERVAL_S, 60, stop)

@@ -23,7 +23,7 @@ def hosts():
     return made
 
 
-def test_report_when_a_server_was_ordered_then_the_host_is_told_to_start_it(hosts):
+def test_report_when_server_was_ordered_then_host_starts_it(hosts):
     assert hosts.report(FIRST) == START
     assert hosts.report(replace(FIRST, order=1)) == START
     assert hosts.ended() == {}
@@ -34,14 +34,14 @@ def test_report_when_none_was_ordered_then_the_host_waits():
     assert Hosts(1, "1.0").report(FIRST) == Order()
 
 
-def test_report_when_the_server_has_ended_then_says_how_and_where(hosts):
+def test_report_when_server_has_ended_then_says_how_and_where(hosts):
     hosts.report(FIRST)
     hosts.report(replace(FIRST, order=1, exit_code=-9, said="listening\nstopping"))
     (why,) = hosts.ended().values()
     assert why == "in container c_7 on node1: ended by SIGKILL; its log ends:\n  listening\n  stopping"
 
 
-def test_report_when_another_container_comes_then_the_server_is_lost_and_the_new_one_waits_for_an_order(hosts):
+def test_report_when_another_container_comes_then_server_is_lost(hosts):
     hosts.report(FIRST)
     second = replace(FIRST, attempt=8, container="c_8")
     assert hosts.report(second) == Order()
@@ -53,12 +53,12 @@ def test_report_when_another_container_comes_then_the_server_is_lost_and_the_new
     assert hosts.report(second) == Order(2, ("server",))
 
 
-def test_report_when_a_container_comes_back_that_was_replaced_then_it_goes(hosts):
+def test_report_when_replaced_container_returns_then_it_goes(hosts):
     hosts.report(replace(FIRST, attempt=8))
     assert hosts.report(FIRST) == Order(leave=True)
 
 
-def test_report_when_it_has_another_version_then_it_is_refused_and_both_are_named(hosts):
+def test_report_when_version_differs_then_refused_naming_both(hosts):
     refused = hosts.report(replace(FIRST, version="0.9")).refused
     assert refused == "container c_7 on node1 has ps2 0.9, and this process 1.0"
     assert hosts.ended() == {0: refused}
@@ -69,7 +69,7 @@ def test_report_when_there_is_no_such_server_then_protocol_error(hosts):
         hosts.report(replace(FIRST, index=3))
 
 
-def test_leave_when_hosts_report_then_they_go_and_then_all_have_left(hosts):
+def test_leave_when_hosts_report_then_all_have_left(hosts):
     hosts.report(FIRST)
     hosts.leave()
     assert not hosts.have_left()
@@ -92,7 +92,7 @@ def test_report_when_it_has_travelled_then_is_what_it_was():
     assert (reply.order, list(reply.arguments), reply.leave, reply.refused) == (2, ["a", "b"], False, "no")
 
 
-def test_report_when_addresses_are_kept_then_the_next_container_is_told_where_the_last_server_listened():
+def test_report_when_addresses_are_kept_then_next_one_is_told():
     hosts = Hosts(1, "1.0", keep_addresses=True)
     hosts.order(0, [])
     hosts.report(FIRST)
@@ -103,7 +103,7 @@ def test_report_when_addresses_are_kept_then_the_next_container_is_told_where_th
     assert hosts.report(replace(FIRST, attempt=8)).address == "10.0.0.1:4000"
 
 
-def test_listening_when_the_server_before_was_on_this_machine_then_takes_its_port():
+def test_listening_when_predecessor_was_local_then_takes_port():
     assert listening("10.0.0.1", "10.0.0.1:4000") == "10.0.0.1:4000"
     assert listening("10.0.0.2", "10.0.0.1:4000") == "10.0.0.2:0"
     assert listening("::1", "") == "[::1]:0"

@@ -122,7 +122,7 @@ def test_the_server_knows_all_arguments_of_a_pod(tls):
     server.make_context("server", list(found["args"]))
 
 
-def test_probes_are_of_tcp_with_tls_as_kubernetes_does_not_speak_it():
+def test_probes_use_tcp_when_tls_is_on():
     assert "grpc" in container(render("--image", "ps2:dev").stdout)["livenessProbe"]
     assert "tcpSocket" in container(render("--image", "ps2:dev", "--tls-secret", "t").stdout)["livenessProbe"]
 

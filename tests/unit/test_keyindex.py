@@ -35,7 +35,7 @@ def test_index_when_keys_are_inserted_then_agrees_with_a_dict(inserted, probes):
     assert index.lookup(int64(probes)).tolist() == [model.get(key, -1) for key in probes]
 
 
-def test_insert_when_keys_repeat_in_one_call_then_gives_them_one_slot():
+def test_insert_when_keys_repeat_in_call_then_share_one_slot():
     assert KeyIndex().insert(int64([9, 4, 9, LAST, 4])).tolist() == [0, 1, 0, 2, 1]
 
 
@@ -46,7 +46,7 @@ def test_insert_when_the_index_grows_then_keeps_every_slot():
     np.testing.assert_array_equal(index.lookup(wanted), np.arange(100_000))
 
 
-def test_insert_when_given_saved_keys_then_restores_the_same_slots():
+def test_insert_when_given_saved_keys_then_restores_same_slots():
     index, restored = KeyIndex(), KeyIndex()
     index.insert(int64([7, 3, 5, 3]))
     restored.insert(index.keys)
@@ -88,7 +88,7 @@ def test_nbytes_after_when_keys_are_inserted_then_was_exact(added):
     assert index.nbytes == promised
 
 
-def test_cells_when_keys_are_of_one_partition_then_do_not_cluster():
+def test_cells_when_keys_share_partition_then_do_not_cluster():
     keys = np.arange(2**18)
     index = KeyIndex()
     index.insert(keys[hash_bucket(keys) < 2**32 // 8])

@@ -40,7 +40,7 @@ def splits(draw):
 
 
 @given(splits())
-def test_split_when_grouped_then_each_group_is_of_one_partition_ascending_and_distinct(found):
+def test_split_when_grouped_then_each_is_ascending_and_distinct(found):
     spec, route, columns, parts = found
     owners = partition_of(spec, route.bounds, columns)
     for partition, where, keys in parts.key_sets():
@@ -50,14 +50,14 @@ def test_split_when_grouped_then_each_group_is_of_one_partition_ascending_and_di
 
 
 @given(splits())
-def test_split_when_values_are_spread_then_each_column_gets_its_own(found):
+def test_split_when_values_are_spread_then_columns_get_their_own(found):
     _, _, columns, parts = found
     assert parts.spread(parts.columns).tolist() == columns.tolist()
     assert parts.spread(np.stack([parts.columns, -parts.columns])).tolist() == [columns.tolist(), (-columns).tolist()]
 
 
 @given(splits())
-def test_split_when_values_are_summed_then_duplicates_are_added_up(found):
+def test_split_when_values_are_summed_then_duplicates_add_up(found):
     _, _, columns, parts = found
     values = np.arange(1.0, columns.size + 1)
     expected = [values[columns == column].sum() for column in parts.columns]
@@ -65,7 +65,7 @@ def test_split_when_values_are_summed_then_duplicates_are_added_up(found):
 
 
 @given(splits())
-def test_split_when_the_last_is_asked_for_then_it_is_the_last_given(found):
+def test_split_when_last_is_asked_then_is_last_given(found):
     _, _, columns, parts = found
     values = np.arange(columns.size)
     assert parts.last(values).tolist() == [values[columns == column][-1] for column in parts.columns]
@@ -97,7 +97,7 @@ def test_split_when_there_are_many_keys_then_groups_are_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize(("columns", "said"), [([0, 10], r"index 10 \(at position 1\)"), ([0, 1, -1], "index -1")])
-def test_split_when_a_column_is_out_of_range_then_the_error_names_it(columns, said):
+def test_split_when_column_is_out_of_range_then_error_names_it(columns, said):
     spec = MatrixSpec(10, 1)
     with pytest.raises(OutOfRangeError, match=said + r".* is outside \[0, 10\)"):
         split(spec, routed(spec, 2), np.array(columns))
@@ -110,7 +110,7 @@ SPEC = MatrixSpec(70_000, 1)
 ROUTE = routed(SPEC, 2)
 
 
-def test_cache_when_columns_come_again_then_their_groups_are_named(monkeypatch):
+def test_cache_when_columns_repeat_then_groups_are_named(monkeypatch):
     monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
     cache = SplitCache()
     digests = [[group.digest for group in cache.split(SPEC, ROUTE, MANY).groups] for _ in range(3)]
@@ -119,13 +119,13 @@ def test_cache_when_columns_come_again_then_their_groups_are_named(monkeypatch):
     assert digests[1] == digests[2] == [key_digest(keys.columns) for *_, keys in parts.key_sets()]
 
 
-def test_cache_when_columns_come_a_third_time_then_nothing_is_computed():
+def test_cache_when_columns_repeat_twice_then_computes_nothing():
     cache = SplitCache()
     cache.split(SPEC, ROUTE, MANY)
     assert cache.split(SPEC, ROUTE, MANY) is cache.split(SPEC, ROUTE, MANY.copy())
 
 
-def test_cache_when_the_caller_changes_his_array_then_what_is_remembered_stays():
+def test_cache_when_caller_changes_array_then_entry_stays():
     cache, mine = SplitCache(), MANY.copy()
     cache.split(SPEC, ROUTE, mine)
     known = cache.split(SPEC, ROUTE, mine)
@@ -134,7 +134,7 @@ def test_cache_when_the_caller_changes_his_array_then_what_is_remembered_stays()
     assert cache.split(SPEC, ROUTE, mine).columns.tolist() == mine.tolist()
 
 
-def test_cache_when_the_partitioning_differs_then_so_does_the_split():
+def test_cache_when_partitioning_differs_then_split_does_too():
     cache = SplitCache()
     for route in (ROUTE, routed(SPEC, 3)):
         for _ in range(3):
@@ -156,14 +156,14 @@ def a_request(columns=MANY, digest=b"d" * 16):
     return Request((Operation("gather", 1, 0, (0,), keys=keys), Operation("sum", 1, 0, (0,))))
 
 
-def test_known_keys_when_a_server_was_told_then_the_hash_goes_alone():
+def test_known_keys_when_server_was_told_then_sends_hash_alone():
     known = KnownKeys()
     assert known.shorten(a_request()).operations[0].keys.columns is MANY
     known.add(a_request())
     assert known.shorten(a_request()).operations[0].keys == Keys(MANY.size, None, b"d" * 16)
 
 
-def test_known_keys_when_the_server_did_not_know_then_the_keys_go_again():
+def test_known_keys_when_server_did_not_know_then_resends_keys():
     known = KnownKeys()
     known.add(a_request())
     known.forget(a_request())
@@ -176,7 +176,7 @@ def test_known_keys_when_they_have_no_name_then_they_always_go():
     assert known.shorten(request).operations[0].keys.columns is MANY
 
 
-def test_known_keys_when_there_are_many_then_the_oldest_is_forgotten(monkeypatch):
+def test_known_keys_when_many_then_oldest_is_forgotten(monkeypatch):
     monkeypatch.setattr(keysets, "KNOWN_SETS", 2)
     known = KnownKeys()
     for letter in (b"a", b"b", b"c"):

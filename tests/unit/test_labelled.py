@@ -28,7 +28,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("line", FAULTS)
-def test_fault_of_when_a_line_is_malformed_then_says_what_was_expected_and_what_came(line):
+def test_fault_of_when_line_is_bad_then_says_expected_and_got(line):
     assert fault_of(line + "\n", features=9) == FAULTS[line]
 
 
@@ -41,25 +41,25 @@ def rows_with(*labels):
     return LabelledRows("rows.libsvm", frame=None, counts=dict.fromkeys(labels, 1))
 
 
-def test_classes_when_there_are_two_labels_then_the_smaller_is_class_0():
+def test_classes_when_two_labels_then_smaller_is_class_0():
     assert rows_with(1.0, -1.0).classes() == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(
     ("labels", "told"), [((2.0, 0.0, 1.0), "0, 1, 2"), ((1.0,), "1"), (range(11), r"8, 9, \.\.\.")]
 )
-def test_classes_when_there_are_not_two_labels_then_the_error_names_file_and_labels(labels, told):
+def test_classes_when_not_two_labels_then_names_file_and_labels(labels, told):
     with pytest.raises(InputError, match=rf"^rows.libsvm: labels: expected two different values, got .*{told}$"):
         rows_with(*labels).classes()
 
 
-def test_classified_when_a_label_is_in_neither_class_then_the_error_names_file_and_label():
+def test_classified_when_label_is_unknown_then_names_file():
     with pytest.raises(InputError, match=r"^rows.libsvm: expected labels 0 and 1, got 5$"):
         rows_with(0.0, 5.0).classified((0.0, 1.0))
 
 
 @pytest.mark.parametrize("path", ["{}", "file://{}", "file:{}"])
-def test_check_local_when_a_local_file_is_missing_then_it_is_named(path, tmp_path):
+def test_check_local_when_file_is_missing_then_named(path, tmp_path):
     (tmp_path / "there").touch()
     check_local(path.format(tmp_path / "there"))
     check_local(path.format(tmp_path))
@@ -70,7 +70,7 @@ def test_check_local_when_a_local_file_is_missing_then_it_is_named(path, tmp_pat
 @pytest.mark.parametrize(
     "path", ["hdfs://host/nowhere", "s3a://bucket/nowhere", "/nowhere/part-[0-9]", "/nowhere/{a,b}"]
 )
-def test_check_local_when_only_spark_can_see_it_then_it_is_left_to_spark(path):
+def test_check_local_when_only_spark_sees_it_then_left_to_spark(path):
     check_local(path)
 
 
@@ -82,7 +82,7 @@ def test_check_local_when_a_folder_has_folders_then_it_is_named(path, tmp_path):
         check_local(path.format(tmp_path / "deep"))
 
 
-def test_check_local_when_files_are_of_a_table_then_they_are_taken(tmp_path):
+def test_check_local_when_files_are_of_table_then_accepted(tmp_path):
     for name in ("day=1", "_temporary", ".hidden"):
         (tmp_path / name).mkdir()
     check_local(str(tmp_path))
@@ -101,6 +101,6 @@ def test_check_local_when_it_is_a_pipe_then_input_error():
         check_local("/dev/null")
 
 
-def test_check_local_when_paths_may_be_of_hdfs_then_they_are_left_to_spark(monkeypatch):
+def test_check_local_when_paths_may_be_hdfs_then_left_to_spark(monkeypatch):
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     check_local("/nowhere")

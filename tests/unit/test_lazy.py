@@ -40,7 +40,7 @@ def state(count, dtype):
 
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lazy_step_when_taken_then_is_the_full_step_where_the_gradient_is_not_zero(op, changed, scalars, dtype):
+def test_lazy_step_when_gradient_is_nonzero_then_is_full_step(op, changed, scalars, dtype):
     rows = state(changed, dtype)
     for step, gradient in enumerate(gradients(dtype), start=1):
         full, before = rows.copy(), rows.copy()
@@ -51,7 +51,7 @@ def test_lazy_step_when_taken_then_is_the_full_step_where_the_gradient_is_not_ze
 
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lazy_step_when_told_columns_then_is_the_one_that_looks_for_them(op, changed, scalars, dtype):
+def test_lazy_step_when_given_columns_then_matches_search(op, changed, scalars, dtype):
     """In any order, with some at which the gradient is 0 or -0."""
     rows, theirs = state(changed, dtype), state(changed, dtype)
     rng = np.random.default_rng(3)
@@ -64,7 +64,7 @@ def test_lazy_step_when_told_columns_then_is_the_one_that_looks_for_them(op, cha
 
 @ALL
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lazy_step_when_a_gradient_is_nan_then_touches_its_column(op, changed, scalars, dtype):
+def test_lazy_step_when_gradient_is_nan_then_touches_its_column(op, changed, scalars, dtype):
     rows = state(changed, dtype)
     gradient = np.zeros(WIDTH, dtype)
     gradient[200] = math.nan
@@ -74,7 +74,7 @@ def test_lazy_step_when_a_gradient_is_nan_then_touches_its_column(op, changed, s
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("op", "changed", "scalars"), [ADAGRAD, FTRL], ids=["adagrad", "ftrl"])
-def test_lazy_steps_from_zeros_then_come_to_the_result_of_full_steps(op, changed, scalars, dtype):
+def test_lazy_steps_when_from_zeros_then_match_full_steps(op, changed, scalars, dtype):
     """Where the gradient is 0, these two change nothing: not by a bit."""
     rows, full = np.zeros((2, changed, WIDTH), dtype)
     for step, gradient in enumerate(gradients(dtype), start=1):
@@ -83,7 +83,7 @@ def test_lazy_steps_from_zeros_then_come_to_the_result_of_full_steps(op, changed
         np.testing.assert_array_equal(rows, full)
 
 
-def test_lazy_ftrl_when_penalties_grow_and_weights_are_computed_before_they_are_read_then_equals_full_steps():
+def test_lazy_ftrl_when_penalties_grow_then_matches_full_steps():
     full, rows = np.zeros((2, 3, WIDTH))
     for step, gradient in enumerate(gradients("float64"), start=1):
         scalars, before = ({"alpha": 0.5, "l1": 0.05 * t, "l2": 0.1 * t} for t in (step, step - 1))
@@ -95,7 +95,7 @@ def test_lazy_ftrl_when_penalties_grow_and_weights_are_computed_before_they_are_
     np.testing.assert_allclose(rows, full, rtol=1e-12)
 
 
-def test_lazy_ftrl_when_ftrl_has_not_made_a_weight_then_keeps_it_and_the_full_step_does_not():
+def test_lazy_ftrl_when_weight_is_foreign_then_keeps_it():
     rows, full = np.zeros((2, 3, 1))
     rows[0] = full[0] = 7
     optimizers.ftrl(*rows, np.zeros(1), alpha=0.5, lazy=True)
@@ -103,7 +103,7 @@ def test_lazy_ftrl_when_ftrl_has_not_made_a_weight_then_keeps_it_and_the_full_st
     assert (rows[0, 0], full[0, 0]) == (7, 0)
 
 
-def test_lazy_adam_when_a_gradient_is_zero_after_others_then_its_moments_stand_still():
+def test_lazy_adam_when_gradient_becomes_zero_then_moments_stay():
     rows = np.zeros((3, 1))
     optimizers.adam(*rows, np.ones(1), lr=0.1, step=1, lazy=True)
     before = rows.copy()

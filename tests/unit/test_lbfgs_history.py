@@ -63,14 +63,14 @@ def two_loops(gradient, pairs):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, SIZE, SIZE + 1, 3 * SIZE])
-def test_direction_when_steps_were_taken_then_is_that_of_the_recursion_on_vectors(steps):
+def test_direction_when_steps_were_taken_then_matches_recursion(steps):
     walked = Vectors(steps)
     expected = two_loops(walked.basis[-1], walked.pairs[-SIZE:])
     np.testing.assert_allclose(walked.direction, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("flat", [(0,), (2,), (SIZE + 1,)])
-def test_direction_when_a_step_had_no_curvature_then_is_that_without_it(flat):
+def test_direction_when_step_had_no_curvature_then_skips_it(flat):
     walked = Vectors(SIZE, SIZE + 2, flat=flat)
     expected = two_loops(walked.basis[-1], walked.pairs)
     np.testing.assert_allclose(walked.direction, expected, rtol=1e-9, atol=1e-9)
@@ -84,14 +84,14 @@ def test_slot_when_its_step_had_no_curvature_then_comes_again():
     assert Vectors(2, flat=(1,)).history.next_slot == 1
 
 
-def test_steps_when_forgotten_then_the_direction_is_down_the_gradient():
+def test_steps_when_forgotten_then_direction_is_down_gradient():
     walked = Vectors(3)
     walked.history.forget()
     assert walked.history.is_empty
     np.testing.assert_array_equal(walked.direction, -walked.basis[-1])
 
 
-def test_direction_when_taken_to_the_minimum_of_a_quadratic_then_comes_there():
+def test_direction_when_quadratic_then_reaches_minimum():
     """Exact searches along the directions of a history without end end after DIM steps."""
     walked = Vectors(0, DIM)
     for _ in range(DIM):

@@ -28,7 +28,7 @@ def dense(x, y, c):
 
 
 @pytest.mark.parametrize(("density", "block"), [(1.0, 1 << 22), (1.0, 35), (0.05, 1 << 22)])
-def test_products_when_shards_are_added_up_then_they_are_those_of_the_matrix(density, block, monkeypatch):
+def test_products_when_shards_are_summed_then_match_matrix(density, block, monkeypatch):
     monkeypatch.setattr(least_squares, "BLOCK_ENTRIES", block)
     x, y, c = data(density)
     expected, mean, label_mean = dense(x, y, c)
@@ -61,7 +61,7 @@ def test_products_when_a_mean_is_large_then_nothing_cancels(others):
     np.testing.assert_allclose(rest, expected.xy - expected.xx @ w, rtol=1e-6, atol=1e-5)
 
 
-def test_solve_when_features_are_nearly_alike_then_corrections_find_the_weights():
+def test_solve_when_features_are_nearly_alike_then_finds_weights():
     """A pivot of 1e-12 leaves three digits of what the products tell."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((300, 3))
@@ -77,7 +77,7 @@ def test_solve_when_features_are_nearly_alike_then_corrections_find_the_weights(
     np.testing.assert_allclose(found.w, w, rtol=1e-8)
 
 
-def test_solve_when_a_feature_is_constant_then_its_weight_is_0_and_others_are_known():
+def test_solve_when_feature_is_constant_then_its_weight_is_0():
     of, _, _ = dense(*data())
     of.xx[2], of.xx[:, 2], of.xy[2] = 0.0, 0.0, 0.0
     found, rest = solve(of, NONE, NONE, 100, 1e-6), [0, 1, 3, 4]
@@ -85,7 +85,7 @@ def test_solve_when_a_feature_is_constant_then_its_weight_is_0_and_others_are_kn
     assert (found.w[2], found.pivot > 0) == (0, True)
 
 
-def test_solve_when_features_tell_the_weights_then_they_and_the_inverse_are_numpys():
+def test_solve_when_weights_are_determined_then_matches_numpy():
     of, mean, _ = dense(*data())
     l2 = np.arange(K) / 10.0
     found, inverse = solve(of, NONE, l2, 100, 1e-6), np.linalg.inv(of.xx + np.diag(l2))
@@ -94,7 +94,7 @@ def test_solve_when_features_tell_the_weights_then_they_and_the_inverse_are_nump
     assert found.inverse_form(mean) == pytest.approx(mean @ inverse @ mean)
 
 
-def test_solve_when_a_feature_is_there_twice_then_both_share_its_weight():
+def test_solve_when_feature_is_duplicated_then_both_share_weight():
     x, y, c = data()
     x[:, 4] = x[:, 1]
     found = solve(dense(x, y, c)[0], NONE, NONE, 100, 1e-6)
@@ -105,7 +105,7 @@ def test_solve_when_a_feature_is_there_twice_then_both_share_its_weight():
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-9, 1e12])
-def test_solve_when_there_is_an_l1_penalty_then_no_weight_can_be_moved_to_do_better(size):
+def test_solve_when_l1_penalty_then_no_single_move_improves(size):
     x, y, c = data()
     of = dense(x, y * size, c)[0]
     l1, l2 = np.full(K, 12.0 * size), np.full(K, 0.5)
@@ -116,7 +116,7 @@ def test_solve_when_there_is_an_l1_penalty_then_no_weight_can_be_moved_to_do_bet
     assert (np.abs(slopes[w == 0]) <= l1[0]).all()
 
 
-def test_objective_when_computed_of_products_then_it_is_that_of_the_rows():
+def test_objective_when_from_products_then_matches_rows():
     x, y, c = data()
     of, mean, label_mean = dense(x, y, c)
     w, l1, l2 = np.arange(K) - 2.0, np.arange(K) / 7.0, np.arange(K) / 5.0

@@ -35,23 +35,23 @@ def test_search_when_it_ends_then_the_weak_wolfe_conditions_hold(name):
     assert search.evaluations <= 12
 
 
-def test_search_when_the_first_point_is_good_then_looks_at_no_other():
+def test_search_when_first_point_is_good_then_tries_no_other():
     assert searched(*FUNCTIONS["parabola"]).evaluations == 1
 
 
-def test_search_when_the_point_is_too_far_then_goes_to_the_minimum_of_the_parabola():
+def test_search_when_point_is_too_far_then_uses_parabola_minimum():
     search = searched(*FUNCTIONS["parabola"], first=4.0)
     assert (search.step, search.evaluations) == (pytest.approx(1.0), 2)
 
 
 @pytest.mark.parametrize("wild", [math.inf, math.nan])
-def test_search_when_the_objective_is_no_number_then_goes_half_way_back(wild):
+def test_search_when_objective_is_nan_then_goes_halfway_back(wild):
     search = LineSearch(1.0, -1.0, 1.0)
     assert not search.accepts(wild, math.nan)
     assert search.step == 0.5
 
 
-def test_search_when_curvature_is_not_asked_for_then_a_steep_point_will_do():
+def test_search_when_curvature_is_not_required_then_takes_steep():
     assert searched(*FUNCTIONS["far"], curvature=False).evaluations == 1
 
 
@@ -65,7 +65,7 @@ def test_search_when_a_rise_is_expected_then_accepts_none():
     assert not LineSearch(1.0, -1.0, 1.0, curvature=False).accepts(1.0 + 1e-9, 0.0, decrease=1.0)
 
 
-def test_search_when_nothing_is_smaller_then_says_after_how_many_evaluations():
+def test_search_when_nothing_is_smaller_then_reports_evaluations():
     search = LineSearch(0.0, -1.0, 1.0)
     for _ in range(MAX_EVALUATIONS - 1):
         assert not search.accepts(1.0, 1.0)

@@ -11,14 +11,14 @@ from ps2.errors import ShapeError
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("width", [1, 3])
-def test_shifts_when_outputs_lie_side_by_side_then_each_has_its_sum(width, dtype):
+def test_shifts_when_outputs_are_adjacent_then_each_has_its_sum(width, dtype):
     w, means = np.arange(12.0).astype(dtype), np.repeat(np.arange(12 // width), width).astype(dtype)
     expected = (w * means).reshape(-1, width).sum(axis=0)
     np.testing.assert_allclose(shifts(w, means, width=width), expected)
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_gradient_when_it_is_centred_then_loses_the_means_times_the_slopes(width):
+def test_gradient_when_centred_then_subtracts_means_times_slopes(width):
     gradient, slopes = np.ones(12), np.arange(width) + 0.5
     means = np.repeat(np.arange(12.0 // width), width)
     expected = gradient - means * np.tile(slopes, 12 // width)
@@ -31,6 +31,6 @@ def test_shifts_when_the_width_is_no_divisor_then_is_an_error():
         shifts(np.ones(4), np.ones(4), width=3)
 
 
-def test_gradient_when_slopes_are_not_one_an_output_then_is_an_error():
+def test_gradient_when_not_one_slope_per_output_then_error():
     with pytest.raises(ShapeError, match=r"slopes: expected shape \(2,\), got \(3,\)"):
         center_gradient(np.ones(4), np.ones(4), np.ones(3), width=2)

@@ -29,7 +29,7 @@ BEFORE = look((100, 50, 0), (60, 80, 0))
         (look((900, 60, 0), (60, 100, 0)), False),  # what was written since may be on its way
     ],
 )
-def test_connection_when_looked_at_twice_then_only_what_stays_away_counts(now, nothing):
+def test_connection_when_looked_at_twice_then_lasting_ones_count(now, nothing):
     assert carries_nothing(BEFORE, now) is nothing
 
 
@@ -60,7 +60,7 @@ def test_carried_when_on_one_host_without_network_then_none():
         end.close()
 
 
-def test_connection_when_its_peer_has_no_room_then_it_is_held_back(until):
+def test_connection_when_peer_has_no_room_then_is_held_back(until):
     with pair() as (client, _):
         assert not is_held_back(client)
         client.setblocking(False)

@@ -93,7 +93,7 @@ def npy(array):
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
-def test_load_when_servers_are_more_or_fewer_then_values_are_the_same(saved, folder, servers):
+def test_load_when_server_count_changes_then_values_are_the_same(saved, folder, servers):
     fleet = Fleet(servers)
     fleet.load(folder)
     check(fleet)
@@ -106,7 +106,7 @@ def test_load_when_place_is_a_url_then_values_are_the_same(tmp_path):
     check(fleet)
 
 
-def test_load_when_a_row_is_longer_than_a_block_then_values_are_the_same(folder):
+def test_load_when_row_exceeds_block_then_values_are_the_same(folder):
     fleet, restored = Fleet(2), Fleet(3)
     columns = np.arange(1_700_000)
     fleet.create(D, MatrixSpec(columns.size, 2, dtype="float64"))
@@ -129,7 +129,7 @@ def matrix_specs(draw):
 @settings(max_examples=60)
 @given(specs=st.lists(matrix_specs(), min_size=1, max_size=4), before=st.integers(1, 4), after=st.integers(1, 4),
        seed=st.integers(0, 2**32))  # fmt: skip
-def test_load_when_any_matrices_were_saved_then_every_value_is_the_same(specs, before, after, seed):
+def test_load_when_any_matrices_were_saved_then_values_match(specs, before, after, seed):
     random = np.random.default_rng(seed)
     fleet, restored = Fleet(before), Fleet(after)
     written = {}
@@ -160,7 +160,7 @@ def test_load_when_matrix_has_grown_then_new_rows_are_zeros(saved, folder):
     assert not fleet.pull(D, 5, COLUMNS).any()
 
 
-def test_load_when_rows_are_younger_or_unused_then_they_are_zeros_or_gone(saved, folder):
+def test_load_when_rows_are_newer_or_unused_then_zeros_or_gone(saved, folder):
     fleet = Fleet(2)
     fleet.load(folder, zeros=(1,), unused=(0,))
     assert not fleet.pull(D, 1, COLUMNS).any()
@@ -177,7 +177,7 @@ def test_load_when_matrix_has_no_sources_then_it_is_zeros(saved, folder):
 
 @pytest.mark.parametrize("layout", ["row", "column"])
 @pytest.mark.parametrize("servers", [2, 3])
-def test_load_when_some_rows_were_in_use_then_they_are_there_and_the_others_zeros(folder, servers, layout):
+def test_load_when_some_rows_were_in_use_then_others_are_zeros(folder, servers, layout):
     fleet, restored = Fleet(2), Fleet(servers)
     for matrix, spec, columns in ((D, DENSE, COLUMNS), (S, replace(SPARSE, rows=3), KEYS)):
         fleet.create(matrix, replace(spec, layout=layout))
@@ -190,7 +190,7 @@ def test_load_when_some_rows_were_in_use_then_they_are_there_and_the_others_zero
 
 
 @pytest.mark.parametrize("ids", [True, False])
-def test_load_when_ids_are_wanted_then_a_mutation_of_before_is_not_applied_again(folder, ids):
+def test_load_when_ids_are_wanted_then_old_mutation_is_skipped(folder, ids):
     fleet, restored = Fleet(1), Fleet(1)
     fleet.create(D, DENSE)
     add = Request((op("push_add", D, 0, 0, arrays=[np.ones(DIM)], start=0),), RequestId("task", 0))
@@ -201,7 +201,7 @@ def test_load_when_ids_are_wanted_then_a_mutation_of_before_is_not_applied_again
     assert set(restored.pull(D, 0, COLUMNS)) == {1.0 if ids else 2.0}
 
 
-def test_load_when_ids_are_wanted_and_were_not_saved_then_error_says_so(folder):
+def test_load_when_ids_are_wanted_but_unsaved_then_error_says_so(folder):
     fleet = Fleet(1)
     fleet.create(D, DENSE)
     manifest = fleet.save(folder)
@@ -230,7 +230,7 @@ def test_load_when_not_taken_then_present_shards_stay(saved, folder):
     assert np.array_equal(fleet.pull(D, 0, COLUMNS), COLUMNS * 2)
 
 
-def test_take_when_shards_were_loaded_then_all_others_are_gone_and_memory_is_given_back(saved, folder):
+def test_take_when_shards_were_loaded_then_others_are_freed(saved, folder):
     fleet, fresh = filled(), Fleet(2)
     fleet.create(7, MatrixSpec(10**6, 2))
     fleet.engines[0].create_matrix(8, MatrixSpec(4, 1), [Partition(0, 0, 4)], copies=True)
@@ -247,7 +247,7 @@ def test_take_when_nothing_was_loaded_then_error_says_so():
         Fleet(1).loadings[0].take()
 
 
-def test_load_when_called_again_then_what_was_read_before_is_dropped(saved, folder):
+def test_load_when_called_again_then_earlier_read_is_dropped(saved, folder):
     fleet = Fleet(2)
     fleet.load(folder, take=False)
     before = fleet.engines[0].memory.taken_bytes
@@ -257,7 +257,7 @@ def test_load_when_called_again_then_what_was_read_before_is_dropped(saved, fold
     assert fleet.engines[0].memory.taken_bytes == 0
 
 
-def test_take_when_keys_were_remembered_then_client_is_asked_for_them_again(saved, folder):
+def test_take_when_keys_were_remembered_then_client_must_resend(saved, folder):
     fleet = filled(1)
     engine, keys = fleet.engines[0], np.sort(KEYS[:10])
     digest = key_digest(keys)
@@ -274,7 +274,7 @@ def test_take_when_keys_were_remembered_then_client_is_asked_for_them_again(save
     assert np.array_equal(gather(keys), np.arange(10))
 
 
-def test_request_when_shards_were_replaced_while_it_waited_then_is_refused(saved, folder):
+def test_request_when_shards_were_replaced_then_is_refused(saved, folder):
     fleet = Fleet(1)
     fleet.load(folder)
     engine = fleet.engines[0]
@@ -325,7 +325,7 @@ def test_load_when_a_file_is_missing_then_error_names_it(saved, folder, matrix, 
 
 @pytest.mark.parametrize("servers", [2, 3])
 @pytest.mark.parametrize(("matrix", "kind"), [(D, "values"), (D, "ids"), (S, "keys"), (S, "values"), (S, "ids")])
-def test_load_when_a_file_is_truncated_then_error_names_both_sizes(saved, folder, matrix, kind, servers):
+def test_load_when_file_is_truncated_then_error_names_both_sizes(saved, folder, matrix, kind, servers):
     file = file_of(saved, kind, matrix)
     (folder / file.name).write_bytes((folder / file.name).read_bytes()[:-1])
     match = rf"{file.name}: expected {file.nbytes:,} bytes, got {file.nbytes - 1:,}"
@@ -342,7 +342,7 @@ def test_load_when_a_byte_is_flipped_then_error_names_the_file(saved, folder, ma
     refused(folder, CheckpointCorruptError, file.name)
 
 
-def test_load_when_a_value_is_flipped_then_error_names_both_checksums(saved, folder):
+def test_load_when_value_is_flipped_then_error_names_checksums(saved, folder):
     file = file_of(saved, "values")
     data = bytearray((folder / file.name).read_bytes())
     data[-1] ^= 1
@@ -364,14 +364,14 @@ def test_load_when_file_has_another_shape_then_error_names_both(saved, folder, s
     refused(folder, CheckpointCorruptError, rf"expected values of shape \(3, {DIM // 2}\), got \({shape[0]}")
 
 
-def test_load_when_file_ends_before_its_header_says_then_error_says_so(saved, folder):
+def test_load_when_file_ends_before_header_says_then_error(saved, folder):
     file = file_of(saved, "values")
     put_file(folder, saved, file, (folder / file.name).read_bytes()[:-8])
     said = rf"{file.name}: expected 3 x {DIM // 2} values of float64, but the file ends"
     refused(folder, CheckpointCorruptError, said)
 
 
-def test_load_when_file_goes_on_after_its_array_then_error_names_both_sizes(saved, folder):
+def test_load_when_file_goes_on_after_array_then_names_sizes(saved, folder):
     file = file_of(saved, "values")
     (folder / file.name).write_bytes((folder / file.name).read_bytes() + b"more")
     refused(folder, CheckpointCorruptError, rf"expected {file.nbytes:,} bytes, got {file.nbytes + 4:,}")
@@ -393,7 +393,7 @@ def test_load_when_keys_are_wrong_then_error_says_how(saved, folder, keys, match
     refused(folder, CheckpointCorruptError, match)
 
 
-def test_load_when_ids_are_of_another_form_then_error_names_the_file(saved, folder):
+def test_load_when_ids_have_another_format_then_error_names_file(saved, folder):
     file = file_of(saved, "ids")
     put_file(folder, saved, file, b'{"applied": {"task": 3}}')
     refused(folder, CheckpointCorruptError, rf"{file.name}: expected the ids that had been applied", ids=True)
@@ -419,7 +419,7 @@ def test_load_when_matrix_is_another_then_error_names_both(saved, folder, spec, 
         fleet.load(folder, take=False, spec=spec)
 
 
-def test_load_when_a_source_is_not_given_then_error_names_the_columns(saved, folder):
+def test_load_when_source_is_not_given_then_error_names_columns(saved, folder):
     fleet = Fleet(1)
     (dense, _) = fleet.to_load(saved, 0)
     with pytest.raises(CheckpointCorruptError, match=rf"columns \[0, {DIM}\), and {DIM // 2} is in none of the files"):
@@ -443,7 +443,7 @@ def test_load_when_a_file_is_a_folder_then_error_names_it(saved, folder):
 
 
 @pytest.mark.parametrize("matrix", [D, S])
-def test_load_when_there_is_no_room_beside_what_there_is_then_error_says_so(saved, folder, matrix):
+def test_load_when_no_room_beside_current_data_then_error(saved, folder, matrix):
     fleet = filled()
     engine = fleet.engines[0]
     before = engine.memory.taken_bytes
@@ -454,14 +454,14 @@ def test_load_when_there_is_no_room_beside_what_there_is_then_error_says_so(save
     check(fleet)
 
 
-def test_load_when_fewer_servers_have_too_little_memory_then_error_names_the_limit(saved, folder):
+def test_load_when_fewer_servers_lack_memory_then_names_limit(saved, folder):
     fleet = Fleet(1, limit_bytes=2 * 8 * DIM)
     with pytest.raises(LimitError, match=f"are left of the server's limit of {16 * DIM:,}$"):
         fleet.load(folder)
     assert fleet.engines[0].memory.taken_bytes == 0
 
 
-def test_verified_files_when_none_is_wrong_then_saved_file_says_what_is_on_disk(saved, folder):
+def test_verified_files_when_all_are_good_then_match_disk(saved, folder):
     file = file_of(saved, "values")
     data = (folder / file.name).read_bytes()
     assert file == SavedFile(file.name, len(data), xxhash.xxh3_128(data).hexdigest())

@@ -51,13 +51,13 @@ def check(name, steps, rows=ROWS_64, order=ORDER, **options):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("steps", [LocalSteps(1, 0.1, 0.2), LocalSteps(5, 0.5, 0.0), LocalSteps(4, 0.3, 0.1, 17)])
-def test_local_sgd_when_compared_with_a_pass_that_shrinks_all_weights_then_it_is_the_same(name, steps):
+def test_local_sgd_when_compared_with_dense_shrinking_then_same(name, steps):
     made = check(name, steps)
     assert made.next_step == steps.first_step + -(-ROWS // steps.batch)
 
 
 @pytest.mark.parametrize("l2", [5.0, 10.0, 15.0])
-def test_local_sgd_when_a_step_shrinks_by_half_or_to_0_or_beyond_then_it_is_the_same(l2):
+def test_local_sgd_when_step_shrinks_by_half_or_more_then_same(l2):
     check("logistic", LocalSteps(1, 0.1, l2))
 
 
@@ -70,13 +70,13 @@ def test_local_sgd_when_rows_have_no_weights_then_it_is_the_same():
     check("logistic", LocalSteps(3, 0.1, 0.2), rows=replace(ROWS_64, weights=None))
 
 
-def test_local_sgd_when_the_intercept_is_not_trained_then_it_stays():
+def test_local_sgd_when_intercept_is_not_trained_then_stays():
     made = check("logistic", LocalSteps(3, 0.1, 0.2), fit_intercept=False)
     np.testing.assert_array_equal(made.b, B)
 
 
 @pytest.mark.parametrize("batch", [0, ROWS, 10 * ROWS])
-def test_local_sgd_when_a_batch_is_all_rows_then_it_is_one_step_along_the_mean_gradient(batch):
+def test_local_sgd_when_batch_is_all_rows_then_one_gradient_step(batch):
     loss = loss_of(Problem("logistic", KEYS))
     at = loss.gradient(ROWS_64, W, B)
     made = local_sgd(loss, ROWS_64, W, B, ORDER, LocalSteps(batch, 0.5, 0.2))
@@ -85,7 +85,7 @@ def test_local_sgd_when_a_batch_is_all_rows_then_it_is_one_step_along_the_mean_g
     assert made.next_step == 1
 
 
-def test_local_sgd_when_called_again_then_two_passes_are_one_long_one():
+def test_local_sgd_when_called_again_then_two_passes_are_one():
     loss, order = loss_of(Problem("logistic", KEYS)), np.arange(ROWS)
     first = local_sgd(loss, ROWS_64, W, B, order, LocalSteps(1, 0.1, 0.2))
     second = local_sgd(loss, ROWS_64, first.w, first.b, order, LocalSteps(1, 0.1, 0.2, first.next_step))
@@ -94,7 +94,7 @@ def test_local_sgd_when_called_again_then_two_passes_are_one_long_one():
     np.testing.assert_allclose(first.shrink * second.shrink, both.shrink, rtol=1e-12)
 
 
-def test_local_sgd_when_values_are_float32_then_the_model_is_still_float64():
+def test_local_sgd_when_values_are_float32_then_model_is_float64():
     loss, narrow = loss_of(Problem("logistic", KEYS)), X.astype("float32")
     made = local_sgd(loss, replace(ROWS_64, x=narrow), W.astype("float32"), B, ORDER, LocalSteps(1, 0.1, 0.2))
     rows = replace(ROWS_64, x=narrow.astype("float64"))

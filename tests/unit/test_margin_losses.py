@@ -50,7 +50,7 @@ def oracle(problem, margins, y, b):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_loss_when_rows_have_weights_then_it_is_the_weighted_sum_of_the_formula(name):
+def test_loss_when_rows_have_weights_then_is_weighted_sum(name):
     problem, rows = Problem(name, KEYS), rows_of(name)
     w, b = model_of(problem)
     total, weight = loss_of(problem).loss(rows, w, b)
@@ -59,7 +59,7 @@ def test_loss_when_rows_have_weights_then_it_is_the_weighted_sum_of_the_formula(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_compared_with_differences_of_the_loss_then_they_agree(name):
+def test_gradient_when_checked_by_finite_differences_then_agrees(name):
     problem, rows = Problem(name, KEYS), rows_of(name)
     loss = loss_of(problem)
     model = np.concatenate(model_of(problem))
@@ -75,7 +75,7 @@ def test_gradient_when_compared_with_differences_of_the_loss_then_they_agree(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_rows_come_as_often_as_their_weights_say_then_it_is_the_same(name):
+def test_gradient_when_weights_are_row_counts_then_is_the_same(name):
     problem, rows = Problem(name, KEYS), rows_of(name)
     loss, model = loss_of(problem), model_of(problem)
     weighted = loss.gradient(rows, *model)
@@ -87,7 +87,7 @@ def test_gradient_when_rows_come_as_often_as_their_weights_say_then_it_is_the_sa
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_values_are_float32_then_sums_are_still_float64(name):
+def test_gradient_when_values_are_float32_then_sums_are_float64(name):
     problem = Problem(name, KEYS)
     narrow, (w, b) = rows_of(name, dtype="float32"), model_of(problem)
     w = w.astype("float32")
@@ -101,7 +101,7 @@ def test_gradient_when_values_are_float32_then_sums_are_still_float64(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_the_intercept_is_not_trained_then_its_gradient_is_0(name):
+def test_gradient_when_intercept_is_not_trained_then_its_is_0(name):
     problem, rows = Problem(name, KEYS), rows_of(name)
     model = model_of(problem)
     fitted = loss_of(problem).gradient(rows, *model)
@@ -112,7 +112,7 @@ def test_gradient_when_the_intercept_is_not_trained_then_its_gradient_is_0(name)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_gradient_when_margins_are_extreme_then_all_is_finite_and_wrong_rows_cost_their_margin(name):
+def test_gradient_when_margins_are_extreme_then_all_is_finite(name):
     x = sp.csr_array(np.array([[1e4], [-1e4], [1e4], [-1e4]]))
     rows = LocalRows(np.arange(1), x, np.array([1.0, 1, 0, 0]))
     at = loss_of(Problem(name, 1)).gradient(rows, np.ones(1), np.zeros(1))
@@ -121,7 +121,7 @@ def test_gradient_when_margins_are_extreme_then_all_is_finite_and_wrong_rows_cos
     assert np.isfinite(at.dw).all()
 
 
-def test_gradient_when_a_logistic_row_is_almost_certain_then_its_slope_keeps_its_digits():
+def test_gradient_when_logistic_is_certain_then_keeps_digits():
     rows = LocalRows(np.arange(1), sp.csr_array(np.ones((1, 1))), np.ones(1))
     at = loss_of(Problem("logistic", 1)).gradient(rows, np.full(1, 50.0), np.zeros(1))
     np.testing.assert_allclose(at.dw, [-np.exp(-50.0)], rtol=1e-12)
@@ -137,7 +137,7 @@ def test_gradient_when_there_are_no_rows_then_all_is_0(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_rows_have_no_entries_then_only_biases_have_one(name):
+def test_gradient_when_rows_are_empty_then_only_biases_have_one(name):
     problem = Problem(name, KEYS)
     rows = LocalRows(np.arange(KEYS), sp.csr_array((3, KEYS)), np.array([0.0, 1, 1]))
     w, b = model_of(problem)
@@ -147,7 +147,7 @@ def test_gradient_when_rows_have_no_entries_then_only_biases_have_one(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradient_when_a_row_has_weight_0_then_what_it_holds_does_not_matter(name):
+def test_gradient_when_row_weight_is_0_then_content_is_ignored(name):
     problem = Problem(name, 1)
     x = sp.csr_array(np.array([[1e308], [1.0]]))
     rows = LocalRows(np.arange(1), x, np.array([0.0, 1]), np.array([0.0, 1]))
@@ -157,13 +157,13 @@ def test_gradient_when_a_row_has_weight_0_then_what_it_holds_does_not_matter(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_margins_when_asked_for_then_they_are_x_times_w_plus_the_intercept(name):
+def test_margins_when_asked_then_are_x_times_w_plus_intercept(name):
     problem, rows = Problem(name, KEYS), rows_of(name)
     w, b = model_of(problem)
     np.testing.assert_allclose(loss_of(problem).margins(rows.x, w, b), rows.x.toarray() @ w + b[0], rtol=1e-12)
 
 
-def test_huber_when_sigma_is_minimised_then_it_is_the_one_of_the_concomitant_equation():
+def test_huber_when_sigma_is_minimised_then_solves_concomitant():
     # At the optimum of Owen's objective, sum over inliers z^2 + sum over outliers epsilon^2 = n.
     problem = Problem("huber", KEYS)
     rows = rows_of("huber", weights=False)
@@ -193,12 +193,12 @@ FACTS = Facts(10, 20.0, 60.0, (5.0, 15.0), 7.5, 2.0)
         ("huber", [7.5, np.log(2.0)]),
     ],
 )
-def test_first_biases_when_facts_are_known_then_they_are_those_of_a_model_without_features(name, expected):
+def test_first_biases_when_facts_are_known_then_of_null_model(name, expected):
     np.testing.assert_allclose(loss_of(Problem(name, KEYS)).first_biases(FACTS), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_first_biases_when_the_intercept_is_not_trained_then_it_begins_at_0(name):
+def test_first_biases_when_intercept_is_not_trained_then_0(name):
     assert loss_of(Problem(name, KEYS, fit_intercept=False)).first_biases(FACTS)[0] == 0
 
 
@@ -208,7 +208,7 @@ def test_first_biases_when_a_class_is_empty_then_they_are_finite(class_weights):
     assert np.isfinite(loss_of(Problem("logistic", KEYS)).first_biases(facts)).all()
 
 
-def test_first_biases_when_labels_are_all_the_same_then_the_scale_begins_at_1():
+def test_first_biases_when_labels_are_equal_then_scale_is_1():
     assert loss_of(Problem("huber", KEYS)).first_biases(replace(FACTS, label_std=0.0))[1] == 0
 
 
@@ -228,7 +228,7 @@ def test_loss_of_when_pickled_then_it_is_the_same(name):
         ({"weights": np.zeros(ROWS + 1)}, "weights: expected shape"),
     ],
 )
-def test_gradient_when_a_shape_does_not_fit_then_the_error_names_it(change, named):
+def test_gradient_when_shape_does_not_fit_then_error_names_it(change, named):
     rows = rows_of("logistic")
     rows = replace(rows, y=change.get("y", rows.y), weights=change.get("weights", rows.weights))
     with pytest.raises(ShapeError, match=named):
@@ -243,6 +243,6 @@ def test_gradient_when_a_shape_does_not_fit_then_the_error_names_it(change, name
         (Problem("huber", KEYS, epsilon=1.0), "epsilon above 1"),
     ],
 )
-def test_loss_of_when_there_is_no_such_loss_then_the_error_says_so(problem, named):
+def test_loss_of_when_loss_is_unknown_then_error_says_so(problem, named):
     with pytest.raises(ConfigError, match=named):
         loss_of(problem)

@@ -73,7 +73,7 @@ def changes(draw):
 
 
 @pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
-def test_changes_when_some_do_not_wait_then_a_later_read_is_as_if_all_had(session, pace):
+def test_changes_when_some_are_not_awaited_then_reads_see_all(session, pace):
     session.async_writer.set_scheduler(pace)
 
     @settings(max_examples=40)
@@ -89,9 +89,7 @@ def test_changes_when_some_do_not_wait_then_a_later_read_is_as_if_all_had(sessio
 
 
 @pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
-def test_changes_when_they_do_not_wait_and_connections_are_cut_then_each_counts_once(
-    session, matrix, monkeypatch, fault
-):
+def test_unawaited_changes_when_connections_drop_then_count_once(session, matrix, monkeypatch, fault):
     monkeypatch.setattr(session.dispatch, "network", fault(session.network, times=5))
     expected, ones = np.zeros((K, DIM)), np.ones((3, DIM))
     for row in range(6):
@@ -103,7 +101,7 @@ def test_changes_when_they_do_not_wait_and_connections_are_cut_then_each_counts_
     assert np.array_equal(matrix.pull(range(K)), expected)
 
 
-def test_values_when_the_caller_changes_them_then_those_given_are_added(session, matrix):
+def test_values_when_caller_changes_them_then_adds_originals(session, matrix):
     session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
     matrix.add([0], np.ones((1, DIM)), wait=False)
     numbers, values = np.array([1]), np.ones((1, DIM))
@@ -113,7 +111,7 @@ def test_values_when_the_caller_changes_them_then_those_given_are_added(session,
     assert matrix.flush().pull([0, 1, 2])[:, 0].tolist() == [1, 1, 0]
 
 
-def test_call_without_waiting_when_it_is_wrong_then_the_error_comes_at_once(matrix):
+def test_unawaited_call_when_invalid_then_fails_at_once(matrix):
     with pytest.raises(OutOfRangeError, match="row 4"):
         matrix.add([K], np.ones((1, DIM)), wait=False)
 
@@ -140,7 +138,7 @@ def test_fill_when_the_number_does_not_fit_then_dtype_error(session):
 
 
 @pytest.mark.parametrize("fault", [None, DropsTheAck])
-def test_pairs_when_more_than_one_request_takes_then_all_change_at_once_and_once(session, monkeypatch, fault):
+def test_pairs_when_over_one_request_then_still_atomic_and_once(session, monkeypatch, fault):
     """A second time, as what is added up comes into rows that are not empty any more."""
     monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 5)
     rng = np.random.default_rng(0)
@@ -159,7 +157,7 @@ def test_pairs_when_more_than_one_request_takes_then_all_change_at_once_and_once
     assert matrix.shape == (K, DIM)
 
 
-def test_pairs_when_their_matrix_is_gone_then_so_are_the_rows_that_they_needed(fleet, session, monkeypatch):
+def test_pairs_when_matrix_is_gone_then_helper_rows_are_too(fleet, session, monkeypatch):
     monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 1)
     vector = DCV.dense(DIM, K, "float64")
     matrix = vector.matrix()
@@ -172,7 +170,7 @@ def test_pairs_when_their_matrix_is_gone_then_so_are_the_rows_that_they_needed(f
     assert fleet.master._catalog.get(vector._matrix).used == set(range(K))
 
 
-def test_free_when_called_then_every_handle_fails_and_the_matrix_is_gone(fleet, session):
+def test_free_when_called_then_all_handles_fail(fleet, session):
     vector = DCV.dense(DIM, K)
     other, matrix = vector.derive(), vector.matrix()
     id = vector._matrix
@@ -190,7 +188,7 @@ def test_free_when_called_then_every_handle_fails_and_the_matrix_is_gone(fleet, 
 
 
 @pytest.mark.parametrize("name", [None, "topics"])
-def test_rows_when_the_handle_is_gone_then_they_stay_if_the_vector_has_a_name(fleet, session, name):
+def test_rows_when_handle_is_gone_then_stay_if_vector_is_named(fleet, session, name):
     vector = DCV.dense(DIM, K, name=name)
     matrix = vector.matrix().fill(3)
     del matrix
@@ -200,7 +198,7 @@ def test_rows_when_the_handle_is_gone_then_they_stay_if_the_vector_has_a_name(fl
     vector.matrix().free()
 
 
-def test_rows_when_of_a_vector_with_a_name_then_a_later_driver_is_told_of_them(fleet, session, monkeypatch):
+def test_rows_when_of_named_vector_then_later_driver_knows_them(fleet, session, monkeypatch):
     told = []
     monkeypatch.setattr(fleet.master, "publish", lambda: told.append(fleet.master.saved_matrices()))
     matrix = DCV.dense(DIM, K, name="kept").matrix()
@@ -213,7 +211,7 @@ def test_rows_when_of_a_vector_with_a_name_then_a_later_driver_is_told_of_them(f
 # -- reads ahead -------------------------------------------------------------------------------------------------------
 
 
-def test_prefetch_of_rows_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, matrix):
+def test_row_prefetch_when_own_add_comes_later_then_includes_it(fleet, prefetches, matrix):
     matrix.push(range(K), np.arange(K * DIM, dtype=float).reshape(K, DIM))
     whole = sent(prefetches.begin(matrix, [2, 0, 2], 1))
     some = sent(prefetches.begin(matrix, [3, 2], 1, [5, 1]))
@@ -227,7 +225,7 @@ def test_prefetch_of_rows_when_this_worker_adds_after_it_was_read_then_that_is_i
 
 
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
-def test_prefetch_of_blocks_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, make):
+def test_block_prefetch_when_own_add_comes_later_then_has_it(fleet, prefetches, make):
     matrix = make(DIM, K, "float64", layout="column").matrix()
     matrix.push(columns=range(DIM), values=np.arange(K * DIM, dtype=float).reshape(DIM, K))
     ahead = sent(prefetches.begin(matrix, None, 1, [5, 0, 12, 5]))
@@ -239,7 +237,7 @@ def test_prefetch_of_blocks_when_this_worker_adds_after_it_was_read_then_that_is
 
 
 @pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
-def test_blocks_when_changed_without_waiting_then_a_later_read_is_as_if_all_had(session, pace, monkeypatch):
+def test_blocks_when_changed_unawaited_then_later_read_sees_all(session, pace, monkeypatch):
     monkeypatch.setattr("ps2.client.send_scheduler.CHUNK_VALUES", 10)
     session.async_writer.set_scheduler(pace)
     matrix, expected = DCV.dense(DIM, K, "float64", layout="column").matrix(), np.zeros((DIM, K))
@@ -253,7 +251,7 @@ def test_blocks_when_changed_without_waiting_then_a_later_read_is_as_if_all_had(
     assert np.array_equal(matrix.pull(columns=range(DIM)), expected)
 
 
-def test_prefetch_of_rows_when_one_is_overwritten_then_it_is_pulled_anew(fleet, prefetches, matrix):
+def test_row_prefetch_when_row_is_overwritten_then_pulls_again(fleet, prefetches, matrix):
     touched, untouched = (sent(prefetches.begin(matrix, some, 1)) for some in ([0, 1], [2]))
     matrix.push([1], np.full((1, DIM), 7.0), wait=False).flush()
     before = len(fleet.sent)
@@ -267,7 +265,7 @@ def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, ses
         prefetches.begin(DCV.dense(DIM), [1], 1, [2])
 
 
-def test_known_when_a_number_is_given_then_the_handle_reads_and_changes_the_rows(matrix):
+def test_known_when_number_is_given_then_handle_reads_and_writes(matrix):
     matrix.push([2], np.arange(DIM)[None])
     found = DCVMatrix.known(matrix.number)
     assert found.shape == matrix.shape

@@ -26,12 +26,12 @@ def watch(membership, begin_s, end_s):
     return lost
 
 
-def test_tick_when_silence_is_just_short_enough_then_nobody_is_lost(membership):
+def test_tick_when_silence_is_within_limit_then_none_is_lost(membership):
     assert watch(membership, 0, 10) == []
     assert membership.lost() == {}
 
 
-def test_tick_when_silent_too_long_then_lost_names_server_address_and_silence(membership):
+def test_tick_when_silent_too_long_then_lost_names_server(membership):
     watch(membership, 0, 5)
     membership.heartbeat(1, "id1", 5)
     assert watch(membership, 6, 11) == [0]
@@ -63,7 +63,7 @@ def test_heartbeat_when_of_a_peer_then_not_found(membership, index, server_id):
         membership.heartbeat(index, server_id, 1)
 
 
-def test_heartbeat_when_another_process_took_the_place_then_not_found(membership):
+def test_heartbeat_when_another_process_took_over_then_not_found(membership):
     membership.register(0, "new", "c:3", 1)
     with pytest.raises(NotFoundError):
         membership.heartbeat(0, "id0", 2)
@@ -86,7 +86,7 @@ def test_ended_when_told_twice_then_the_first_reason_stays(membership):
     assert membership.lost()["a:1"].endswith("first")
 
 
-def test_ended_when_the_server_never_registered_then_nothing_happens(membership):
+def test_ended_when_server_never_registered_then_nothing_happens(membership):
     membership.ended(7, "exit code 1")
     assert membership.lost() == {}
 
@@ -97,20 +97,20 @@ def test_tick_when_a_server_has_ended_then_the_reason_stays(membership):
     assert membership.lost()["a:1"].endswith("exit code 1")
 
 
-def test_register_when_a_lost_server_is_replaced_then_nobody_is_lost(membership):
+def test_register_when_lost_server_is_replaced_then_none_is_lost(membership):
     membership.ended(0, "exit code 1")
     membership.register(0, "new", "c:3", 5)
     assert membership.lost() == {}
 
 
-def test_silent_when_half_of_what_is_too_long_has_passed_then_they_are_to_be_asked(membership):
+def test_silent_when_half_of_limit_passed_then_are_to_be_asked(membership):
     watch(membership, 0, 4)
     assert membership.silent(5) == []
     membership.heartbeat(1, "id1", 5)
     assert membership.silent(6) == [0]
 
 
-def test_tick_when_a_silent_server_was_not_asked_then_it_is_not_lost(membership):
+def test_tick_when_silent_server_was_not_asked_then_is_not_lost(membership):
     watch(membership, 0, 4)
     for now_s in range(5, 12):
         membership.heartbeat(1, "id1", now_s)
@@ -127,7 +127,7 @@ def test_tick_when_the_caller_stood_still_then_nobody_is_lost(membership, gap_s)
     assert membership.lost() == {}
 
 
-def test_tick_when_the_caller_stood_still_while_they_were_asked_then_they_are_asked_again_first(membership):
+def test_tick_when_caller_stalled_while_asking_then_asks_again(membership):
     watch(membership, 0, 9)
     assert membership.silent(9) == [0, 1]
     assert membership.tick(1000) == []
@@ -136,13 +136,13 @@ def test_tick_when_the_caller_stood_still_while_they_were_asked_then_they_are_as
     assert membership.tick(1001) == [0]
 
 
-def test_tick_when_a_sign_of_life_ends_the_gap_then_the_others_are_not_lost(membership):
+def test_tick_when_sign_of_life_ends_gap_then_others_survive(membership):
     """The thread that hears it may be the first to run again."""
     watch(membership, 0, 3)
     membership.heartbeat(0, "id0", 60)
     assert watch(membership, 60, 61) == []
 
 
-def test_tick_when_a_server_hangs_and_the_caller_stands_still_again_and_again_then_it_is_lost_all_the_same(membership):
+def test_tick_when_caller_stalls_again_then_hung_server_is_lost(membership):
     lost = [index for now_s in (20, 40, 60) for index in watch(membership, now_s, now_s + 1)]
     assert lost == [0, 1]

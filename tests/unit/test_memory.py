@@ -16,7 +16,7 @@ from ps2.server.memory import MemoryAccount
 
 
 @given(st.lists(st.integers(-50, 80)))
-def test_account_when_taken_from_then_it_is_never_above_its_limit(changes):
+def test_account_when_taken_from_then_never_exceeds_limit(changes):
     account, taken = MemoryAccount(100), 0
     for change in changes:
         if change < 0:
@@ -32,7 +32,7 @@ def test_account_when_taken_from_then_it_is_never_above_its_limit(changes):
         assert account.taken_bytes == taken
 
 
-def test_take_when_it_does_not_fit_then_the_error_names_purpose_size_rest_and_limit():
+def test_take_when_it_does_not_fit_then_error_has_all_sizes():
     account = MemoryAccount(1000)
     account.take(400, "a")
     with pytest.raises(LimitError, match=r"^b needs 5,000 bytes\b.*\b600\b.*\b1,000$"):
@@ -80,14 +80,14 @@ def impatient(monkeypatch):
     monkeypatch.setattr(memory, "PATIENCE_S", 0.05)
 
 
-def test_take_when_it_would_fit_without_what_passes_then_busy_error_says_how_much_that_is():
+def test_take_when_transient_usage_blocks_it_then_busy_error():
     account = MemoryAccount(1000)
     account.borrow(700, "a")
     with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are taken by requests"):
         account.take(500, "b")
 
 
-def test_take_when_only_the_threads_own_request_is_in_its_way_then_limit_error():
+def test_take_when_only_own_request_blocks_it_then_limit_error():
     """It would not pass before."""
     account = MemoryAccount(1000)
     account.admit(700, "a")
@@ -97,7 +97,7 @@ def test_take_when_only_the_threads_own_request_is_in_its_way_then_limit_error()
     account.take(500, "b")
 
 
-def test_take_when_refused_for_what_passes_then_the_room_is_kept_for_it_for_a_moment(impatient, monkeypatch):
+def test_take_when_refused_for_transient_use_then_room_is_held(impatient, monkeypatch):
     monkeypatch.setattr(memory, "WANTED_S", 1000.0)
     account = MemoryAccount(1000)
     account.borrow(300, "a")
@@ -111,7 +111,7 @@ def test_take_when_refused_for_what_passes_then_the_room_is_kept_for_it_for_a_mo
     assert account.taken_bytes == 900
 
 
-def test_admit_when_there_is_no_room_then_it_waits_until_there_is(until):
+def test_admit_when_no_room_then_waits_until_there_is(until):
     account = MemoryAccount(1000)
     account.borrow(700, "a")
     with elsewhere(lambda: account.admit(500, "b")):
@@ -120,7 +120,7 @@ def test_admit_when_there_is_no_room_then_it_waits_until_there_is(until):
     assert account.taken_bytes == 500
 
 
-def test_admit_when_a_large_one_waits_then_small_ones_that_come_later_do_not_pass_it(until):
+def test_admit_when_large_one_waits_then_small_ones_queue_behind(until):
     account, order = MemoryAccount(1000), []
 
     def admit(size):
@@ -137,7 +137,7 @@ def test_admit_when_a_large_one_waits_then_small_ones_that_come_later_do_not_pas
     assert (order, account.taken_bytes) == ([1000, 100], 0)
 
 
-def test_admit_when_there_is_no_room_for_long_then_busy_error_and_who_comes_next_is_let_in(until, monkeypatch):
+def test_admit_when_no_room_for_long_then_busy_and_next_enters(until, monkeypatch):
     monkeypatch.setattr(memory, "PATIENCE_S", 0.3)
     account, failed = MemoryAccount(1000), []
 
@@ -163,7 +163,7 @@ def test_admit_when_it_never_fits_then_limit_error_at_once():
         account.admit(401, "b")
 
 
-def test_admit_when_clients_have_all_that_they_may_then_changes_of_copies_have_the_other_half(impatient):
+def test_admit_when_clients_fill_half_then_copies_get_the_rest(impatient):
     account = MemoryAccount(1000)
     account.holds_copies = True
     account.admit(500, "a client's")
@@ -175,7 +175,7 @@ def test_admit_when_clients_have_all_that_they_may_then_changes_of_copies_have_t
     assert account.taken_bytes == 1000
 
 
-def test_admit_when_threads_come_and_go_then_all_are_let_in_and_never_more_than_fits():
+def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
     account, over = MemoryAccount(1000), []
 
     def come_and_go(seed):

@@ -60,7 +60,7 @@ def messages(driven, epoch=0, begin=0):
     return answer(driven.requests.messages(driven.leases[0], begin, 9, epoch))
 
 
-def test_message_when_the_call_has_returned_then_comes_with_the_clock(two):
+def test_message_when_call_has_returned_then_comes_with_clock(two):
     two.arrive(0, 1)
     two.arrive(1, 1)
     two.call(b"first")
@@ -68,7 +68,7 @@ def test_message_when_the_call_has_returned_then_comes_with_the_clock(two):
     assert [(entry.messages, entry.message, entry.end) for entry in entries] == [(1, b"first", None)] * 2
 
 
-def test_messages_when_the_fleet_goes_back_then_those_after_are_gone(two):
+def test_messages_when_fleet_rolls_back_then_later_ones_are_gone(two):
     for clock, message in ((1, b"a"), (2, b"b")):
         two.arrive(0, clock)
         two.arrive(1, clock)
@@ -85,7 +85,7 @@ def test_messages_when_the_fleet_goes_back_then_those_after_are_gone(two):
     assert messages(two, epoch=1) == [b"a", b"c"]
 
 
-def test_message_when_the_fleet_went_back_during_the_call_then_is_none(two):
+def test_message_when_fleet_rolled_back_during_call_then_none(two):
     two.run.note_cut("beginning", two.run.cut())
     two.arrive(0, 1)
     two.arrive(1, 1)
@@ -125,7 +125,7 @@ def test_stop_when_the_fleet_goes_back_then_is_taken_back(two):
     assert two.arrive(0, 1, epoch=0).end is None
 
 
-def test_reports_when_an_attempt_is_started_again_then_count_once(two):
+def test_reports_when_attempt_restarts_then_count_once(two):
     assert two.arrive(0, 1, b"once") is None
     two.run.release_rank(two.leases[0])
     two.leases[0] = two.run.new_lease(0, 7, lambda: None)
@@ -138,7 +138,7 @@ def test_reports_when_an_attempt_is_started_again_then_count_once(two):
     }
 
 
-def test_reports_when_the_fleet_goes_back_then_those_of_the_cut_stay(two):
+def test_reports_when_fleet_rolls_back_then_those_of_cut_stay(two):
     two.arrive(0, 1, b"before the cut")
     two.run.note_cut("within clock 0", two.run.cut())
     two.arrive(1, 1, b"after it")
@@ -153,7 +153,7 @@ def test_reports_when_the_fleet_goes_back_then_those_of_the_cut_stay(two):
     assert two.call() == 0
 
 
-def test_reports_when_the_worker_knows_no_rollback_then_are_dropped(two):
+def test_reports_when_worker_missed_rollback_then_dropped(two):
     two.run.note_cut("beginning", two.run.cut())
     two.run.roll_back(1, "beginning")
     two.arrive(0, 1, b"of before", epoch=0)

@@ -81,7 +81,7 @@ def test_sums_when_eight_threads_count_at_once_then_are_exact():
     assert sum(read.buckets) == sum(dot.buckets) == total
 
 
-def test_lock_when_eight_threads_want_it_then_every_wait_has_ended():
+def test_lock_when_eight_threads_contend_then_every_wait_ends():
     meter, lock, done = Meter(), threading.RLock(), []
 
     def work():
@@ -123,7 +123,7 @@ def test_operation_when_its_name_is_made_up_then_makes_no_series():
     assert meter.read().operations == ()
 
 
-def test_series_when_all_operations_ran_then_are_those_of_the_table_and_two_more():
+def test_series_when_all_operations_ran_then_table_map_and_keys():
     meter = Meter()
     for name in ("map", "keys", "mop", *TABLE):
         meter.ran(Operation(name, M, 0), 0.1, failed=True)
@@ -157,7 +157,7 @@ def test_buckets_when_looked_at_then_ascend_from_10_us_to_10_s():
         (Operation("map", M, 0, (0,), arrays=(np.ones(9, np.uint8),)), 0),
     ],
 )
-def test_keys_when_an_operation_ran_then_are_the_columns_that_it_names(operation, keys):
+def test_keys_when_operation_ran_then_counts_columns_it_names(operation, keys):
     meter = Meter()
     meter.ran(operation, 0.1)
     assert counts_of(meter, operation.name).keys == keys
@@ -173,7 +173,7 @@ def test_keys_when_an_operation_failed_then_are_not_counted():
     ("error", "outcome"),
     [(None, "ok"), (LimitError(), "LimitError"), (OutOfDiskError(), "OpError"), (ZeroDivisionError(), "PS2Error")],
 )
-def test_outcome_when_a_request_ends_then_is_a_class_that_clients_know(error, outcome):
+def test_outcome_when_request_ends_then_is_known_error_class(error, outcome):
     meter = Meter()
     meter.begin(0)
     meter.end(0, error)
@@ -183,7 +183,7 @@ def test_outcome_when_a_request_ends_then_is_a_class_that_clients_know(error, ou
     assert outcome == "ok" or hasattr(errors, outcome)
 
 
-def test_failed_when_a_key_set_is_not_remembered_then_does_not_count_it(engine):
+def test_failed_when_key_set_is_forgotten_then_is_not_counted(engine):
     columns = np.arange(4)
     digest = key_digest(columns)
     named = Operation("gather", M, 0, (0,), keys=Keys(4, None, digest))
@@ -199,7 +199,7 @@ def test_failed_when_a_key_set_is_not_remembered_then_does_not_count_it(engine):
     assert (counts_of(engine.meter, "gather").count, counts_of(engine.meter, "gather").keys) == (2, 8)
 
 
-def test_request_when_an_operation_fails_then_those_before_it_are_counted(engine):
+def test_request_when_operation_fails_then_counts_earlier_ones(engine):
     add = Operation("push_add", M, 0, (0,), {"start": 0}, (np.ones(8),))
     bad = Operation("push_add", M, 0, (9,), {"start": 0}, (np.ones(8),))
     with pytest.raises(OutOfRangeError):
@@ -209,7 +209,7 @@ def test_request_when_an_operation_fails_then_those_before_it_are_counted(engine
     assert engine.meter.read().outcomes == {"ok": 0, "OutOfRangeError": 1}
 
 
-def test_request_when_its_arrays_do_not_fit_then_is_counted_though_it_never_began(engine):
+def test_request_when_arrays_do_not_fit_then_counted_unstarted(engine):
     with pytest.raises(LimitError):
         engine.reserve(draft_of(Operation("push", M, 0, (0,), arrays=(np.zeros(1 << 18),))))
     counts = engine.meter.read()

@@ -71,7 +71,7 @@ def recipe(estimator):
         ({"solver": "ftsgd"}, "ftsgd", "adam"),
     ],
 )
-def test_recipe_when_a_linear_model_names_its_solver_then_it_is_that(params, solver, optimizer):
+def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, optimizer):
     made = recipe(LogisticRegression(**params))
     assert (made.solver, made.optimizer) == (solver, optimizer)
 
@@ -87,7 +87,7 @@ def test_recipe_when_a_linear_model_names_its_solver_then_it_is_that(params, sol
         ({"solver": "l-bfgs"}, "l-bfgs", "adam"),
     ],
 )
-def test_recipe_when_a_factorization_machine_names_its_solver_then_it_is_that(params, solver, optimizer):
+def test_recipe_when_fm_names_solver_then_uses_it(params, solver, optimizer):
     made = recipe(FMRegressor(**params))
     assert (made.solver, made.optimizer) == (solver, optimizer)
 
@@ -103,12 +103,12 @@ def test_recipe_when_a_factorization_machine_names_its_solver_then_it_is_that(pa
         ({"solver": "l-bfgs"}, 2, "l-bfgs"),
     ],
 )
-def test_recipe_when_a_linear_regression_leaves_the_solver_open_then_it_is_pysparks_choice(params, dim, solver):
+def test_recipe_when_regression_solver_is_auto_then_as_pyspark(params, dim, solver):
     estimator = LinearRegression(**params)
     assert estimator._decided(recipe(estimator), Problem("squared", dim)).solver == solver
 
 
-def test_recipe_when_features_are_too_many_for_normal_equations_then_the_error_names_both():
+def test_recipe_when_features_exceed_normal_then_names_both():
     estimator = LinearRegression(solver="normal")
     with pytest.raises(ConfigError, match="solver: 'normal' takes 4,096 features at most, got 4,097"):
         estimator._decided(recipe(estimator), Problem("squared", 4097))
@@ -118,7 +118,7 @@ def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
     assert recipe(LogisticRegression(optimizer="adam", staleness=-1)).staleness is None
 
 
-def test_seed_when_it_is_not_set_then_it_is_the_same_in_every_process():
+def test_seed_when_not_set_then_is_the_same_in_every_process():
     script = (
         "from ps2.algorithms import FMClassifier, FMRegressor; print(FMClassifier().getSeed(), FMRegressor().getSeed())"
     )
@@ -136,7 +136,7 @@ def test_seed_when_it_is_not_set_then_it_is_the_same_in_every_process():
     assert len(seeds) == 1
 
 
-def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative():
+def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
     assert recipe(FMClassifier(seed=-3)).seed >= 0
 
 
@@ -195,7 +195,7 @@ def test_recipe_when_params_cannot_be_then_the_error_names_them(estimator, messa
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("cls", ALL)
-def test_an_estimator_when_a_number_is_not_finite_then_the_error_names_the_param(cls, value):
+def test_estimator_when_number_is_not_finite_then_names_param(cls, value):
     names = "regParam", "elasticNetParam", "tol", "stepSize", "miniBatchFraction", "epsilon", "initStd"
     for name in names:
         if cls().hasParam(name):
@@ -204,17 +204,17 @@ def test_an_estimator_when_a_number_is_not_finite_then_the_error_names_the_param
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [0.5, math.inf], [-0.5, 1.5], [0.0, 0.0, 1.0]])
-def test_recipe_when_thresholds_cannot_be_then_the_error_names_them(values):
+def test_recipe_when_thresholds_are_invalid_then_names_them(values):
     with pytest.raises(ConfigError, match="thresholds: expected positive numbers, of which one may be 0, got "):
         recipe(LogisticRegression(thresholds=values))
 
 
-def test_recipe_when_the_threshold_is_nan_then_the_error_names_it():
+def test_recipe_when_threshold_is_nan_then_error_names_it():
     with pytest.raises(ConfigError, match="threshold: expected a number, got nan"):
         recipe(LinearSVC(threshold=math.nan))
 
 
-def test_recipe_when_a_param_is_set_to_its_default_then_any_solver_takes_it():
+def test_recipe_when_param_equals_default_then_any_solver_works():
     assert recipe(LogisticRegression(solver="l-bfgs", stepSize=0.1, staleness=0)).solver == "l-bfgs"
 
 
@@ -232,7 +232,7 @@ COEFFICIENTS = DenseMatrix(1, 2, [0.0, -1.0])
         ),
     ],
 )
-def test_recipe_when_something_does_not_go_with_bounds_then_the_error_names_both(params, message):
+def test_recipe_when_option_conflicts_with_bounds_names_both(params, message):
     with pytest.raises(ConfigError, match=message):
         recipe(LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS, **params))
 
@@ -255,7 +255,7 @@ def test_recipe_when_bounds_cannot_be_then_the_error_names_them(params, message)
         estimator._decided(recipe(estimator), Problem("logistic", 2))
 
 
-def test_recipe_when_some_bounds_are_set_then_the_others_are_infinite():
+def test_recipe_when_some_bounds_are_set_then_rest_are_infinite():
     estimator = LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS)
     bounds = estimator._decided(recipe(estimator), Problem("logistic", 2)).bounds
     assert bounds.lower.tolist() == [[0.0], [-1.0]]
@@ -265,24 +265,24 @@ def test_recipe_when_some_bounds_are_set_then_the_others_are_infinite():
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_an_estimator_when_a_param_is_unknown_then_the_error_lists_those_there_are(cls):
+def test_estimator_when_param_is_unknown_then_error_lists_params(cls):
     with pytest.raises(TypeError, match=f"{cls.__name__}: there is no param 'maxiter'; there are: .*maxIter"):
         cls(maxiter=3)
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_an_estimator_when_asked_for_its_signature_then_it_lists_all_params(cls):
+def test_estimator_when_signature_is_asked_then_lists_all_params(cls):
     assert sorted(inspect.signature(cls).parameters) == sorted(param.name for param in cls().params)
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_an_estimator_when_asked_for_a_setter_then_every_param_has_one(cls):
+def test_setters_when_asked_for_then_each_param_has_one(cls):
     missing = [param.name for param in cls().params if not hasattr(cls, f"set{param.name[0].upper()}{param.name[1:]}")]
     assert missing == []
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_a_setter_when_called_then_the_getter_gives_the_value_back(cls):
+def test_setter_when_called_then_getter_returns_value(cls):
     values = {"numWorkers": 3, "solver": "ma-sgd", "stepSize": 0.5, "lazy": True, "optimizer": "sgd", "maxIter": 7}
     estimator = cls()
     for name, value in values.items():
@@ -291,16 +291,16 @@ def test_a_setter_when_called_then_the_getter_gives_the_value_back(cls):
         assert getattr(estimator, f"get{capital}")() == value
 
 
-def test_features_when_featurescol_is_a_list_then_they_are_in_these_columns():
+def test_features_when_featurescol_is_list_then_in_those_columns():
     estimator = LogisticRegression(featuresCol=["a", "b"])
     assert estimator.getFeaturesCols() == ["a", "b"]
     assert estimator._features == ("a", "b")
 
 
-def test_features_when_featurescol_is_set_after_a_list_then_they_are_in_that_column():
+def test_features_when_featurescol_is_set_after_list_then_in_it():
     assert LogisticRegression(featuresCols=["a", "b"]).setFeaturesCol("x")._features == "x"
 
 
-def test_thresholds_when_they_contradict_threshold_then_it_is_an_error():
+def test_thresholds_when_they_contradict_threshold_then_error():
     with pytest.raises(ValueError, match="inconsistent values for threshold"):
         LogisticRegression(threshold=0.5, thresholds=[0.2, 0.8])

@@ -21,5 +21,5 @@ def test_nonzero_when_called_then_equals_flatnonzero(dtype, width, density):
     assert columns.dtype == np.int64
 
 
-def test_nonzero_when_a_row_holds_nan_and_negative_zero_then_only_nan_is_found():
+def test_nonzero_when_row_has_nan_and_minus_zero_then_finds_nan():
     assert nonzero(np.array([math.nan, -0.0, 0.0, math.inf])).tolist() == [0, 3]

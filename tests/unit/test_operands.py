@@ -62,7 +62,7 @@ def test_partition_when_declared_then_is_that_of_the_shard(engine):
     assert found.tolist() == [10, 16, 3]
 
 
-def test_tables_and_integers_when_declared_then_come_and_go_with_their_shapes(engine):
+def test_tables_and_integers_when_declared_then_keep_shapes(engine):
     given, numbers = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-5, 2**62])
     (table_, same), _ = run(engine, "echo", given, numbers)
     np.testing.assert_array_equal(table_, given)
@@ -70,7 +70,7 @@ def test_tables_and_integers_when_declared_then_come_and_go_with_their_shapes(en
 
 
 @pytest.mark.parametrize("rows", [0, 2, 100])
-def test_answers_when_several_then_all_are_counted_before_they_are_made(engine, rows):
+def test_answers_when_several_then_all_are_counted_before_made(engine, rows):
     found, told = run(engine, "echo", np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64))
     assert told == sum(array.nbytes for array in found)
 
@@ -92,7 +92,7 @@ def test_call_when_arrays_do_not_fit_each_other_then_raises(engine, arrays, erro
         run(engine, "echo", *arrays)
 
 
-def test_shape_when_it_is_not_of_so_many_elements_then_nothing_is_read():
+def test_shape_when_element_count_differs_then_reads_nothing():
     header, _ = binary.request_parts(Request((Operation("echo", 1, 0, arrays=(np.zeros((2, 3)),)),)))
     at = binary.TAIL_AT + binary.ARRAY.size + binary.WORD.size
     header = header[:at] + binary.WORD.pack(4) + header[at + binary.WORD.size :]
@@ -100,7 +100,7 @@ def test_shape_when_it_is_not_of_so_many_elements_then_nothing_is_read():
         binary.open_request(header, 1 << 30)
 
 
-def test_axes_when_nothing_is_said_then_an_array_runs_along_a_length_of_its_own():
+def test_axes_when_nothing_is_said_then_array_has_its_own_length():
     assert axes_of("counts", ("unsigned",)).axes == ("counts",)
     assert axes_of("keys", ("slots",)).axes == ("slots",)
 

@@ -448,7 +448,7 @@ def test_op_when_given_penalties_then_agrees_with_numpy(op, dtype, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", [op for op in TABLE.values() if "lazy" in op.params], ids=lambda op: op.name)
-def test_lazy_op_when_gradients_are_zero_here_and_there_then_agrees_with_numpy(op, dtype, width):
+def test_lazy_op_when_some_gradients_are_zero_then_matches_numpy(op, dtype, width):
     ours, theirs = operands(op, dtype, width), operands(op, dtype, width)
     for rows in (ours, theirs):
         rows[-1][np.random.default_rng(1).random(width) < 0.7] = 0

@@ -61,7 +61,7 @@ def test_axpy_when_float32_then_rounds_alpha_first():
 
 @pytest.mark.parametrize("special", [NAN, INF, -INF])
 @pytest.mark.parametrize("fn", [reductions.sum, reductions.max, reductions.min, reductions.norm2_squared])
-def test_reduction_when_the_row_holds_a_special_value_then_agrees_with_numpy(fn, special):
+def test_reduction_when_row_has_nan_or_inf_then_matches_numpy(fn, special):
     u = np.ones(100, dtype=np.float32)
     u[41] = special
     expected = {"sum": u.sum(), "max": u.max(), "min": u.min(), "norm2_squared": np.dot(u, u)}[fn.__name__]
@@ -76,7 +76,7 @@ def test_sum_when_float32_then_accumulates_in_float64():
     assert reductions.sum(floats(2**24, 1, 1)) == 2**24 + 2
 
 
-def test_dot_when_int64_would_overflow_then_accumulates_in_float64():
+def test_dot_when_int64_would_overflow_then_sums_in_float64():
     assert reductions.dot(ints(2**40), ints(2**40)) == 2.0**80
 
 
@@ -113,7 +113,7 @@ def test_scatter_when_a_key_is_absent_then_skips_it(fn):
 @pytest.mark.parametrize(
     "fn", [access.scatter, access.scatter_add, access.scatter_sub, access.scatter_mul, access.scatter_div]
 )
-def test_scatter_when_lengths_differ_then_names_both_and_writes_nothing(fn):
+def test_scatter_when_lengths_differ_then_error_writes_nothing(fn):
     u = floats(5, 6)
     with pytest.raises(ShapeError, match="expected 2 elements, got 3"):
         fn(u, ints(0, 1), floats(1, 2, 3))
@@ -121,7 +121,7 @@ def test_scatter_when_lengths_differ_then_names_both_and_writes_nothing(fn):
 
 
 @pytest.mark.parametrize("slot", [2, -2, 2**62])
-def test_scatter_when_a_slot_is_outside_the_row_then_writes_nothing(slot):
+def test_scatter_when_slot_is_out_of_range_then_writes_nothing(slot):
     u = floats(5, 6)
     with pytest.raises(OutOfRangeError, match=rf"slot {slot} \(at position 1\) is outside \[-1, 2\)"):
         access.scatter_add(u, ints(0, slot), floats(1, 2))
@@ -133,13 +133,13 @@ def test_gather_when_a_slot_is_outside_the_row_then_raises():
         access.gather(floats(5, 6), ints(2))
 
 
-def test_push_add_when_given_a_start_then_touches_only_its_interval():
+def test_push_add_when_start_is_given_then_changes_that_interval():
     u = floats(1, 1, 1, 1)
     access.push_add(u, floats(5, 6), start=1)
     np.testing.assert_array_equal(u, floats(1, 6, 7, 1))
 
 
-def test_push_when_values_do_not_fit_then_names_both_lengths_and_writes_nothing():
+def test_push_when_length_is_wrong_then_error_writes_nothing():
     u = floats(1, 1, 1)
     with pytest.raises(ShapeError, match="at most 2 elements from column 1, got 3"):
         access.push(u, floats(5, 6, 7), start=1)
@@ -184,25 +184,25 @@ def test_rows_push_when_a_row_repeats_then_the_last_values_win():
     np.testing.assert_array_equal(m, [[0, 0], [3, 4]])
 
 
-def test_rows_axpy_when_a_row_was_changed_by_an_earlier_pair_then_reads_it_as_changed():
+def test_rows_axpy_when_earlier_pair_wrote_row_then_reads_update():
     m = np.array([[1], [1]], dtype=np.float64)
     matrix.rows_axpy(m, ints(0, 1, 1), ints(1, 0, 1), np.array([1.0, 1.0, 1.0]))
     np.testing.assert_array_equal(m, [[2], [6]])
 
 
-def test_rows_pair_update_when_pairs_share_rows_then_all_read_the_old_values():
+def test_rows_pair_update_when_rows_are_shared_then_reads_old():
     m = np.array([[1], [10], [100]], dtype=np.float64)
     matrix.rows_pair_update(m, ints(0, 0, 0), ints(1, 1, 2), np.array([1.0, 1.0, 2.0]))
     np.testing.assert_array_equal(m, [[1 + 10 + 10 + 200], [10 + 1 + 1], [100 + 2]])
 
 
-def test_rows_pair_update_when_a_pair_is_one_row_then_it_counts_twice():
+def test_rows_pair_update_when_pair_is_one_row_then_counts_twice():
     m = np.array([[3]], dtype=np.float64)
     matrix.rows_pair_update(m, ints(0), ints(0), np.array([0.5]))
     np.testing.assert_array_equal(m, [[6]])
 
 
-def test_rows_pair_update_when_the_old_values_do_not_fit_the_scratch_then_goes_by_columns(monkeypatch):
+def test_rows_pair_update_when_scratch_is_small_then_by_columns(monkeypatch):
     monkeypatch.setattr(matrix, "SCRATCH_BYTES", 1)
     rng = np.random.default_rng(0)
     m, a, b, c = rng.normal(size=(6, 37)), rng.integers(0, 6, 20), rng.integers(0, 6, 20), rng.normal(size=20)
@@ -229,7 +229,7 @@ def test_pair_changes_when_added_then_are_the_pair_update(dtype):
 
 
 @pytest.mark.parametrize("rows", [[], [0], [7, 7, 7], [5, 2**31, 5, 0, 2**31, 3], list(range(1000)) * 2])
-def test_number_pairs_when_rows_repeat_then_each_row_has_one_number(rows):
+def test_number_pairs_when_rows_repeat_then_each_has_one_number(rows):
     a, b = ints(*rows), ints(*reversed(rows))
     distinct, at_a, at_b = matrix.number_pairs(a, b)
     assert sorted(distinct) == sorted(set(rows))
@@ -281,7 +281,7 @@ def test_rows_op_when_a_row_is_outside_the_matrix_then_raises(call, row):
         call(np.zeros((2, 2), dtype=np.float32), row)
 
 
-def test_scatter_add_when_arrays_came_misaligned_and_read_only_then_adds():
+def test_scatter_add_when_arrays_are_misaligned_then_adds():
     message = b"x" + ints(1, 0).tobytes() + floats(3, 4).tobytes()
     slots, values = np.frombuffer(message, np.int64, 2, 1), np.frombuffer(message, np.float32, 2, 17)
     u = floats(0, 0)
@@ -289,38 +289,38 @@ def test_scatter_add_when_arrays_came_misaligned_and_read_only_then_adds():
     np.testing.assert_array_equal(u, floats(4, 3))
 
 
-def test_gram_when_asked_for_too_many_products_then_raises_before_it_takes_memory():
+def test_gram_when_products_are_too_many_then_allocates_nothing():
     with pytest.raises(LimitError, match="gram: at most 65,536 inner products in one call, got 65,792"):
         matrix.gram(np.zeros((1, 4)), np.zeros(256, np.int64), np.zeros(257, np.int64))
 
 
-def test_gram_when_rows_are_longer_than_tiles_then_adds_all_of_them_in_float64():
+def test_gram_when_rows_exceed_tile_then_accumulates_in_float64():
     m = np.random.default_rng(0).normal(size=(7, 100_001)).astype(np.float32)
     found = matrix.gram(m, ints(0, 3), ints(0, 1, 2, 3, 4, 5, 6))
     expected = m[[0, 3]].astype(np.float64) @ m.T.astype(np.float64)
     np.testing.assert_allclose(found.reshape(2, 7), expected, rtol=1e-11, atol=1e-9)
 
 
-def test_combine_when_its_row_is_longer_than_a_tile_and_among_the_rows_then_reads_it_before_it_writes():
+def test_combine_when_output_is_input_then_reads_before_writing():
     m = np.random.default_rng(0).normal(size=(3, 10_001))
     expected = 2 * m[1] - m[2] + m[1]
     matrix.combine(m[1], m, ints(1, 2, 1), np.array([2.0, -1.0, 1.0]))
     np.testing.assert_allclose(m[1], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_pseudo_gradient_when_a_weight_is_zero_then_is_what_the_penalty_does_not_hold_back():
+def test_pseudo_gradient_when_weight_is_zero_then_subtracts_l1():
     out = np.empty(7)
     orthants.pseudo_gradient(out, np.array([1.0, -1, 0, 0, 0, 0, NAN]), np.array([1.0, 1, 3, -3, 1, -1, 1]), l1=2)
     np.testing.assert_array_equal(out, [3, -1, 1, -1, 0, 0, 0])
 
 
-def test_align_when_a_product_would_underflow_then_its_sign_decides():
+def test_align_when_product_underflows_then_sign_decides():
     direction = np.array([1e-300, 1e-300, NAN])
     orthants.align(direction, np.array([-1e-300, 1e-300, 1]))
     np.testing.assert_array_equal(direction, [1e-300, 0, NAN])
 
 
-def test_orthant_step_when_it_would_leave_the_orthant_then_stops_at_its_face():
+def test_orthant_step_when_leaving_orthant_then_stops_at_face():
     weight, pseudo = np.array([1.0, 1, -1, 0, 0, 0, 0]), np.array([0.0, 0, 0, -1, 1, -1, 0])
     direction = np.array([-1.0, -3, 1, 1, 1, NAN, 1])
     trial = np.empty(7)
@@ -328,7 +328,7 @@ def test_orthant_step_when_it_would_leave_the_orthant_then_stops_at_its_face():
     np.testing.assert_array_equal(trial, [0.5, 0, -0.5, 0.5, 0, NAN, 0])
 
 
-def test_box_gradient_when_a_weight_is_at_a_bound_then_is_what_leads_away_from_it():
+def test_box_gradient_when_weight_is_at_bound_then_is_projected():
     out, weight = np.empty(6), np.array([0.0, 0, 1, 1, 0.5, 0.5])
     gradient, lower, upper = np.array([1.0, -1, 1, -1, -1, NAN]), np.zeros(6), np.ones(6)
     boxes.box_gradient(out, weight, gradient, lower, upper)
@@ -341,14 +341,14 @@ def test_mask_when_a_number_is_nan_then_only_a_zero_hides_it():
     np.testing.assert_array_equal(u, [0, NAN, 2, 0])
 
 
-def test_clip_when_bounds_are_infinite_then_numbers_stay_as_they_are():
+def test_clip_when_bounds_are_infinite_then_values_stay():
     u = np.array([-3.0, 3, 3, NAN])
     boxes.clip(u, np.array([-math.inf, -math.inf, -1, -1]), np.array([math.inf, 2, math.inf, 1]))
     np.testing.assert_array_equal(u, [-3, 2, 3, NAN])
 
 
 @pytest.mark.parametrize("penalty", [{"l1": 0.1}, {"l2": 0.1}])
-def test_penalised_step_when_a_gradient_is_nan_then_spoils_its_column_and_no_other(penalty):
+def test_penalised_step_when_gradient_is_nan_then_spoils_column(penalty):
     weight = np.ones(3)
     optimizers.sgd(weight, np.array([0, NAN, 0]), lr=0.1, **penalty)
     assert np.isnan(weight).tolist() == [False, True, False]

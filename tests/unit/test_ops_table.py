@@ -13,14 +13,14 @@ from ps2.ops.all import TABLE, lookup, optimizer_steps
 from ps2.ops.table import Optimizer, Row, families, op
 
 
-def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
+def test_check_when_scalars_are_omitted_then_fills_defaults():
     checked = lookup("adam").check(4, "float32", {"lr": 1, "step": 3})
     betas = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert checked == {"lr": 1.0, **betas, "step": 3, "l1": 0.0, "l2": 0.0, "lazy": False}
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int32", int), ("int64", int)])
-def test_check_when_given_a_whole_number_then_returns_the_type_that_the_dtype_needs(dtype, expected):
+def test_check_when_given_integer_then_converts_to_dtype(dtype, expected):
     assert type(lookup("fill").check(1, dtype, {"value": 2})["value"]) is expected
 
 
@@ -29,7 +29,7 @@ def test_check_when_rows_are_missing_then_names_them():
         lookup("adam").check(2, "float32", {"lr": 0.1, "step": 1})
 
 
-def test_check_when_the_dtype_is_not_accepted_then_names_those_that_are():
+def test_check_when_dtype_is_rejected_then_lists_accepted_ones():
     with pytest.raises(DTypeError, match="'div' works on float32 or float64, got int64"):
         lookup("div").check(2, "int64", {})
 
@@ -77,12 +77,12 @@ def test_check_when_a_flag_is_neither_then_raises(value):
         ("int32", -(2**31) - 1),
     ],
 )
-def test_check_when_a_vector_of_whole_numbers_cannot_hold_the_scalar_then_raises(dtype, value):
+def test_check_when_integer_dtype_cannot_hold_scalar_then_raises(dtype, value):
     with pytest.raises(DTypeError, match="'fill', parameter 'value'"):
         lookup("fill").check(1, dtype, {"value": value})
 
 
-def test_check_when_the_vector_is_int32_then_positions_may_be_larger():
+def test_check_when_vector_is_int32_then_positions_may_be_larger():
     assert lookup("pull").check(1, "int32", {"start": 2**40, "stop": 2**41}) == {"start": 2**40, "stop": 2**41}
 
 
@@ -103,7 +103,7 @@ def test_check_when_the_vector_is_int32_then_positions_may_be_larger():
         ("ftrl", {"alpha": 1, "l1": -1}, "'l1': expected a finite number >= 0, got -1.0"),
     ],
 )
-def test_check_when_a_scalar_is_out_of_range_then_names_the_range_and_the_value(name, params, message):
+def test_check_when_scalar_is_out_of_range_then_names_range(name, params, message):
     op = lookup(name)
     with pytest.raises(ConfigError) as caught:
         op.check(op.rows, "float32", params)
@@ -144,13 +144,13 @@ def test_op_when_listed_then_is_documented(op):
     assert op.doc
 
 
-def test_optimizers_when_asked_for_then_are_those_that_declare_it():
+def test_optimizers_when_listed_then_are_declared_ones():
     found = optimizer_steps()
     assert {"adam", "sgd", "ftrl"} <= set(found)
     assert not {"ftrl_weights", "axpy"} & set(found)
 
 
-def test_optimizer_when_it_lacks_the_scalars_of_one_then_config_error():
+def test_optimizer_when_scalars_are_missing_then_config_error():
     def halve(weight: Row, gradient: Row, *, lr: float) -> None: ...
 
     with pytest.raises(ConfigError, match=r"'halve': .* weight, its state, gradient, and the scalars lr, l1 and l2"):
@@ -159,7 +159,7 @@ def test_optimizer_when_it_lacks_the_scalars_of_one_then_config_error():
 
 
 @pytest.mark.parametrize(("family", "module"), families().items())
-def test_families_when_found_then_their_operations_have_their_names(family, module):
+def test_families_when_found_then_operation_names_have_prefix(family, module):
     import_module(module)
     names = [name for name, op in TABLE.items() if op.module == module]
     assert names

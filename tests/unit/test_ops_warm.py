@@ -77,7 +77,7 @@ def test_kernels_when_warm_then_are_all_compiled():
     assert {name for name, signatures in compiled().items() if not signatures} <= INNER
 
 
-def test_warm_when_all_are_compiled_then_a_new_process_loads_none():
+def test_warm_when_all_are_compiled_then_new_process_loads_none():
     warm()
     script = "from ps2.ops import kernels, warm; warm.warm(); print(kernels.gather.signatures)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"[]\n"
@@ -134,7 +134,7 @@ def test_lock_when_nothing_is_compiled_then_keeps_others_out(tmp_path):
         assert is_locked(tmp_path)
 
 
-def test_lock_when_kernels_are_compiled_already_then_there_is_nothing_to_compile(tmp_path):
+def test_lock_when_kernels_are_compiled_then_compiles_nothing(tmp_path):
     with compiling_alone(tmp_path):
         pass
     with compiling_alone(tmp_path) as wanted:

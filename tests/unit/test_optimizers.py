@@ -48,7 +48,7 @@ def test_adam_after_several_steps_then_equals_the_textbooks(dtype, betas):
 
 
 @pytest.mark.parametrize("step", [1, 2, 10])
-def test_adam_when_the_gradient_is_constant_then_its_unbiased_terms_are_the_gradient(step):
+def test_adam_when_gradient_is_constant_then_terms_are_unbiased(step):
     """s' = g^2 and v' = g at every step, so that each step moves by lr g / (abs(g) + eps)."""
     gradient = gradients()[0]
     weight, velocity, square = zeros(3)
@@ -67,7 +67,7 @@ def test_adam_when_eps_is_large_then_adds_it_outside_the_root():
     np.testing.assert_allclose(weight, -LR / (3.0 + 2.0) * 3.0, rtol=1e-12)
 
 
-def test_adam_when_nothing_has_happened_to_a_column_then_leaves_it():
+def test_adam_when_column_is_untouched_then_leaves_it():
     weight, velocity, square = zeros(3, "float32")
     optimizers.adam(weight, velocity, square, np.zeros(WIDTH, np.float32), lr=LR, step=1)
     assert not weight.any()
@@ -82,7 +82,7 @@ def test_adam_when_a_gradient_is_nan_then_spoils_only_its_column():
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_sgd_after_several_steps_then_has_gone_down_every_gradient(dtype):
+def test_sgd_after_several_steps_then_applied_every_gradient(dtype):
     (weight,) = zeros(1, dtype)
     for gradient in gradients(dtype):
         optimizers.sgd(weight, gradient, lr=LR)
@@ -90,7 +90,7 @@ def test_sgd_after_several_steps_then_has_gone_down_every_gradient(dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_momentum_after_several_steps_then_equals_its_unrolled_sum(dtype):
+def test_momentum_after_several_steps_then_equals_unrolled_sum(dtype):
     weight, velocity = zeros(2, dtype)
     for gradient in gradients(dtype):
         optimizers.momentum(weight, velocity, gradient, lr=LR, momentum=0.8)
@@ -100,7 +100,7 @@ def test_momentum_after_several_steps_then_equals_its_unrolled_sum(dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_adagrad_after_several_steps_then_divides_by_the_root_of_all_squares(dtype):
+def test_adagrad_after_several_steps_then_scales_by_root_of_sum(dtype):
     weight, square = zeros(2, dtype)
     for gradient in gradients(dtype):
         optimizers.adagrad(weight, square, gradient, lr=LR, eps=0.5)
@@ -110,7 +110,7 @@ def test_adagrad_after_several_steps_then_divides_by_the_root_of_all_squares(dty
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_rmsprop_after_several_steps_then_divides_by_the_root_of_the_average(dtype):
+def test_rmsprop_after_several_steps_then_scales_by_root_of_mean(dtype):
     weight, square = zeros(2, dtype)
     expected, average = np.zeros(WIDTH), np.zeros(WIDTH)
     for gradient, g in zip(gradients(dtype), gradients(), strict=True):
@@ -145,13 +145,13 @@ def test_ftrl_after_several_steps_then_equals_mcmahan(dtype, penalties):
     np.testing.assert_allclose(weight, expected, atol=TOLERANCE[dtype])
 
 
-def test_ftrl_when_the_l1_penalty_is_strong_then_weights_are_exactly_zero():
+def test_ftrl_when_l1_is_strong_then_weights_are_exactly_zero():
     weight, z, square = zeros(3, "float32")
     optimizers.ftrl(weight, z, square, gradients("float32")[0], alpha=0.5, l1=1.0)
     np.testing.assert_array_equal(weight == 0, np.abs(gradients("float32")[0]) <= 1)
 
 
-def test_ftrl_when_beta_is_zero_and_a_column_is_untouched_then_it_stays_zero():
+def test_ftrl_when_beta_is_0_then_untouched_column_stays_zero():
     weight, z, square = zeros(3)
     optimizers.ftrl(weight, z, square, np.zeros(WIDTH), alpha=0.5, beta=0.0)
     assert not weight.any()

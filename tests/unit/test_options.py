@@ -55,7 +55,7 @@ def test_options_when_nothing_is_said_then_there_are_two_servers():
     assert PS2Conf(fleet=("h:1", "h:2", "h:3")).count == 3
 
 
-def test_check_same_when_nothing_else_is_asked_for_then_the_running_context_will_do():
+def test_check_same_when_no_other_setting_then_context_is_reused():
     PS2Conf(servers=3, replicas=1, checkpointDir="d").check_same(PS2Conf())
     PS2Conf(servers=3).check_same(PS2Conf(servers=3))
 
@@ -69,7 +69,7 @@ def test_check_same_when_nothing_else_is_asked_for_then_the_running_context_will
         ({"servers": 3}, "a context with 2 local servers is running, not with 3 local servers; stop() it first"),
     ],
 )
-def test_check_same_when_something_else_is_asked_for_then_both_are_named(asked, message):
+def test_check_same_when_setting_differs_then_error_names_both(asked, message):
     with pytest.raises(ConfigError) as caught:
         PS2Conf(servers=2).check_same(PS2Conf(**asked))
     assert str(caught.value) == message
@@ -81,7 +81,7 @@ def test_addresses_when_there_are_none_then_the_form_is_named(fleet):
         addresses(fleet)
 
 
-def test_addresses_when_given_as_text_or_list_then_they_are_the_same():
+def test_addresses_when_text_or_list_then_are_equal():
     assert addresses("h:1, [::1]:2,") == addresses(["h:1", "[::1]:2"]) == ("h:1", "[::1]:2")
 
 
@@ -93,7 +93,7 @@ def variables(monkeypatch):
     return lambda **given: [monkeypatch.setenv(name, value) for name, value in given.items()]
 
 
-def test_load_when_file_variable_and_keyword_differ_then_the_last_counts(tmp_path, variables):
+def test_load_when_file_variable_keyword_differ_then_last_wins(tmp_path, variables):
     file = tmp_path / "ps2.yaml"
     file.write_text("heartbeatS: 2.0\nlostAfterS: 20\nkeep: 7\nsparkConf: {spark.a: b}\n")
     variables(PS2_LOST_AFTER_S="30", PS2_KEEP="8", PS2_OPS="a.b,c.d", PS2_STRICT="true", PS2_CHECKPOINT_DIR="12")
@@ -150,7 +150,7 @@ def test_over_when_keywords_are_given_then_they_count_in_place():
         ("heartbeats", "no setting is called 'heartbeats'; did you mean heartbeatS?"),
     ],
 )
-def test_over_when_a_keyword_is_not_the_calls_then_says_where_it_is(name, message):
+def test_over_when_keyword_is_of_another_call_then_says_where(name, message):
     with pytest.raises(ConfigError) as caught:
         over(None, {name: 1})
     assert message in str(caught.value)
@@ -170,7 +170,7 @@ def test_conf_when_printed_then_each_setting_has_a_line():
     assert "heartbeatS = 1.0 (default)" in lines
 
 
-def test_conf_when_equal_things_are_said_in_other_forms_then_equal():
+def test_conf_when_same_values_in_other_forms_then_equal():
     one = PS2Conf(fleet="h:1, h:2,", ops="a", ports=40000, bindAddress="[::1]")
     assert one == PS2Conf(fleet=["h:1", "h:2"], ops=["a"], ports="40000", bindAddress="::1")
     assert dataclasses.replace(one) == one

@@ -78,7 +78,7 @@ def test_pack_when_given_no_key_then_raises():
 
 
 @given(st.lists(st.integers(0, 20), max_size=8))
-def test_is_ascending_when_called_then_is_true_of_distinct_sorted_keys(keys):
+def test_is_ascending_when_keys_are_sorted_distinct_then_true(keys):
     assert packing.is_ascending(ints(*keys)) == (keys == sorted(set(keys)))
 
 
@@ -103,7 +103,7 @@ def test_unpack_when_a_delta_is_zero_then_names_its_position():
 
 
 @pytest.mark.parametrize("delta", [8, 2**63, 2**64 - 1])
-def test_unpack_when_a_key_would_be_beyond_int64_then_names_the_delta(delta):
+def test_unpack_when_key_would_exceed_int64_then_names_delta(delta):
     with pytest.raises(ProtocolError, match=f"position 0 is {delta}, .* expected a delta from 1 to 7"):
         packing.unpack_keys(MAX_KEY - 7, np.array([delta], np.uint64))
 
@@ -120,7 +120,7 @@ def test_keys_when_packed_in_any_order_then_unpack_to_the_same(keys):
 
 
 @pytest.mark.parametrize("delta", [-8, MAX_KEY])
-def test_unpack_when_a_signed_delta_leads_out_of_range_then_raises(delta):
+def test_unpack_when_signed_delta_leaves_range_then_raises(delta):
     with pytest.raises(ProtocolError, match=r"key -\d+ is outside"):
         packing.unpack_keys(7, ints(delta))
 
@@ -131,7 +131,7 @@ def test_unpack_when_the_deltas_have_another_dtype_then_raises(dtype):
         packing.unpack_keys(0, np.ones(1, dtype))
 
 
-def test_unpack_when_the_deltas_came_misaligned_and_read_only_then_unpacks():
+def test_unpack_when_deltas_are_misaligned_then_unpacks():
     deltas = np.frombuffer(b"x" + np.array([5, 6], np.uint16).tobytes(), np.uint16, 2, 1)
     assert packing.unpack_keys(1, deltas).tolist() == [1, 6, 12]
 
@@ -149,7 +149,7 @@ def test_unpack_when_the_deltas_came_misaligned_and_read_only_then_unpacks():
         ("int32", (0, 2**15), "int32"),
     ],
 )
-def test_integers_when_narrowed_then_in_the_narrowest_width_that_holds_them_all(dtype, ends, narrow):
+def test_integers_when_narrowed_then_use_narrowest_width(dtype, ends, narrow):
     """Those that need the width come last."""
     array = np.zeros((3, 1000), dtype)
     array[2, -2:] = ends
@@ -182,7 +182,7 @@ def assert_same_bits(ours, theirs, numbers):
 
 
 @given(FLOAT32)
-def test_bfloat16_of_float32_when_rounded_then_has_the_bits_of_the_oracle(array):
+def test_bfloat16_when_rounded_from_float32_then_matches_oracle(array):
     ours = packing.to_bfloat16(array)
     assert ours.dtype == BFLOAT16
     assert_same_bits(ours.view(np.uint16), bfloat16_by_numpy(array), array)
@@ -225,7 +225,7 @@ def test_bfloat16_of_float64_when_special_then_follows_ieee(number, bits):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-def test_halves_when_widened_and_narrowed_again_then_are_the_same(wire, dtype):
+def test_halves_when_widened_and_narrowed_then_are_the_same(wire, dtype):
     halves = ALL_HALVES.view(np.float16 if wire == "float16" else BFLOAT16)
     wide = packing.widen(halves, dtype)
     assert wide.dtype == np.dtype(dtype)
@@ -235,7 +235,7 @@ def test_halves_when_widened_and_narrowed_again_then_are_the_same(wire, dtype):
     assert np.isnan(packing.widen(again, dtype)[np.isnan(wide)]).all()
 
 
-def test_bfloat16_when_widened_then_are_the_upper_bits_of_float32():
+def test_bfloat16_when_widened_then_is_upper_float32_bits():
     np.testing.assert_array_equal(packing.widen(ALL_HALVES.view(BFLOAT16), "float32"), values_of_bfloat16(ALL_HALVES))
 
 
@@ -277,12 +277,12 @@ def test_float16_when_just_below_the_limit_then_is_the_largest():
 
 
 @pytest.mark.parametrize(("wire", "digits"), [("float16", 11), ("bfloat16", 8)])
-def test_halves_when_in_the_normal_range_then_err_by_no_more_than_they_say(wire, digits):
+def test_halves_when_in_normal_range_then_error_is_bounded(wire, digits):
     array = np.random.default_rng(3).uniform(2.0**-14, 65504, 10_000)
     np.testing.assert_allclose(packing.widen(packing.narrow(array, wire), "float64"), array, rtol=2.0**-digits)
 
 
-def test_float16_when_below_the_normal_range_then_errs_by_no_more_than_it_says():
+def test_float16_when_below_normal_range_then_error_is_bounded():
     array = np.random.default_rng(3).uniform(-(2.0**-14), 2.0**-14, 10_000)
     np.testing.assert_allclose(packing.widen(packing.to_float16(array), "float64"), array, rtol=0, atol=2.0**-25)
 

@@ -62,7 +62,7 @@ def test_op_when_run_in_blocks_then_agrees_with_one_block(op, dtype):
 @pytest.mark.parametrize(
     "op", [op for op in OPS if op.rows and "slots" in op.operands and not op.span], ids=lambda op: op.name
 )
-def test_op_at_ascending_slots_when_run_in_blocks_then_agrees_with_one_block(op):
+def test_op_at_ascending_slots_when_in_blocks_then_matches_one(op):
     slots = np.arange(-1, WIDTH, 3)
     given = zip(op.operands, operands(op, "float32", WIDTH), strict=True)
     arrays = [{"slots": slots, "values": array[: slots.size]}.get(kind, array) for kind, array in given]
@@ -72,7 +72,7 @@ def test_op_at_ascending_slots_when_run_in_blocks_then_agrees_with_one_block(op)
 # The fixture only makes blocks short, for all examples alike.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(-1, 30), max_size=20))
-def test_targets_when_checked_in_blocks_then_ascend_if_they_do_as_a_whole(slots):
+def test_targets_when_checked_in_blocks_then_result_is_the_same(slots):
     for tried in (slots, sorted(set(slots)), sorted(slots)):
         checked, ascending = check_targets(np.array(tried, dtype=np.int64), 31)
         assert checked.tolist() == tried
@@ -93,15 +93,15 @@ def test_blocks_when_a_row_is_short_then_are_one_in_this_thread():
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
-def test_blocks_when_a_row_is_long_then_are_the_same_on_any_number_of_cores(cores):
+def test_blocks_when_row_is_long_then_do_not_depend_on_cores(cores):
     assert on_cores(cores, lambda: parallel.over_blocks(len, [np.ones(18)])) == [4, 5, 4, 5]
 
 
-def test_blocks_when_a_row_is_very_long_then_are_not_more_than_enough():
+def test_blocks_when_row_is_very_long_then_number_is_bounded():
     assert len(parallel.over_blocks(len, [np.ones(10_000)])) == parallel.MAX_BLOCKS
 
 
-def test_sum_of_blocks_when_taken_on_any_number_of_cores_then_is_the_same_to_the_last_bit():
+def test_sum_of_blocks_when_cores_differ_then_bits_are_equal():
     u = np.random.default_rng(0).normal(size=10_000)
     sums = {on_cores(cores, lambda: parallel.sum_blocks(np.sum, [u])) for cores in (1, 2, 3)}
     assert len(sums) == 1
@@ -133,7 +133,7 @@ def test_blocks_when_one_fails_then_raise_after_all_have_ended(failing):
     assert ended == now
 
 
-def test_blocks_when_all_threads_are_busy_then_are_done_by_the_caller():
+def test_blocks_when_all_threads_are_busy_then_caller_runs_them():
     """Blocks of blocks ask for more threads than there are, and end all the same."""
 
     def inner(block):
@@ -142,7 +142,7 @@ def test_blocks_when_all_threads_are_busy_then_are_done_by_the_caller():
     assert parallel.over_blocks(inner, [np.arange(12)]) == [100, 100, 100]
 
 
-def test_blocks_when_the_process_was_forked_then_run_in_the_child():
+def test_blocks_when_process_was_forked_then_run_in_child():
     assert parallel.over_blocks(len, [np.ones(12)]) == [4, 4, 4]
     child = os.fork()
     if not child:
@@ -154,7 +154,7 @@ def test_blocks_when_the_process_was_forked_then_run_in_the_child():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_update_when_a_block_divides_by_zero_then_warns_in_no_thread():
+def test_update_when_block_divides_by_zero_then_no_thread_warns():
     u = np.ones(100)
     parallel.update(np.divide, u, np.zeros(100))
     assert np.isinf(u).all()

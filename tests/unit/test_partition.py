@@ -33,7 +33,7 @@ sparse = st.builds(MatrixSpec, dim=st.integers(1, 2**63), rows=st.just(1), kind=
 
 
 @given(dense | sparse, servers)
-def test_bounds_when_cut_then_they_cover_the_space_without_empty_partitions(spec, count):
+def test_bounds_when_cut_then_cover_space_with_nonempty_parts(spec, count):
     bounds = partition_bounds(spec, count)
     assert (bounds[0], bounds[-1]) == (0, HASH_SPACE if spec.kind == "sparse" else spec.dim)
     assert all(a < b for a, b in pairwise(bounds))
@@ -45,14 +45,14 @@ def test_bounds_when_aligned_then_no_block_is_cut(spec, count):
 
 
 @given(dense, servers)
-def test_bounds_when_cut_then_partitions_differ_by_at_most_a_block(spec, count):
+def test_bounds_when_cut_then_sizes_differ_by_at_most_one_block(spec, count):
     bounds = partition_bounds(spec, count)
     blocks = [-(-(b - a) // spec.align) for a, b in pairwise(bounds)]
     assert max(blocks) - min(blocks) <= 1
 
 
 @given(dense, servers)
-def test_bounds_when_there_are_enough_blocks_then_every_server_gets_its_partitions(spec, count):
+def test_bounds_when_blocks_suffice_then_servers_get_partitions(spec, count):
     wanted, blocks = count * spec.partitions_per_server, -(-spec.dim // spec.align)
     assert len(partition_bounds(spec, count)) - 1 == min(wanted, blocks)
 
@@ -76,7 +76,7 @@ def test_partitions_when_made_of_bounds_then_each_is_half_open():
 
 
 @given(st.integers(1, 100), servers)
-def test_place_when_spread_then_servers_hold_contiguous_even_runs(count, fleet):
+def test_place_when_spread_then_servers_hold_even_runs(count, fleet):
     owners = place(count, fleet)
     held = np.bincount(owners, minlength=min(count, fleet))
     assert len(owners) == count
@@ -86,7 +86,7 @@ def test_place_when_spread_then_servers_hold_contiguous_even_runs(count, fleet):
 
 
 @given(dense, servers, st.data())
-def test_partition_of_when_dense_then_it_is_the_interval_that_holds_the_column(spec, count, data):
+def test_partition_of_when_dense_then_interval_holds_column(spec, count, data):
     bounds = partition_bounds(spec, count)
     column = data.draw(st.integers(0, spec.dim - 1))
     (owner,) = partition_of(spec, bounds, np.array([column]))
@@ -94,7 +94,7 @@ def test_partition_of_when_dense_then_it_is_the_interval_that_holds_the_column(s
 
 
 @given(servers, st.lists(st.integers(0, 2**63 - 1), min_size=1))
-def test_partition_of_when_sparse_then_it_is_the_interval_that_holds_the_hash(count, keys):
+def test_partition_of_when_sparse_then_interval_holds_hash(count, keys):
     spec = MatrixSpec(2**63, 1, kind="sparse")
     bounds = partition_bounds(spec, count)
     keys = np.array(keys, dtype=np.int64)
@@ -104,7 +104,7 @@ def test_partition_of_when_sparse_then_it_is_the_interval_that_holds_the_hash(co
 
 @pytest.mark.parametrize("keys", [np.arange(100_000), np.arange(100_000) * 4096, 2**63 - 1 - np.arange(100_000)])
 @pytest.mark.parametrize("count", [2, 3, 16])
-def test_hash_when_keys_follow_a_pattern_then_servers_share_them_evenly(count, keys):
+def test_hash_when_keys_follow_pattern_then_servers_share_evenly(count, keys):
     """Within 5 % of the fair share: six standard deviations for 100,000 random keys on 16 servers are 7.5 %."""
     spec = MatrixSpec(2**63, 1, kind="sparse")
     held = np.bincount(partition_of(spec, partition_bounds(spec, count), keys.astype(np.int64)), minlength=count)
@@ -153,12 +153,12 @@ def test_columns_when_inside_then_no_error(columns):
         ({"kind": "ragged"}, "kind"),
     ],
 )
-def test_spec_when_a_field_cannot_be_used_then_config_error_names_it(change, named):
+def test_spec_when_field_is_invalid_then_config_error_names_it(change, named):
     with pytest.raises(ConfigError, match=f"^{named}: "):
         MatrixSpec(**{"dim": 10, "rows": 1, **change})
 
 
-def test_spec_when_the_dtype_is_unknown_then_dtype_error_lists_those_known():
+def test_spec_when_dtype_is_unknown_then_dtype_error_lists_known():
     with pytest.raises(DTypeError, match="float32, float64, int32, int64, got 'int8'"):
         MatrixSpec(10, 1, dtype="int8")
 

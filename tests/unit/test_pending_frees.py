@@ -60,7 +60,7 @@ def shards(refusing):
     return lambda: [shard for engine in refusing.engines.values() for shard in engine.shards().values()]
 
 
-def test_a_matrix_when_servers_refuse_to_free_it_then_later_freed(refusing, session, shards, caplog):
+def test_matrix_when_servers_refuse_free_then_is_freed_later(refusing, session, shards, caplog):
     weight = DCV.dense(10)
     refusing.left = 2
     with caplog.at_level(logging.INFO):
@@ -71,7 +71,7 @@ def test_a_matrix_when_servers_refuse_to_free_it_then_later_freed(refusing, sess
     assert not caplog.records
 
 
-def test_rows_when_servers_refuse_to_retire_them_then_later_retired(refusing, session, shards):
+def test_rows_when_servers_refuse_to_retire_then_retired_later(refusing, session, shards):
     weight = DCV.dense(10, 2)
     other = weight.derive()
     refusing.left = 2
@@ -104,7 +104,7 @@ def test_what_is_owed_when_its_server_is_replaced_then_forgotten(refusing, sessi
     assert (refusing.asked, len(refusing.master.pending_frees)) == (asked, 0)
 
 
-def test_what_is_owed_when_refused_again_then_each_server_asked_once(refusing, session):
+def test_releases_when_refused_again_then_ask_each_server_once(refusing, session):
     vectors = [DCV.dense(10) for _ in range(3)]
     refusing.left = 100
     for vector in vectors:
@@ -117,7 +117,7 @@ def test_what_is_owed_when_refused_again_then_each_server_asked_once(refusing, s
     assert not len(refusing.master.pending_frees)
 
 
-def test_rows_of_a_stage_when_nothing_may_change_then_later_taken(refusing, session, shards, monkeypatch):
+def test_stage_rows_when_changes_are_paused_then_are_taken_later(refusing, session, shards, monkeypatch):
     monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.0)
     master, weight = refusing.master, DCV.dense(10)
     master._deferred.add("app", 1, _late_row(master, weight))
@@ -136,7 +136,7 @@ def _late_row(master, vector):
     return DeferredFree(vector._matrix, 0, entry.born[0], orphan=False)
 
 
-def test_dropped_rows_when_the_master_is_silent_then_told_by_one_id():
+def test_dropped_rows_when_master_is_silent_then_keep_one_id():
     fleet = FleetInProcess()
     gate = RefusesControl(fleet, "FreeRows", error=UnavailableError("connection refused"))
     session = session_over(gate)

@@ -22,34 +22,34 @@ def history(objective=(0.7, 0.5, 0.4, 0.3), validation=(0.6, 0.45, 0.5), steps=3
 OF_TREES = history(metrics={"leaves": (4, 5, 6), "of features": (1.0, 2.0)}, words=Words("tree", "loss"))
 
 
-def test_by_step_when_there_is_a_loss_of_before_then_each_step_has_the_one_after_it():
+def test_by_step_when_initial_loss_is_known_then_uses_loss_after():
     assert [step.objective for step in by_step(history())] == [0.5, 0.4, 0.3]
 
 
-def test_by_step_when_losses_are_those_of_steps_as_they_began_then_each_has_its_own():
+def test_by_step_when_losses_precede_steps_then_each_has_its_own():
     assert [step.objective for step in by_step(history(objective=(0.7, 0.5, 0.4)))] == [0.7, 0.5, 0.4]
 
 
-def test_by_step_when_fewer_steps_were_validated_then_they_are_the_last():
+def test_by_step_when_fewer_steps_were_validated_then_are_last():
     assert [step.validation for step in by_step(history(validation=(0.6, 0.5)))] == [None, 0.6, 0.5]
 
 
-def test_cells_when_a_family_tells_something_by_step_then_it_has_a_column():
+def test_cells_when_family_has_step_values_then_adds_column():
     assert titles(OF_TREES) == ["tree", "loss", "validation", "leaves", "ms"]
     assert cells(OF_TREES)[0] == ["1", "0.5000", "0.6000", "4", "100.0"]
 
 
-def test_cells_when_no_rows_were_held_out_then_there_is_no_such_column():
+def test_cells_when_no_rows_were_held_out_then_omits_column():
     assert titles(history(validation=())) == ["step", "objective", "ms"]
     assert cells(history(validation=()))[2] == ["3", "0.3000", "100.0"]
 
 
-def test_spaced_when_there_are_many_then_has_the_first_the_last_and_some_between():
+def test_spaced_when_there_are_many_then_keeps_first_and_last():
     assert spaced(range(100)) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
     assert (spaced(range(3)), spaced([])) == ([0, 1, 2], [])
 
 
-def test_best_step_when_rows_were_held_out_then_it_is_that_of_their_least_loss():
+def test_best_step_when_rows_were_held_out_then_has_least_loss():
     assert (best_step(OF_TREES), best_step(history(validation=()))) == (2, None)
 
 
@@ -57,14 +57,14 @@ def lines_of(chart):
     return {line.get_label(): line.get_xydata().tolist() for line in chart.axes[0].get_lines()}
 
 
-def test_losses_when_drawn_then_each_is_at_the_step_after_which_it_was():
+def test_losses_when_drawn_then_are_at_step_that_preceded_them():
     lines = lines_of(draw_losses(OF_TREES))
     assert lines["training"] == [[0, 0.7], [1, 0.5], [2, 0.4], [3, 0.3]]
     assert lines["held out"] == [[1, 0.6], [2, 0.45], [3, 0.5]]
     assert [x for x, _ in lines["least: tree 2"]] == [2, 2]
 
 
-def test_losses_when_no_step_was_taken_then_there_is_nothing_to_draw():
+def test_losses_when_no_step_was_taken_then_config_error():
     with pytest.raises(ConfigError, match="no step was taken"):
         draw_losses(history(objective=(0.7,), validation=(), steps=0))
 
@@ -73,7 +73,7 @@ def labels_of(chart):
     return [label.get_text() for label in chart.axes[0].get_yticklabels()]
 
 
-def test_importances_when_drawn_then_the_largest_come_first_and_zeros_not_at_all():
+def test_importances_when_drawn_then_sorted_without_zeros():
     assert labels_of(draw_importances(np.array([0.2, 0.0, 0.5, 0.3]), [], 20)) == [
         "feature 2",
         "feature 3",
@@ -81,23 +81,23 @@ def test_importances_when_drawn_then_the_largest_come_first_and_zeros_not_at_all
     ]
 
 
-def test_importances_when_features_have_names_then_they_are_shown_and_long_ones_cut():
+def test_importances_when_features_have_names_then_long_are_cut():
     chart = draw_importances(np.array([0.6, 0.4]), ["age", "x" * 100], 20)
     assert labels_of(chart) == ["age", "x" * 37 + "..."]
 
 
-def test_importances_when_there_are_too_many_then_the_title_says_so():
+def test_importances_when_too_many_then_title_says_so():
     chart = draw_importances(np.full(50, 0.02), [], 3)
     assert labels_of(chart) == ["feature 0", "feature 1", "feature 2"]
     assert chart.axes[0].get_title(loc="left") == "trees split by 50 of 50 features; the first 3"
 
 
-def test_importances_when_nothing_was_split_then_there_is_nothing_to_draw():
+def test_importances_when_no_splits_then_config_error():
     with pytest.raises(ConfigError, match="trees split by no feature"):
         draw_importances(np.zeros(3), [], 20)
 
 
-def test_html_when_a_notebook_shows_it_then_it_has_a_table_and_a_picture():
+def test_html_when_shown_in_notebook_then_has_table_and_picture():
     shown = to_html(OF_TREES)
     assert "3 trees in 0.3 s, 100 ms a tree: a &lt; b" in shown
     assert ("<th" in shown, ">0.4500</td>" in shown, '<img src="data:image/png;base64,' in shown) == (True, True, True)

@@ -38,7 +38,7 @@ def not_above(a, b):
 
 
 @given(prices, works, st.integers(2, 10))
-def test_columns_when_more_then_favour_servers_that_compute_no_slower_than_we_do(costs, work, times):
+def test_columns_when_more_then_favour_fast_servers(costs, work, times):
     costs = replace(costs, server_madd_s=min(costs.server_madd_s, costs.here_madd_s))
     assert not_above(advantage(costs, work), advantage(costs, replace(work, columns=times * work.columns)))
 
@@ -84,7 +84,7 @@ def test_seconds_when_there_is_more_to_do_then_grow(costs, work, times):
     ],
     ids=["usual", "long rows", "short rows", "many servers", "few rows in many pairs"],
 )
-def test_choose_when_on_a_network_then_takes_the_way_that_moves_less(work, way):
+def test_choose_when_on_network_then_moves_fewer_bytes(work, way):
     assert choose(NETWORK, work) == way
 
 
@@ -116,7 +116,7 @@ measured = st.floats(1e-6, 10)
 
 
 @given(st.builds(Times, measured, measured, measured, measured, measured), works)
-def test_solve_when_times_are_noise_then_no_cost_is_negative_and_their_sums_are_the_times(times, work):
+def test_solve_when_times_are_noisy_then_costs_are_nonnegative(times, work):
     costs = solve(times, work)
     assert min(astuple(costs)) >= 0
     found = times_of(costs, work)
@@ -133,7 +133,7 @@ def test_sample_when_taken_then_is_a_part_of_the_workload(work):
     assert replace(part, pairs=work.pairs, distinct_rows=work.distinct_rows) == work
 
 
-def test_sample_when_the_workload_is_large_then_takes_some_milliseconds():
+def test_sample_when_workload_is_large_then_takes_milliseconds():
     part = sample(Workload(pairs=10**7, distinct_rows=10**7, columns=1024, servers=8, itemsize=4))
     assert part.pairs * 1024 <= 1 << 22
     assert part.distinct_rows * 1024 * 4 <= 4 << 20

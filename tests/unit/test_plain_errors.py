@@ -50,25 +50,25 @@ def subclasses():
 
 
 @pytest.mark.parametrize("cls", subclasses(), ids=lambda cls: cls.__name__)
-def test_from_task_when_a_task_raised_one_of_ours_then_it_has_its_class(cls):
+def test_from_task_when_task_raised_our_error_then_keeps_class(cls):
     assert type(_from_task(report(f"ps2.errors.{cls.__name__}: what happened"))) is cls
 
 
-def test_from_task_when_a_task_raised_one_of_ours_then_it_has_its_text():
+def test_from_task_when_task_raised_our_error_then_keeps_text():
     assert str(_from_task(report("ps2.errors.LimitError: 5 rows do not fit"))) == "5 rows do not fit"
 
 
-def test_from_task_when_the_text_has_several_lines_then_all_are_kept():
+def test_from_task_when_text_has_several_lines_then_keeps_all():
     text = "server 1 is lost: its log ends:\n  one line\n  another: line"
     assert str(_from_task(report(f"ps2.errors.UnavailableError: {text}"))) == text
 
 
-def test_from_task_when_a_task_raised_something_else_then_it_is_an_op_error_that_names_it():
+def test_from_task_when_error_is_foreign_then_op_error_names_it():
     error = _from_task(report("ZeroDivisionError: division by zero"))
     assert (type(error), str(error)) == (OpError, "a Spark task failed with ZeroDivisionError: division by zero")
 
 
-def test_from_task_when_one_error_caused_another_then_it_is_the_last():
+def test_from_task_when_errors_are_chained_then_takes_last():
     chain = (
         "KeyError: 3\n\nDuring handling of the above exception, another exception occurred:\n\n"
         'Traceback (most recent call last):\n  File "x.py", line 1, in f\nps2.errors.StoppedError: stopped'
@@ -95,7 +95,7 @@ def test_from_task_when_a_worker_died_then_it_is_one_line():
     assert str(_from_task(java)).endswith("Python worker exited unexpectedly")
 
 
-def test_plain_errors_when_nothing_is_raised_then_nothing_happens():
+def test_plain_errors_when_nothing_is_raised_then_does_nothing():
     with plain_errors():
         pass
 
@@ -105,7 +105,7 @@ def test_plain_errors_when_one_of_ours_is_raised_then_it_passes():
         raise ConfigError("as it was")
 
 
-def test_plain_errors_when_spark_raises_then_the_error_keeps_its_cause():
+def test_plain_errors_when_spark_raises_then_error_keeps_cause():
     from pyspark.errors import PySparkException
 
     with pytest.raises(OpError) as raised, plain_errors():
@@ -119,12 +119,12 @@ def without_java(monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
 
 
-def test_session_when_there_is_no_java_then_it_says_what_to_install(without_java):
+def test_session_when_java_is_missing_then_says_what_to_install(without_java):
     with pytest.raises(ConfigError, match="Java 17"):
         spark._check_java()
 
 
-def test_session_when_java_home_has_no_java_then_it_names_the_folder(monkeypatch, tmp_path):
+def test_session_when_java_home_lacks_java_then_names_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=f"no bin/java in {tmp_path}"):
         spark._check_java()
@@ -162,6 +162,6 @@ def test_master_when_one_of_two_listens_then_it_is_taken():
         spark._check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}")
 
 
-def test_master_when_its_address_is_none_then_says_what_is_expected():
+def test_master_when_address_is_none_then_says_what_is_expected():
     with pytest.raises(ConfigError, match=r"^Spark's master: expected HOST:PORT, got 'host'$"):
         spark._check_master("spark://host")

@@ -44,7 +44,7 @@ def world(request):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 23), (3, 4), (7, 20), (5, 5)])
-def test_pull_when_given_an_interval_then_it_is_that_of_the_model(world, start, stop):
+def test_pull_when_given_interval_then_matches_model(world, start, stop):
     target, run, model = world
     assert run(plans.pull(target, start, stop)).tolist() == model[0, start:stop].tolist()
 
@@ -56,7 +56,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(keysets, "GROUP_KEYS", 2)
 
 
-def test_pull_when_longer_than_a_block_then_it_is_cut_into_blocks(world, small_blocks):
+def test_pull_when_longer_than_block_then_is_cut_into_blocks(world, small_blocks):
     target, run, model = world
     plan = plans.pull(target, 0, 23)
     assert max(op.reply_bytes for op in plan.operations) <= 16
@@ -71,8 +71,8 @@ def test_rows_pull_when_longer_than_a_block_then_it_comes_whole(world, small_blo
     assert run(plans.rows_pull(target, rows, columns)).tolist() == expected.tolist()
 
 
-def test_writes_when_longer_than_a_block_then_all_rows_are_those_of_the_model(world, small_blocks):
-    test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_model(world)
+def test_writes_when_longer_than_block_then_rows_match_model(world, small_blocks):
+    test_writes_when_run_in_sequence_then_rows_match_model(world)
 
 
 @pytest.mark.parametrize("indices", [None, [22, 0, 0, 11], [0, 5, 22]])
@@ -103,7 +103,7 @@ def test_rows_pull_when_given_an_array_then_the_answer_is_in_it(world, columns):
         (np.frombuffer(bytes(40), np.float32), UsageError, "out: the array is read-only"),
     ],
 )
-def test_pull_when_the_array_does_not_fit_then_the_error_says_why(out, error, said):
+def test_pull_when_array_does_not_fit_then_error_says_why(out, error, said):
     with pytest.raises(error, match=said):
         plans.pull(a_target(), 0, 10, out)
 
@@ -136,7 +136,7 @@ def test_push_columns_when_indices_repeat_then_each_counts(world, verb, of):
     assert np.allclose(found, expected)
 
 
-def test_push_columns_when_it_overwrites_and_indices_repeat_then_the_last_wins(world):
+def test_push_columns_when_indices_repeat_then_last_wins(world):
     target, run, model = world
     run(plans.push_columns(target, "scatter", [1.0, 2.0, 3.0, 4.0], [5, 0, 5, 5]))
     found = run(plans.pull_columns(target, [0, 5]))
@@ -145,14 +145,14 @@ def test_push_columns_when_it_overwrites_and_indices_repeat_then_the_last_wins(w
 
 
 @pytest.mark.parametrize("columns", [[], [22, 0, 0, 11], list(range(23))])
-def test_pull_columns_when_in_any_order_then_the_answer_is_in_that_order(world, columns):
+def test_pull_columns_when_unordered_then_answer_keeps_order(world, columns):
     target, run, model = world
     assert run(plans.pull_columns(target, columns)).tolist() == model[0, columns].tolist()
 
 
 @pytest.mark.parametrize("columns", [None, [], [22, 0, 0, 11]])
 @pytest.mark.parametrize("rows", [[], [2], [1, 0, 1]])
-def test_rows_pull_when_rows_come_in_any_order_then_so_does_the_answer(world, rows, columns):
+def test_rows_pull_when_rows_are_unordered_then_keeps_order(world, rows, columns):
     target, run, model = world
     expected = model[rows] if columns is None else model[rows][:, columns]
     answer = run(plans.rows_pull(target, rows, columns))
@@ -172,12 +172,12 @@ def test_call_when_it_reduces_then_partitions_are_reduced_alike(world, name, of)
     assert np.isclose(run(declared(target, name, {})), of(model[0]))
 
 
-def test_then_when_given_a_function_then_the_answer_goes_through_it(world):
+def test_then_when_given_function_then_applies_it_to_answer(world):
     target, run, model = world
     assert run(declared(target, "norm2_squared", {}).then(np.sqrt)) == pytest.approx(np.linalg.norm(model[0]))
 
 
-def test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_model(world):
+def test_writes_when_run_in_sequence_then_rows_match_model(world):
     target, run, model = world
     rng = np.random.default_rng(1)
     scattered, whole, many = rng.standard_normal(4), rng.standard_normal(9), rng.standard_normal((2, 3))
@@ -197,7 +197,7 @@ def test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_mode
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_pull_active_when_sparse_then_keys_are_sorted_with_their_values(counted):
+def test_pull_active_when_sparse_then_returns_sorted_keys(counted):
     over = session_over(FleetInProcess(servers=3))
     info = over.new_matrix(MatrixSpec(2**63, 1, dtype="int64", kind="sparse"))
     target = Target(info.id, info.spec, info.route, (0,))
@@ -209,7 +209,7 @@ def test_pull_active_when_sparse_then_keys_are_sorted_with_their_values(counted)
     assert keys.tolist() == sorted(model)
 
 
-def test_map_when_asked_for_the_index_then_the_partition_comes_first():
+def test_map_when_index_is_requested_then_partition_comes_first():
     over = session_over(FleetInProcess(servers=3))
     info = over.new_matrix(MatrixSpec(10, 2))
     target = Target(info.id, info.spec, info.route, (0,))
@@ -237,7 +237,7 @@ def test_plan_when_made_then_it_says_whether_it_changes_data(plan, mutates):
     assert plan(a_target()).mutates == mutates
 
 
-def test_plan_when_it_reads_columns_then_each_operation_says_how_many_it_expects():
+def test_plan_when_reading_columns_then_operations_state_counts():
     plan = plans.pull_columns(a_target(), [9, 0, 1, 5])
     assert [(op.partition, op.reply_bytes) for op in plan.operations] == [(0, 8), (1, 4), (2, 4)]
 
@@ -276,7 +276,7 @@ def test_plan_when_the_call_cannot_work_then_the_error_says_why(make, error, sai
         make(a_target())
 
 
-def test_plan_when_an_operation_does_not_take_the_dtype_then_dtype_error():
+def test_plan_when_operation_rejects_dtype_then_dtype_error():
     with pytest.raises(DTypeError, match=r"push_div.*float32 or float64, got int64"):
         plans.push(a_target(dtype="int64"), "push_div", np.ones(10, np.int64), 0, 10)
 
@@ -284,12 +284,12 @@ def test_plan_when_an_operation_does_not_take_the_dtype_then_dtype_error():
 @pytest.mark.parametrize(
     "make", [lambda t: plans.rows_pull(t, [0], None), lambda t: plans.rows_push(t, "rows_push", [0], [[1]])]
 )
-def test_rows_when_whole_rows_of_a_sparse_matrix_then_usage_error_says_to_name_columns(make):
+def test_rows_when_sparse_without_columns_then_usage_error(make):
     with pytest.raises(UsageError, match="name the columns"):
         make(a_target(kind="sparse"))
 
 
-def test_map_when_the_function_cannot_be_pickled_then_usage_error_says_why():
+def test_map_when_function_cannot_be_pickled_then_usage_error():
     import threading
 
     lock = threading.Lock()

@@ -44,14 +44,14 @@ def change(other, vector, value):
     other.dispatch.run([plans.push(vector._target(), "push_add", np.full(10, float(value)), 0, 10)])
 
 
-def test_prefetch_when_the_clock_is_allowed_then_it_is_read_at_once(prefetches, vector, other):
+def test_prefetch_when_clock_is_allowed_then_reads_at_once(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
     prefetches.enter(6, 6, 0)
     assert ahead.result().tolist() == [0.0] * 10
 
 
-def test_prefetch_when_the_clock_is_not_allowed_yet_then_it_is_read_when_it_is_entered(prefetches, vector, other):
+def test_prefetch_when_clock_is_not_allowed_then_reads_on_entry(prefetches, vector, other):
     ahead = prefetches.begin(vector, None, 2)
     assert not ahead.is_started
     change(other, vector, 1)
@@ -60,33 +60,33 @@ def test_prefetch_when_the_clock_is_not_allowed_yet_then_it_is_read_when_it_is_e
     assert ahead.result().tolist() == [1.0] * 10
 
 
-def test_prefetch_when_it_is_asked_for_before_it_was_sent_then_it_is_pulled(prefetches, vector):
+def test_prefetch_when_result_precedes_send_then_is_pulled(prefetches, vector):
     vector.add(2)
     assert prefetches.begin(vector, None, 2).result().tolist() == [2.0] * 10
 
 
-def test_prefetch_when_it_is_used_in_a_later_clock_then_it_is_pulled_anew(prefetches, vector, other):
+def test_prefetch_when_used_in_later_clock_then_is_pulled_again(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
     prefetches.enter(7, 9, 0)
     assert ahead.result().tolist() == [1.0] * 10
 
 
-def test_prefetch_when_the_fleet_went_back_then_it_is_pulled_anew(prefetches, vector, other):
+def test_prefetch_when_fleet_rolled_back_then_is_pulled_again(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
     prefetches.enter(3, 6, 1)
     assert ahead.result().tolist() == [1.0] * 10
 
 
-def test_prefetch_when_the_workers_have_met_then_it_is_pulled_anew(prefetches, vector, other):
+def test_prefetch_when_barrier_passed_then_is_pulled_again(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
     prefetches.note_sync()
     assert ahead.result().tolist() == [1.0] * 10
 
 
-def test_prefetch_when_this_worker_adds_after_it_was_read_then_that_is_in_it(prefetches, vector):
+def test_prefetch_when_worker_adds_after_read_then_sees_own_add(prefetches, vector):
     ahead = sent(prefetches.begin(vector, np.array([3, 1, 3]), 1))
     vector.add([5.0, 7.0], [3, 9], wait=False)
     vector.sub(np.arange(10.0), wait=False)
@@ -98,13 +98,13 @@ def test_prefetch_when_this_worker_adds_after_it_was_read_then_that_is_in_it(pre
     [lambda u: u.fill(4), lambda u: u.zero().add(4, wait=False), lambda u: u.push(np.full(10, 4.0))],
     ids=["fill", "add_scalar", "push"],
 )
-def test_prefetch_when_this_worker_changes_the_vector_otherwise_then_it_is_pulled_anew(prefetches, vector, write):
+def test_prefetch_when_worker_overwrites_then_is_pulled_again(prefetches, vector, write):
     ahead = sent(prefetches.begin(vector, None, 1))
     write(vector)
     assert ahead.result().tolist() == [4.0] * 10
 
 
-def test_prefetch_when_this_worker_changes_another_vector_then_it_is_not_pulled_anew(prefetches, vector, fleet):
+def test_prefetch_when_other_vector_changes_then_stays_valid(prefetches, vector, fleet):
     sibling = vector.derive()
     ahead = sent(prefetches.begin(vector, None, 1))
     sibling.fill(1)
@@ -113,7 +113,7 @@ def test_prefetch_when_this_worker_changes_another_vector_then_it_is_not_pulled_
     assert len(fleet.sent) == before
 
 
-def test_prefetch_when_additions_wait_for_the_limit_then_they_are_in_it(prefetches, session, vector):
+def test_prefetch_when_additions_wait_for_rate_then_sees_them(prefetches, session, vector):
     session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
     vector.add(np.ones(10), wait=False)
     vector.add(np.ones(10), wait=False)
@@ -121,12 +121,12 @@ def test_prefetch_when_additions_wait_for_the_limit_then_they_are_in_it(prefetch
     session.async_writer.discard()
 
 
-def test_result_when_it_is_asked_for_twice_then_it_is_the_same_array(prefetches, vector):
+def test_result_when_called_twice_then_is_same_array(prefetches, vector):
     ahead = prefetches.begin(vector, None, 1)
     assert ahead.result() is ahead.result()
 
 
-def test_indices_when_the_caller_changes_them_then_those_given_are_read(prefetches, vector):
+def test_indices_when_caller_changes_them_then_reads_originals(prefetches, vector):
     vector.push(np.arange(10.0))
     indices = np.array([1, 2])
     ahead = prefetches.begin(vector, indices, 2)
@@ -134,7 +134,7 @@ def test_indices_when_the_caller_changes_them_then_those_given_are_read(prefetch
     assert ahead.result().tolist() == [1.0, 2.0]
 
 
-def test_prefetch_of_a_sparse_vector_when_own_additions_follow_then_they_are_in_it(prefetches, session):
+def test_prefetch_when_sparse_and_worker_adds_then_sees_own_adds(prefetches, session):
     clicks = DCV.sparse(2**40, dtype="int64").add([1, 2], [7, 2**39])
     ahead = sent(prefetches.begin(clicks, [2**39, 7, 8], 1))
     clicks.add([10, 10], [8, 7], wait=False)
@@ -149,7 +149,7 @@ def test_prefetch_when_the_read_fails_then_the_result_says_why(prefetches, sessi
         prefetches.begin(vector, None, 1).result()
 
 
-def test_threads_when_the_prefetches_are_closed_then_they_are_gone(prefetches, vector):
+def test_threads_when_prefetches_are_closed_then_end(prefetches, vector):
     for _ in range(3):
         prefetches.begin(vector, None, 1)
     prefetches.close()
@@ -157,22 +157,22 @@ def test_threads_when_the_prefetches_are_closed_then_they_are_gone(prefetches, v
 
 
 @pytest.mark.parametrize("ahead", [-1, 1.5, True, None])
-def test_prefetch_when_ahead_is_no_number_of_clocks_then_it_is_refused(prefetches, vector, ahead):
+def test_prefetch_when_ahead_is_no_clock_count_then_is_refused(prefetches, vector, ahead):
     with pytest.raises(UsageError, match="ahead"):
         prefetches.begin(vector, None, ahead)
 
 
-def test_prefetch_when_a_sparse_vector_has_no_indices_then_it_is_refused(prefetches, session):
+def test_prefetch_when_sparse_without_indices_then_is_refused(prefetches, session):
     with pytest.raises(UsageError, match="indices"):
         prefetches.begin(DCV.sparse(100), None, 1)
 
 
-def test_prefetch_when_an_index_is_outside_then_it_is_refused_at_once(prefetches, vector):
+def test_prefetch_when_index_is_out_of_range_then_is_refused(prefetches, vector):
     with pytest.raises(OutOfRangeError):
         prefetches.begin(vector, [10], 1)
 
 
-def test_prefetch_when_the_others_allow_more_within_the_clock_then_it_is_read(prefetches, vector, other):
+def test_prefetch_when_more_is_allowed_mid_clock_then_is_read(prefetches, vector, other):
     ahead = prefetches.begin(vector, None, 2)
     change(other, vector, 1)
     prefetches.allow(7, 0)
@@ -182,13 +182,13 @@ def test_prefetch_when_the_others_allow_more_within_the_clock_then_it_is_read(pr
     assert ahead.result().tolist() == [1.0] * 10
 
 
-def test_prefetch_when_another_epoch_allows_more_then_it_is_not_read(prefetches, vector):
+def test_prefetch_when_other_epoch_allows_more_then_is_not_read(prefetches, vector):
     ahead = prefetches.begin(vector, None, 2)
     prefetches.allow(7, 1)
     assert not ahead.is_started
 
 
-def test_prefetch_when_it_was_asked_for_before_it_is_allowed_then_it_is_not_sent_any_more(prefetches, vector):
+def test_prefetch_when_result_precedes_permission_then_not_sent(prefetches, vector):
     ahead = prefetches.begin(vector, None, 2)
     ahead.result()
     prefetches.allow(7, 0)

@@ -27,19 +27,19 @@ REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
         (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1 s a step, 1M rows/s, 1EB"),
     ],
 )
-def test_step_when_described_then_says_how_far_how_good_and_how_fast(report, words):
+def test_step_when_described_then_has_progress_loss_and_rate(report, words):
     assert ", ".join(progress.describe(report, 100)) == words
 
 
 OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, metrics={"leaves": 31}, words=Words("tree", "loss"))
 
 
-def test_step_when_a_family_has_words_of_its_own_then_it_is_told_in_them():
+def test_step_when_family_has_own_words_then_uses_them():
     metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree", "0B"]
     assert progress.describe(OF_TREES, 100) == metrics
 
 
-def test_step_when_what_is_told_has_a_name_of_several_words_then_they_are_parted():
+def test_step_when_value_name_has_several_words_then_splits_them():
     metrics = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
     said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
     assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "0.5 s an iteration", "0B"]
@@ -48,7 +48,7 @@ def test_step_when_what_is_told_has_a_name_of_several_words_then_they_are_parted
 @pytest.mark.parametrize(
     ("room", "words"), [(3, "tree 12/100"), (21, "tree 12/100, loss 0.3"), (37, "tree 12/100, loss 0.3"), (500, None)]
 )
-def test_words_when_a_terminal_is_narrow_then_only_whole_parts_that_fit_are_shown(room, words):
+def test_words_when_terminal_is_narrow_then_drops_whole_parts(room, words):
     said = progress.describe(OF_TREES, 100)
     assert progress.fitting(said, room) == (words or ", ".join(said))
 
@@ -61,7 +61,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_log_when_steps_are_quick_then_has_a_line_every_few_seconds(clock, caplog):
+def test_log_when_steps_are_quick_then_writes_every_few_seconds(clock, caplog):
     line = progress._LogLine("model", 100)
     with caplog.at_level(logging.INFO, "ps2"):
         for _ in range(30):
@@ -112,7 +112,7 @@ def seen_in(columns):
     return seen.decode()
 
 
-def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes():
+def test_progress_when_on_terminal_then_updates_one_line():
     text = seen_in(120)
     assert "LogisticRegression" in text
     assert "step 3/100, objective 0.5, 0.333 s a step, 3K rows/s, 2KB" in text
@@ -120,7 +120,7 @@ def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes():
     assert text.rstrip().endswith("\x1b[2K")  # the line is erased in the end
 
 
-def test_progress_when_the_terminal_is_narrow_then_the_line_is_not_broken():
+def test_progress_when_terminal_is_narrow_then_line_fits():
     lines = re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", seen_in(80))
     assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 0.1 s a tree" in lines
     assert max(map(len, lines)) <= 80

@@ -29,13 +29,13 @@ def gatekeeper():
     return Gatekeeper(Tokens(TOKEN))
 
 
-def test_challenge_when_the_server_knows_the_token_then_its_proof_shows_that(gatekeeper):
+def test_challenge_when_server_knows_token_then_proof_shows_it(gatekeeper):
     nonce, [shown] = gatekeeper.challenge(NONCE)
     assert shown == proof.server_proof(TOKEN, NONCE, nonce)
     assert [shown] != Gatekeeper(Tokens("another-token")).challenge(NONCE)[1]
 
 
-def test_call_when_its_sender_knows_the_token_then_its_answer_is_proven_by_the_same_key(gatekeeper):
+def test_call_when_sender_knows_token_then_answer_uses_same_key(gatekeeper):
     claim = claimed(gatekeeper)
     key = proof.session_key(TOKEN, NONCE, claim.server_nonce)
     admitted = gatekeeper.admit(METHOD, claim)
@@ -65,16 +65,16 @@ def test_call_when_anything_of_it_was_changed_then_it_is_refused(gatekeeper, cha
     assert gatekeeper.admit(METHOD, replace(claimed(gatekeeper), **changed)) is None
 
 
-def test_call_when_it_was_meant_for_another_method_then_it_is_refused(gatekeeper):
+def test_call_when_meant_for_another_method_then_is_refused(gatekeeper):
     assert gatekeeper.admit("/ps2.v1.Server/Stop", claimed(gatekeeper)) is None
 
 
-def test_call_when_it_was_meant_for_another_process_then_it_is_refused(gatekeeper):
+def test_call_when_meant_for_another_process_then_is_refused(gatekeeper):
     assert gatekeeper.admit(METHOD, claimed(Gatekeeper(Tokens(TOKEN)))) is None
 
 
 @given(st.lists(st.integers(0, 3 * proof.WINDOW), min_size=1, max_size=60))
-def test_calls_when_they_come_in_any_order_then_each_is_admitted_at_most_once(numbers):
+def test_calls_when_in_any_order_then_each_is_admitted_once(numbers):
     gatekeeper, admitted = Gatekeeper(Tokens(TOKEN)), []
     for number in numbers:
         if gatekeeper.admit(METHOD, claimed(gatekeeper, number)) is not None:
@@ -84,7 +84,7 @@ def test_calls_when_they_come_in_any_order_then_each_is_admitted_at_most_once(nu
         assert set(admitted) == set(numbers)
 
 
-def test_clients_when_there_were_too_many_then_all_have_to_prove_themselves_anew(gatekeeper, monkeypatch):
+def test_clients_when_too_many_then_all_authenticate_again(gatekeeper, monkeypatch):
     monkeypatch.setattr(proof, "MAX_SESSIONS", 2)
     first = claimed(gatekeeper, client_nonce=b"1" * 32)
     assert gatekeeper.admit(METHOD, first)
@@ -94,7 +94,7 @@ def test_clients_when_there_were_too_many_then_all_have_to_prove_themselves_anew
     assert gatekeeper.admit(METHOD, claimed(gatekeeper, client_nonce=b"1" * 32))
 
 
-def test_call_when_the_token_is_being_replaced_then_both_are_admitted_and_later_the_new_one_alone():
+def test_call_when_token_rotates_then_old_is_valid_until_end():
     tokens = Tokens("a-new-token\n" + TOKEN)
     gatekeeper = Gatekeeper(tokens)
     nonce, proofs = gatekeeper.challenge(NONCE)

@@ -81,7 +81,7 @@ def additions(draw, target):
 
 
 @given(st.data())
-def test_read_when_additions_are_missing_then_they_are_laid_over_it(data):
+def test_read_when_additions_are_missing_then_overlays_them(data):
     kind = data.draw(st.sampled_from(["dense", "sparse"]))
     dtype = data.draw(st.sampled_from(["float32", "float64", "int32", "int64"]))
     target = target_of(kind, data.draw(st.integers(1, 4)), dtype)
@@ -123,7 +123,7 @@ def changes_of_rows(draw, target):
 
 
 @given(st.data())
-def test_read_of_rows_when_additions_to_rows_are_missing_then_they_are_laid_over_it(data):
+def test_rows_read_when_additions_are_missing_then_overlays_them(data):
     """Rows and columns repeat, in any order, in what is read and in what is added; so do rows of single vectors."""
     target = target_of("dense", data.draw(st.integers(1, 4)), data.draw(st.sampled_from(["float64", "int32"])))
     numbers, given = data.draw(rows), data.draw(st.none() | columns)
@@ -144,7 +144,7 @@ def test_read_of_rows_when_additions_to_rows_are_missing_then_they_are_laid_over
     assert np.array_equal(read.merge([]), expected[asked])
 
 
-def test_rows_when_others_are_overwritten_then_the_read_is_not_void():
+def test_rows_when_others_are_overwritten_then_read_stays_valid():
     target = target_of()
     reading = ReadYourWrites([plans.rows_pull(target, [0, 2], None)])
     reading.may_lack(plans.rows_push(target, "rows_push", [1, 3], np.ones((2, DIM))))
@@ -154,7 +154,7 @@ def test_rows_when_others_are_overwritten_then_the_read_is_not_void():
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire):
+def test_addition_when_sent_in_16_bits_then_overlays_received(wire):
     target = target_of(wire=wire)
     row, read = np.zeros(DIM), plans.pull(target, 0, DIM)
     reading = ReadYourWrites([read])
@@ -167,7 +167,7 @@ def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire)
     assert row[1] != np.linspace(1000, 3000, DIM)[1]
 
 
-def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match(monkeypatch):
+def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
     monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
     spec = MatrixSpec(10_000, 1, "float64")
     target = Target(1, spec, Route(0, (0, 5_000, 10_000), ("a", "b")), (0,))
@@ -202,33 +202,33 @@ def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     ],
     ids=["mul", "add_scalar", "rows_push", "rows_axpy"],
 )
-def test_change_when_it_is_no_sum_of_arrays_then_the_read_is_void(other):
+def test_change_when_not_a_sum_of_arrays_then_read_is_void(other):
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.lacks(other(target_of()))
     assert reading.is_void
 
 
-def test_change_when_it_may_have_come_before_the_read_then_that_is_void():
+def test_change_when_it_may_precede_read_then_read_is_void():
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
     assert reading.is_void
 
 
-def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
+def test_change_when_to_another_row_then_read_stays_valid():
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
     assert not reading.is_void
 
 
 @pytest.mark.parametrize(("columns", "is_void"), [([1, 7, 59], False), ([1, 8, 59], True)])
-def test_blocks_when_others_are_overwritten_then_the_read_is_not_void(columns, is_void):
+def test_blocks_when_others_are_overwritten_then_read_is_valid(columns, is_void):
     target = blocks_of(servers=2)
     reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
     reading.may_lack(blocks.push(target, columns, np.ones((3, 4))))
     assert reading.is_void is is_void
 
 
-def test_blocks_when_much_is_added_to_others_then_the_read_is_not_void(monkeypatch):
+def test_blocks_when_others_get_much_added_then_read_is_valid(monkeypatch):
     monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 1)
     target = blocks_of(servers=2)
     reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
@@ -238,7 +238,7 @@ def test_blocks_when_much_is_added_to_others_then_the_read_is_not_void(monkeypat
     assert reading.is_void
 
 
-def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monkeypatch):
+def test_additions_when_over_bound_then_read_is_void(monkeypatch):
     monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 3 * DIM * 8)
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     for expected in (False, False, False, True):
@@ -246,7 +246,7 @@ def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monke
         assert reading.is_void is expected
 
 
-def test_plans_when_they_do_more_than_read_rows_then_they_are_not_plain():
+def test_plans_when_more_than_row_reads_then_are_not_plain():
     target, sparse = target_of(), target_of("sparse")
     plain = [plans.pull(target, 0, 9), plans.pull_columns(target, [1, 5]), plans.pull_columns(sparse, [1])]
     others = [declared(target, "sum", {}), plans.pull_active(sparse), plans.push_pull_columns(target, [1.0], [1])]

@@ -42,7 +42,7 @@ def message(*batches, columns=PLAIN, **options):
     return str(error_of(np.stack([read(batches, columns, form).faults]), columns, form))
 
 
-def test_read_when_rows_are_fine_then_they_are_the_matrix_with_its_own_keys():
+def test_read_when_rows_are_valid_then_builds_matrix_with_keys():
     first = batch([sparse(9, {1: 2.0, 8: 3.0}), sparse(9, {})], [1.0, 0.0], weight=[2.0, 0.5])
     second = batch([sparse(9, {4: 5.0})], [1.0], weight=[1.0])
     reading = read([first, second], ColumnNames(weight="weight"), Form(dtype="float32", classes=2))
@@ -55,7 +55,7 @@ def test_read_when_rows_are_fine_then_they_are_the_matrix_with_its_own_keys():
     assert error_of(reading.faults[None]) is None
 
 
-def test_read_when_rows_are_marked_for_validation_then_they_are_held_out_with_the_same_keys():
+def test_read_when_rows_are_marked_for_validation_then_held_out():
     one = batch([sparse(9, {1: 2.0}), sparse(9, {8: 3.0})], [1.0, 0.0], weight=[2.0, 3.0], validation=[False, True])
     two = batch([sparse(9, {1: 4.0})], [1.0], weight=[1.0], validation=[True])
     reading = read([one, two], ALL)
@@ -73,7 +73,7 @@ def test_read_when_there_are_no_batches_then_there_are_no_rows(columns):
     assert reading.held_out is None or len(reading.held_out) == 0
 
 
-def test_read_when_features_are_number_columns_then_they_are_columns_of_the_matrix():
+def test_read_when_features_are_number_columns_then_in_matrix():
     rows = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [True, False], "y": [0.5, 1.5]})
     reading = read([rows], ColumnNames(features=("a", "b"), label="y"))
     assert reading.training.x.toarray().tolist() == [[1, 1], [2, 0]]
@@ -137,13 +137,13 @@ def test_read_when_a_weight_is_bad_then_it_is_counted_once(weight, expected):
     assert ";" not in text
 
 
-def test_read_when_a_mark_for_validation_is_null_then_it_is_counted():
+def test_read_when_validation_mark_is_null_then_is_counted():
     marks = pa.array([True, None])
     text = message(batch([FINE, FINE], validation=marks), columns=ColumnNames(validation="validation"))
     assert text == "validation: 1 of 2 rows hold null, such as row 1 of rdd_partition 0"
 
 
-def test_read_when_the_first_bad_batch_is_not_the_first_then_all_rows_are_counted_and_numbered_on():
+def test_read_when_bad_batch_comes_later_then_numbers_all_rows():
     fine, bad = batch([FINE] * 3), batch([FINE, dense(NAN, 0, 0, 0, 0)], [NAN, 0])
     reading = read([fine, bad, fine, bad], ColumnNames())
     text = str(error_of(reading.faults[None]))
@@ -152,7 +152,7 @@ def test_read_when_the_first_bad_batch_is_not_the_first_then_all_rows_are_counte
     assert len(reading.training) == 0
 
 
-def test_read_when_a_batch_is_bad_then_sizes_are_those_of_the_batches_before():
+def test_read_when_batch_is_bad_then_sizes_are_of_earlier_ones():
     text = message(batch([FINE]), batch([sparse(7, {}), sparse(7, {})]))
     assert text == "features: 2 of 3 rows have another size than the rest, such as 7 in row 1 of rdd_partition 0"
 
@@ -161,7 +161,7 @@ def test_read_when_the_size_is_given_then_other_sizes_are_faults():
     assert "such as 5 in row 0" in message(batch([FINE]), size=4)
 
 
-def test_read_when_a_value_does_not_fit_float32_then_it_is_infinite():
+def test_read_when_value_overflows_float32_then_is_infinite():
     rows = batch([dense(1e300)])
     assert "1 of 1 rows hold NaN or infinite values" in message(rows, dtype="float32")
     assert message(rows) == "None"
@@ -174,7 +174,7 @@ def test_read_when_an_array_is_bad_then_it_is_counted_once(bad):
     assert ";" not in text
 
 
-def test_read_when_a_number_column_is_bad_then_its_rows_are_counted():
+def test_read_when_number_column_is_bad_then_counts_its_rows():
     rows = pa.RecordBatch.from_pydict({"a": [1.0, None, NAN], "b": [None, None, INF], "y": [0.5, 1.5, 0]})
     text = message(rows, columns=ColumnNames(features=("a", "b"), label="y"))
     assert "features (a, b): 2 of 3 rows hold null, such as row 0" in text
@@ -184,7 +184,7 @@ def test_read_when_a_number_column_is_bad_then_its_rows_are_counted():
 MISSING = {"missing": True}
 
 
-def test_read_when_values_may_be_missing_then_nan_and_null_are_and_zeros_stay():
+def test_read_when_missing_is_allowed_then_nan_is_and_zeros_stay():
     arrays = batch([[1.0, None], [NAN, 0.0]], kind=pa.list_(pa.float64()))
     vectors = batch([sparse(3, {1: NAN, 2: 0.0}), dense(0.0, NAN, 2.0)])
     numbers = pa.RecordBatch.from_pydict({"a": [1, None], "b": [NAN, 0.0], "label": [0.5, 1.5]})
@@ -198,7 +198,7 @@ def test_read_when_values_may_be_missing_then_nan_and_null_are_and_zeros_stay():
     np.testing.assert_array_equal(found[2].toarray(), [[1.0, NAN], [NAN, 0.0]])
 
 
-def test_read_when_values_may_be_missing_then_null_rows_and_infinite_values_are_bad_still():
+def test_read_when_missing_is_allowed_then_null_rows_are_bad():
     text = message(batch([FINE, None, dense(NAN, INF, 0, 0, 0)]), **MISSING)
     assert "features: 1 of 3 rows hold null, such as row 1" in text
     assert "features: 1 of 3 rows hold infinite values, or too large ones, such as inf in row 2" in text
@@ -222,21 +222,21 @@ def test_read_when_values_may_be_missing_then_null_rows_and_infinite_values_are_
         ),
     ],
 )
-def test_read_when_a_value_is_no_category_then_the_error_names_the_feature(bad, expected):
+def test_read_when_value_is_no_category_then_error_names_feature(bad, expected):
     rows = batch([FINE, dense(9, NAN, 9, 9, 1), bad, sparse(5, {0: 7.5})])
     text = message(rows, categories={1: 3, 4: 2}, size=5, **MISSING)
     assert f"features: 1 of 4 rows hold values that are no category, {expected}" in text
     assert ";" not in text
 
 
-def test_read_when_a_number_column_holds_no_category_then_the_error_names_it():
+def test_read_when_column_holds_no_category_then_error_names_it():
     rows = pa.RecordBatch.from_pydict({"a": [9, 9], "b": [0, 4], "label": [0.5, 1.5]})
     text = message(rows, columns=ColumnNames(features=("a", "b")), categories={1: 4})
     assert "such as 4 in row 1 of rdd_partition 0: feature 'b' has 4 categories, so expected NaN or" in text
     assert text.endswith("a whole number from 0 to 3")
 
 
-def test_read_when_an_arrow_batch_is_a_slice_then_only_its_rows_are_counted():
+def test_read_when_batch_is_slice_then_counts_only_its_rows():
     rows = batch([None, FINE, dense(NAN, 0, 0, 0, 0), FINE, sparse(5, {7: 1.0})])
     text = message(rows.slice(1, 3))
     expected = "features: 1 of 3 rows hold NaN or infinite values, such as row 1 of rdd_partition 0: feature 0, where"
@@ -252,12 +252,12 @@ def test_read_when_an_arrow_batch_is_a_slice_then_only_its_rows_are_counted():
         ColumnNames(validation="label"),
     ],
 )
-def test_read_when_a_column_cannot_be_used_then_it_is_an_error_at_once(columns):
+def test_read_when_column_is_unusable_then_fails_at_once(columns):
     with pytest.raises(InputError, match="column"):
         read([batch([FINE])], columns)
 
 
-def test_error_of_when_workers_have_faults_then_they_are_summed_and_the_first_one_is_shown():
+def test_error_of_when_workers_fail_then_sums_and_shows_first():
     bad, fine = batch([FINE, dense(NAN, 0, 0, 0, 0)]), batch([FINE] * 1000)
     faults = np.stack([read(batches, ColumnNames()).faults for batches in ([fine], [fine, bad], [bad])])
     assert faults.shape == (3, LENGTH)
@@ -265,7 +265,7 @@ def test_error_of_when_workers_have_faults_then_they_are_summed_and_the_first_on
     assert str(error_of(faults)).startswith(expected)
 
 
-def test_error_of_when_workers_have_features_of_other_sizes_then_both_are_named():
+def test_error_of_when_feature_sizes_differ_then_names_both():
     faults = np.stack([read(batches, ColumnNames()).faults for batches in ([], [batch([FINE])], [batch([dense(1.0)])])])
     assert str(error_of(faults)) == "features: expected one size, got 5 in rdd_partition 1 and 1 in rdd_partition 2"
 
@@ -288,7 +288,7 @@ def test_read_when_a_value_is_no_count_then_one_is_shown(value):
     assert text.endswith(": feature 4 is a count, so expected a whole number from 0 to 2,147,483,647")
 
 
-def test_read_when_there_are_no_labels_then_there_are_counts_alone():
+def test_read_when_there_are_no_labels_then_has_only_counts():
     documents = pa.RecordBatch.from_pydict({"features": pa.array([[0, 2], [0, 0]], pa.list_(pa.int32()))})
     rows = read([documents], COUNTS, Form(size=2, counts=True)).training
     assert (rows.y, rows.x.toarray()[:, rows.keys == 1].tolist()) == (None, [[2], [0]])

@@ -42,7 +42,7 @@ def lasting(fleet):
     return sum(status.bytes for engine in fleet.engines.values() for status in engine.matrices())
 
 
-def test_vector_when_moved_then_it_is_the_same_and_takes_the_memory_of_one(fleet, trained, monkeypatch):
+def test_vector_when_moved_then_is_same_and_uses_memory_of_one(fleet, trained, monkeypatch):
     monkeypatch.setattr(realign, "WINDOW_BYTES", 8 * 700)
     monkeypatch.setattr(realign, "WINDOW_KEYS", 700)
     before, bounds = lasting(fleet), trained._route.bounds
@@ -53,13 +53,13 @@ def test_vector_when_moved_then_it_is_the_same_and_takes_the_memory_of_one(fleet
     assert lasting(fleet) < (before / 30 if not alone.isSparse else before / 5)
 
 
-def test_vector_when_moved_while_sparse_then_only_its_keys_are_active(fleet):
+def test_vector_when_moved_while_sparse_then_keeps_active_keys(fleet):
     few = DCV.sparse(2**40, 31, "float32").derive().push([1.0, 0.0], [7, 9])
     keys, values = moved_alone(few).pull()
     assert (keys.tolist(), values.tolist()) == ([7, 9], [1.0, 0.0])
 
 
-def test_model_when_the_servers_have_no_room_to_move_it_then_it_stays_where_it_is(fleet, trained, monkeypatch, caplog):
+def test_model_when_servers_lack_memory_to_move_then_stays(fleet, trained, monkeypatch, caplog):
     monkeypatch.setattr(weights, "MOST_IN_DRIVER", 1)
     for engine in fleet.engines.values():
         engine.memory.limit_bytes = engine.memory.taken_bytes

@@ -22,7 +22,7 @@ def test_timeline_when_read_then_has_what_was_appended():
     assert timeline[1:] == (times(1), times(2))
 
 
-def test_timeline_when_full_then_keeps_the_newest_and_says_so_once(caplog):
+def test_timeline_when_full_then_keeps_newest_and_warns_once(caplog):
     timeline = Timeline(limit=10)
     with caplog.at_level(logging.WARNING):
         for clock in range(100):

@@ -21,13 +21,11 @@ ADDRESSES = ["a:1", "b:2", "c:3"]
         ([0, 1, 2], 1, True, "checkpoint"),
     ],
 )
-def test_source_when_servers_are_lost_then_copies_come_first_and_a_checkpoint_next(
-    lost, replicas, has_checkpoint, source
-):
+def test_source_when_servers_are_lost_then_prefers_replica(lost, replicas, has_checkpoint, source):
     assert source_of(lost, 3, Policy(replicas), has_checkpoint) == source
 
 
-def test_source_when_lost_servers_are_no_neighbours_then_their_copies_do():
+def test_source_when_lost_are_not_neighbours_then_is_replica():
     assert source_of([0, 2], 4, Policy(1), has_checkpoint=False) == "replica"
 
 
@@ -42,12 +40,12 @@ def test_source_when_lost_servers_are_no_neighbours_then_their_copies_do():
         ("consistent", False, True),
     ],
 )
-def test_all_go_back_when_it_is_left_open_then_if_what_is_under_way_can(recover, has_way_back, together):
+def test_all_go_back_when_unset_then_only_if_work_can_go_back(recover, has_way_back, together):
     assert all_go_back(Policy(0, recover), has_way_back) is together
 
 
 @pytest.mark.parametrize("mixed", [True, False])
-def test_recovery_when_others_did_not_go_back_then_says_that_ages_are_mixed(mixed):
+def test_recovery_when_others_stayed_then_says_ages_are_mixed(mixed):
     times = {"detectS": 0.1, "startS": 0.2, "loadS": 0.3}
     recovery = Recovery(
         (1,), "ended", "checkpoint", "c", 4, not mixed, mixed, **times, nbytes=8, mutationsLost=2, zeros=()
@@ -55,12 +53,12 @@ def test_recovery_when_others_did_not_go_back_then_says_that_ages_are_mixed(mixe
     assert ("the other servers go on from where they were, so ages of vectors are mixed" in str(recovery)) is mixed
 
 
-def test_backups_when_all_servers_are_there_then_each_has_the_next_one():
+def test_backups_when_all_servers_are_up_then_each_has_next_one():
     assert backups(ADDRESSES, [], 1) == ["b:2", "c:3", "a:1"]
     assert [backup_of(index, 3) for index in range(3)] == [1, 2, 0]
 
 
-def test_backups_when_a_server_is_lost_then_the_one_before_it_has_none():
+def test_backups_when_server_is_lost_then_one_before_has_none():
     assert backups(ADDRESSES, [1], 1) == ["", "c:3", "a:1"]
 
 
@@ -68,15 +66,15 @@ def test_backups_when_there_are_no_replicas_then_nobody_has_one():
     assert backups(ADDRESSES, [], 0) == ["", "", ""]
 
 
-def test_mutations_lost_when_a_checkpoint_holds_some_then_the_rest_is_counted():
+def test_mutations_lost_when_checkpoint_has_some_then_is_rest():
     lost = Lost((0,), "ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0]) == 6
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0, 1]) == 6
 
 
-def test_mutations_lost_when_the_server_is_younger_than_the_checkpoint_then_all_of_its_are():
+def test_mutations_lost_when_server_is_newer_then_counts_all():
     assert Lost((0,), "ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
 
 
-def test_mutations_lost_when_the_last_heartbeat_is_older_than_the_checkpoint_then_none_is():
+def test_mutations_lost_when_last_heartbeat_is_older_then_none():
     assert Lost((0,), "ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0

@@ -64,7 +64,7 @@ def taken(engine, *operations):
     ],
     ids=lambda operation: f"{operation.name} of {'sparse' if operation.matrix == S else 'dense'}",
 )
-def test_reply_when_told_of_before_it_is_made_then_it_takes_exactly_that(engine, operation):
+def test_reply_when_size_is_predicted_then_takes_exactly_that(engine, operation):
     if changes(operation):
         assert told(engine, operation) == 0
     else:
@@ -76,7 +76,7 @@ def changes(operation):
 
 
 @pytest.mark.parametrize("name", ["rows_dot", "gram"])
-def test_reply_when_it_is_inner_products_then_it_takes_no_more_than_told(engine, name):
+def test_reply_when_inner_products_then_stays_within_prediction(engine, name):
     for count in (1, 3, 200):
         rows = np.zeros(count, np.int64)
         assert taken(engine, op(name, rows, rows)) <= told(engine, op(name, rows, rows)) <= 8 * max(count**2, 1 << 16)
@@ -92,14 +92,14 @@ def test_reply_when_operations_are_several_then_it_is_their_sum(engine):
     assert told(engine, *both) == sum(told(engine, operation) for operation in both)
 
 
-def test_reply_when_it_travels_short_or_in_a_frame_then_these_copies_are_in_it(engine):
+def test_reply_when_narrowed_or_framed_then_size_includes_copies(engine):
     whole = op("pull", rows=(0,))
     short = op("pull", rows=(0,), wire="float16")
     assert [told(engine, whole), told(engine, whole, copies=1)] == [4 * 50, 8 * 50]
     assert [told(engine, short), told(engine, short, copies=1)] == [6 * 50, 8 * 50]
 
 
-def test_reply_when_integers_may_travel_narrower_then_half_of_them_is_in_it(engine):
+def test_reply_when_integers_may_narrow_then_size_includes_half(engine):
     engine.create_matrix(INTS, MatrixSpec(1024, 1, "int64"), [Partition(0, 0, 1024)])
     few, many = (op("pull", rows=(0,), matrix=INTS, stop=stop) for stop in (10, 1024))
     assert [told(engine, few), told(engine, many)] == [8 * 10, 12 * 1024]
@@ -115,11 +115,11 @@ def test_reply_when_integers_may_travel_narrower_then_half_of_them_is_in_it(engi
         op("pull", rows=(0,), start=float("nan"), stop=float("inf")),
     ],
 )
-def test_reply_when_the_request_is_wrong_then_it_takes_no_more_than_a_row(engine, operation):
+def test_reply_when_request_is_invalid_then_is_at_most_a_row(engine, operation):
     assert 0 <= told(engine, operation) <= 4 * 50
 
 
-def test_operations_when_they_bring_arrays_then_all_of_them_are_counted():
+def test_operations_when_returning_arrays_then_all_are_counted():
     own = {name: op for name, op in TABLE.items() if op.module.startswith("ps2.ops.")}
     bringing = {name for name, op in own.items() if "Array" in str(op.fn.__annotations__["return"])}
     products = {name for name, op in own.items() if "Float64s" in str(op.fn.__annotations__["return"])}

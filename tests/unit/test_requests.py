@@ -51,7 +51,7 @@ def test_requests_when_small_then_one_a_server(light):
     assert [request.id for mine in found.values() for _, request in mine] == [ID, ID]
 
 
-def test_requests_when_large_then_each_partition_gets_its_own_of_a_block(light):
+def test_requests_when_large_then_each_partition_gets_its_block(light):
     found = requests([a_plan(*(a_push(p, 40) for p in range(4) for _ in range(5)))], 100)
     for mine in found.values():
         assert [[piece.operation.partition for piece in pieces] for pieces, _ in mine] == [
@@ -64,7 +64,7 @@ def test_requests_when_large_then_each_partition_gets_its_own_of_a_block(light):
         ]
 
 
-def test_requests_when_a_partition_has_several_then_their_ids_are_its_parts(light):
+def test_requests_when_partition_has_several_then_ids_are_parts(light):
     found = requests([a_plan(*(a_push(0, 40) for _ in range(5)))], 100)
     ids = [request.id for _, request in found["a"]]
     assert [(id.scope, id.number, id.part, id.parts, id.settled) for id in ids] == [
@@ -72,7 +72,7 @@ def test_requests_when_a_partition_has_several_then_their_ids_are_its_parts(ligh
     ]
 
 
-def test_requests_when_some_only_read_then_they_do_not_count_as_parts(light):
+def test_requests_when_some_only_read_then_they_are_not_parts(light):
     found = requests([a_plan(a_push(0, 90), a_pull(0, 90), a_push(0, 90))], 100)
     assert [request.id.parts for _, request in found["a"]] == [2, 2, 2]
 
@@ -82,7 +82,7 @@ def test_requests_when_nothing_changes_then_they_have_no_id():
     assert [request.id for _, request in found["a"]] == [None] * 3
 
 
-def test_requests_when_a_partition_moves_then_its_parts_keep_their_numbers(light):
+def test_requests_when_partition_moves_then_parts_keep_numbers(light):
     pieces = cut([a_plan(*(a_push(p, 40) for p in (0, 2) for _ in range(5)))], ROUTES, 100, ID)
     moved = {1: Route(2, BOUNDS, ("b",) * 4)}
     found = group(pieces, moved)
@@ -90,7 +90,7 @@ def test_requests_when_a_partition_moves_then_its_parts_keep_their_numbers(light
     assert sorted(set(numbers)) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
 
 
-def test_requests_when_an_operation_uses_the_keys_before_it_then_they_travel_together():
+def test_requests_when_operation_reuses_keys_then_stay_together():
     scatter = Operation("scatter_add", 1, 0, (0,), keys=Keys(90, np.arange(90)))
     gather = Operation("gather", 1, 0, (0,), keys=Keys(90))
     found = requests([a_plan(*(scatter, gather) * 3)], 500)
@@ -101,7 +101,7 @@ def a_gather(partition, columns):
     return Operation("gather", 1, partition, (0,), keys=Keys(len(columns), np.array(columns)))
 
 
-def test_requests_when_calls_one_after_the_other_name_the_same_keys_then_these_travel_once():
+def test_requests_when_next_call_has_same_keys_then_send_once():
     calls = [a_plan(a_gather(0, [1, 2]), a_gather(2, [21])), a_plan(a_gather(0, [1, 2]), a_gather(2, [22]))]
     found = requests([*calls, a_plan(a_gather(0, [1, 2]))], 4 << 20)
     keys = {address: [p.operation.keys.columns for p in mine[0][0]] for address, mine in found.items()}
@@ -109,25 +109,25 @@ def test_requests_when_calls_one_after_the_other_name_the_same_keys_then_these_t
     assert [columns.tolist() for columns in keys["b"]] == [[21], [22]]
 
 
-def test_requests_when_another_call_is_between_the_same_keys_then_they_travel_again():
+def test_requests_when_call_is_between_same_keys_then_resend():
     found = requests([a_plan(a_gather(0, [1])), a_plan(a_pull(0, 5)), a_plan(a_gather(0, [1]))], 4 << 20)
     first, _, last = (piece.operation.keys for piece in found["a"][0][0])
     assert first.columns.tolist() == last.columns.tolist() == [1]
 
 
-def test_requests_when_the_same_keys_take_more_than_a_block_then_they_travel_in_each(light):
+def test_requests_when_keys_exceed_block_then_each_sends_them(light):
     found = requests([a_plan(*(a_gather(0, [1, 2]) for _ in range(4)))], 32)
     keys = [[piece.operation.keys.columns is not None for piece in pieces] for pieces, _ in found["a"]]
     assert keys == [[True, False], [True, False]]
 
 
-def test_requests_when_operations_are_many_then_headers_are_bounded():
+def test_requests_when_operations_are_many_then_bound_headers():
     found = requests([a_plan(*(a_pull(0, 0) for _ in range(20_000)))], 4 << 20)
     assert all(len(request_parts(request)[0]) < MAX_HEADER_BYTES for _, request in found["a"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), max_size=20), st.integers(1, 200))
-def test_requests_when_made_then_every_operation_travels_once_and_in_the_order_of_its_partition(sizes, block):
+def test_requests_when_made_then_operations_travel_once_in_order(sizes, block):
     operations = [a_push(partition, size) for partition, size in sizes]
     found = requests([a_plan(*operations)], block)
     sent = [piece for mine in found.values() for pieces, _ in mine for piece in pieces]
@@ -137,7 +137,7 @@ def test_requests_when_made_then_every_operation_travels_once_and_in_the_order_o
         assert positions == sorted(positions)
 
 
-def test_pair_update_when_of_as_many_pairs_as_servers_take_then_its_request_just_fits():
+def test_pair_update_when_pairs_are_at_limit_then_request_fits():
     limit_bytes = WireConfig().request_limit_bytes
 
     def size(count):

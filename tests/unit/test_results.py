@@ -9,12 +9,12 @@ from ps2.client.results import PartitionResults
 RESULTS = PartitionResults([(2, "b"), (9, "a"), (4, "c")])
 
 
-def test_results_when_collected_then_they_are_in_the_order_of_the_partitions():
+def test_results_when_collected_then_are_in_partition_order():
     assert RESULTS.collect() == list(RESULTS) == [(2, "b"), (9, "a"), (4, "c")]
     assert len(RESULTS) == 3
 
 
-def test_collect_when_its_list_is_changed_then_the_results_are_not():
+def test_collect_when_list_is_changed_then_results_are_not():
     RESULTS.collect().clear()
     assert len(RESULTS) == 3
 
@@ -31,7 +31,7 @@ def test_max_and_min_when_given_a_key_then_it_decides(key, largest, smallest):
     assert RESULTS.min(key)[0] == smallest
 
 
-def test_reduce_when_f_is_not_commutative_then_it_goes_from_left_to_right():
+def test_reduce_when_f_is_not_commutative_then_is_left_to_right():
     assert PartitionResults([10, 3, 2]).reduce(lambda a, b: a - b) == 5
 
 

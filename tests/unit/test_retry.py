@@ -42,31 +42,31 @@ def until_it_gives_up(patience, explained=lambda: False, error=None):
             patience.explain()
 
 
-def test_wait_when_it_fails_again_then_pauses_double_up_to_the_longest(clock):
+def test_wait_when_failing_again_then_pauses_double_to_longest(clock):
     with pytest.raises(UnavailableError, match="refused"):
         until_it_gives_up(RetryPolicy(RETRY))
     assert clock.pauses == [1, 2, 4]
 
 
-def test_wait_when_nobody_knows_why_then_it_gives_up_after_the_total(clock):
+def test_wait_when_cause_is_unknown_then_gives_up_after_total(clock):
     with pytest.raises(UnavailableError):
         until_it_gives_up(RetryPolicy(RETRY))
     assert 1000 + RETRY.total_s - RETRY.longest_pause_s < clock.now_s <= 1000 + RETRY.total_s
 
 
-def test_wait_when_a_server_is_brought_back_then_it_goes_on_for_as_long_as_that_may_take(clock):
+def test_wait_when_server_is_being_restored_then_keeps_waiting(clock):
     with pytest.raises(UnavailableError):
         until_it_gives_up(RetryPolicy(RETRY), explained=lambda: True)
     assert 1000 + RETRY.recovery_s <= clock.now_s <= 1000 + RETRY.recovery_s + RETRY.longest_pause_s
 
 
-def test_wait_when_it_is_explained_for_a_while_then_the_total_counts_from_there(clock):
+def test_wait_when_cause_was_known_then_total_starts_after_it(clock):
     with pytest.raises(UnavailableError):
         until_it_gives_up(RetryPolicy(RETRY), explained=lambda: clock.now_s < 1050)
     assert 1050 < clock.now_s < 1050 + RETRY.longest_pause_s + RETRY.total_s
 
 
-def test_wait_when_the_master_was_never_reached_then_it_gives_up_early(clock):
+def test_wait_when_master_was_never_reached_then_gives_up_early(clock):
     patience = RetryPolicy(RetryConfig(total_s=60, first_contact_s=10, first_pause_s=1, longest_pause_s=4))
     patience.doubt(UnreachableError("the driver's master"))
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
@@ -82,7 +82,7 @@ def test_doubt_when_finding_out_took_as_long_then_it_gives_up(clock):
         patience.doubt(UnreachableError("the driver's master"))
 
 
-def test_wait_when_only_a_server_was_never_reached_then_it_gives_up_early(clock):
+def test_wait_when_server_was_never_reached_then_gives_up_early(clock):
     patience = RetryPolicy(RetryConfig(total_s=60, unreached_s=20, first_pause_s=1, longest_pause_s=4))
     with pytest.raises(UnreachableError, match=r"^a server$"):
         until_it_gives_up(patience, error=UnreachableError("a server"))

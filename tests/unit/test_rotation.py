@@ -23,20 +23,20 @@ def drawn(ring, seed, rotation):
 
 
 @given(rings(), st.integers(0, 2**32), st.integers(0, 50))
-def test_schedule_when_drawn_then_each_worker_has_every_block_once(ring, seed, rotation):
+def test_schedule_when_drawn_then_worker_has_every_block_once(ring, seed, rotation):
     for column in drawn(ring, seed, rotation).T:
         assert sorted(column[column != IDLE]) == list(range(ring.blocks))
 
 
 @given(rings(), st.integers(0, 2**32), st.integers(0, 50))
-def test_schedule_when_drawn_then_no_two_workers_have_a_block_at_once(ring, seed, rotation):
+def test_schedule_when_drawn_then_block_has_one_worker_at_a_time(ring, seed, rotation):
     for row in drawn(ring, seed, rotation):
         mine = row[row != IDLE]
         assert len(set(mine)) == len(mine)
 
 
 @given(rings(), st.integers(0, 2**32))
-def test_schedule_when_rotations_follow_each_other_then_owners_of_a_block_are_as_many_turns_apart_as_slices(ring, seed):
+def test_schedule_when_repeated_then_owners_are_slices_apart(ring, seed):
     turns = np.concatenate([drawn(ring, seed, rotation) for rotation in range(3)])
     for block in range(ring.blocks):
         when, _ = np.nonzero(turns == block)
@@ -59,7 +59,7 @@ def test_schedule_when_drawn_then_a_turn_has_blocks_of_its_slice(ring, seed):
 @pytest.mark.parametrize(
     ("workers", "blocks", "slices", "turns"), [(4, 8, 2, 8), (4, 4, 1, 4), (4, 3, 2, 8), (2, 7, 2, 8), (1, 1, 1, 1)]
 )
-def test_turns_when_blocks_do_not_fit_the_workers_then_some_are_idle(workers, blocks, slices, turns):
+def test_turns_when_blocks_do_not_fit_workers_then_some_idle(workers, blocks, slices, turns):
     found = schedule(0, 0, workers, blocks, slices)
     assert found.shape == (turns, workers)
     assert ((found == IDLE).sum(axis=0) == turns - blocks).all()
@@ -67,7 +67,7 @@ def test_turns_when_blocks_do_not_fit_the_workers_then_some_are_idle(workers, bl
 
 @settings(max_examples=60)
 @given(st.data())
-def test_owner_when_the_clocks_let_it_into_its_turn_then_it_is_alone_and_all_that_others_did_before_is_applied(data):
+def test_owner_when_admitted_then_is_alone_and_sees_all_writes(data):
     """With any staleness below the number of slices, whoever is slow, and however late additions come."""
     ring = data.draw(rings())
     staleness = data.draw(st.integers(0, ring.slices - 1))
@@ -118,6 +118,6 @@ PINNED = [[2, 0], [1, 3], [0, 2], [3, 1]]
         (2, 2**24 + 1, 2, "at most 16777216"),
     ],
 )
-def test_ring_when_there_are_no_such_blocks_then_usage_error_says_why(workers, blocks, slices, message):
+def test_ring_when_blocks_are_invalid_then_usage_error_says_why(workers, blocks, slices, message):
     with pytest.raises(UsageError, match=message):
         RotationSchedule(workers, blocks, slices)

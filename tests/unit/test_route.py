@@ -19,11 +19,11 @@ SPECS = [
 ]
 
 
-def test_route_when_asked_for_servers_then_each_is_there_once_in_order():
+def test_route_when_listing_servers_then_each_appears_once():
     assert ROUTE.servers == ("a:1", "b:2")
 
 
-def test_route_when_asked_for_partitions_then_they_are_cut_at_its_bounds():
+def test_route_when_listing_partitions_then_cuts_at_bounds():
     assert ROUTE.partitions == (Partition(0, 0, 5), Partition(1, 5, 9), Partition(2, 9, 12))
 
 
@@ -45,7 +45,7 @@ def test_partition_when_sent_then_it_comes_back_equal():
 
 
 @pytest.mark.parametrize(("begin", "end"), [(3, 3), (4, 3)])
-def test_partition_when_empty_or_the_wrong_way_then_protocol_error_names_it(begin, end):
+def test_partition_when_empty_or_reversed_then_protocol_error(begin, end):
     with pytest.raises(ProtocolError, match=rf"partition 7 is \[{begin}, {end}\)"):
         convert.partition_from_pb(pb.Partition(index=7, begin=begin, end=end))
 

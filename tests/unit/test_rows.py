@@ -60,7 +60,7 @@ def tables(draw):
 
 
 @given(table=tables(), dtype=st.sampled_from(["float32", "float64"]), data=st.data())
-def test_from_batches_when_vectors_come_in_slices_then_the_matrix_is_theirs(table, dtype, data):
+def test_from_batches_when_vectors_are_sliced_then_matches(table, dtype, data):
     size, vectors = table
     whole = batch_of(vectors)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(vectors)), max_size=4)))
@@ -72,7 +72,7 @@ def test_from_batches_when_vectors_come_in_slices_then_the_matrix_is_theirs(tabl
 
 
 @given(table=tables(), dtype=st.sampled_from(["float32", "float64"]))
-def test_from_records_when_vectors_are_mixed_then_the_matrix_is_theirs(table, dtype):
+def test_from_records_when_vectors_are_mixed_then_matches(table, dtype):
     size, vectors = table
     made = [
         DenseVector(vector["values"])
@@ -92,7 +92,7 @@ def test_from_records_when_vectors_are_mixed_then_the_matrix_is_theirs(table, dt
     kind=st.sampled_from([pa.list_(pa.float32()), pa.list_(pa.float64()), pa.large_list(pa.int64())]),
     begin=st.integers(0, 12),
 )
-def test_from_batches_when_features_are_arrays_then_the_matrix_is_theirs(shape, kind, begin):
+def test_from_batches_when_features_are_arrays_then_matches(shape, kind, begin):
     x = np.arange(shape[0] * shape[1]).reshape(shape)
     batch = pa.RecordBatch.from_pydict({"features": pa.array(x.tolist(), kind)}).slice(begin)
     rows = Rows.fromBatches([batch], label=None)
@@ -101,7 +101,7 @@ def test_from_batches_when_features_are_arrays_then_the_matrix_is_theirs(shape, 
     assert rows.weights is None
 
 
-def test_from_batches_when_features_are_columns_then_they_are_in_the_order_given():
+def test_from_batches_when_features_are_columns_then_keeps_order():
     batch = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [True, False], "c": [0.5, 1.5]})
     rows = Rows.fromBatches([batch], ["c", "a"], label="b", weight="a")
     np.testing.assert_array_equal(rows.x.toarray(), [[0.5, 1], [1.5, 2]])
@@ -109,12 +109,12 @@ def test_from_batches_when_features_are_columns_then_they_are_in_the_order_given
     np.testing.assert_array_equal(rows.weights, [1, 2])
 
 
-def test_from_batches_when_there_is_no_batch_then_there_are_no_rows():
+def test_from_batches_when_no_batch_then_no_rows():
     rows = Rows.fromBatches([])
     assert (len(rows), rows.y.tolist(), len(rows.localize().keys)) == (0, [], 0)
 
 
-def test_from_batches_when_there_is_no_batch_then_named_columns_are_known():
+def test_from_batches_when_no_batch_then_named_columns_are_known():
     assert Rows.fromBatches([], ["a", "b"]).x.shape == (0, 2)
 
 
@@ -142,12 +142,12 @@ GOOD = batch_of([sparse(5, {1: 1.0}), dense(range(5))])
         ([{**sparse(5, {1: 1.0}), "indices": [1, 2]}], "row 2: expected as many indices as values, got 1"),
     ],
 )
-def test_from_batches_when_a_vector_cannot_be_used_then_the_error_names_its_row(vectors, text):
+def test_from_batches_when_vector_is_invalid_then_names_row(vectors, text):
     with pytest.raises(InputError, match=text):
         Rows.fromBatches([GOOD, batch_of(vectors)], dtype="float32")
 
 
-def test_read_features_when_their_size_is_told_then_the_first_row_may_be_the_wrong_one():
+def test_read_features_when_size_is_given_then_row_0_may_be_bad():
     batch = batch_of([dense(range(4)), dense(range(5))])
     with pytest.raises(InputError, match="row 7: expected size 5 as in training, got 4"):
         read_features(batch, "features", np.dtype("float64"), before=7, size=5)
@@ -162,35 +162,35 @@ def test_read_features_when_their_size_is_told_then_the_first_row_may_be_the_wro
         (["a", "b"], "column 'label': expected numbers, got string"),
     ],
 )
-def test_from_batches_when_a_label_cannot_be_used_then_the_error_names_its_row(labels, text):
+def test_from_batches_when_label_is_invalid_then_names_row(labels, text):
     with pytest.raises(InputError, match=text):
         Rows.fromBatches([GOOD, batch_of([sparse(5, {})] * 2, labels)])
 
 
-def test_from_batches_when_a_weight_is_negative_then_the_error_names_its_row():
+def test_from_batches_when_weight_is_negative_then_names_row():
     batch = batch_of([dense([1.0])] * 3, w=[1.0, -2.0, -3.0])
     with pytest.raises(InputError, match=r"'w', row 1: expected a non-negative weight, got -2 \(and 1 more"):
         Rows.fromBatches([batch], weight="w")
 
 
-def test_from_batches_when_a_column_is_missing_then_the_error_names_those_there_are():
+def test_from_batches_when_column_is_missing_then_lists_present():
     with pytest.raises(InputError, match="there is no column 'feature'; there are: features, label"):
         Rows.fromBatches([GOOD], "feature")
 
 
-def test_from_batches_when_a_number_does_not_fit_the_dtype_then_the_error_names_its_column():
+def test_from_batches_when_number_overflows_then_names_column():
     batch = pa.RecordBatch.from_pydict({"a": [1.0], "b": [1e39]})
     with pytest.raises(InputError, match=r"column 'b', row 0: expected a number that fits float32, got 1e\+39"):
         Rows.fromBatches([batch], ["a", "b"], label=None, dtype="float32")
 
 
-def test_from_batches_when_features_are_text_then_the_error_says_what_they_can_be():
+def test_from_batches_when_features_are_text_then_lists_types():
     batch = pa.RecordBatch.from_pydict({"features": ["a"]})
     with pytest.raises(InputError, match=r"expected a vector of pyspark.ml, an array of numbers, .*, got string"):
         Rows.fromBatches([batch], label=None)
 
 
-def test_from_batches_when_the_dtype_is_no_float_then_config_error():
+def test_from_batches_when_dtype_is_not_float_then_config_error():
     with pytest.raises(ConfigError, match="dtype: expected float32 or float64, got 'int64'"):
         Rows.fromBatches([GOOD], dtype="int64")
 
@@ -210,12 +210,12 @@ def test_from_batches_when_the_dtype_is_no_float_then_config_error():
         ((1, [1, 2, 3, 4, 5], 1.0), "record 1: expected a weight in all records or in none"),
     ],
 )
-def test_from_records_when_a_record_cannot_be_used_then_the_error_names_it(record, text):
+def test_from_records_when_record_is_invalid_then_names_it(record, text):
     with pytest.raises(InputError, match=text):
         Rows.fromRecords([(0, [1, 2, 3, 4, 5]), record], dtype="float32")
 
 
-def test_from_records_when_a_weight_is_negative_then_the_error_names_the_record():
+def test_from_records_when_weight_is_negative_then_names_record():
     with pytest.raises(InputError, match="record 1: expected a non-negative weight"):
         Rows.fromRecords([(0, [1], 0.0), (0, [1], -1.0)])
 
@@ -233,7 +233,7 @@ def local_of(columns_of_rows, size, seed=0):
     rows=st.lists(st.lists(st.integers(0, 300) | st.integers(0, 2**40), unique=True, max_size=6), max_size=8),
     data=st.data(),
 )
-def test_take_when_rows_are_localized_then_each_keeps_its_columns(rows, data):
+def test_take_when_rows_are_localized_then_keeps_their_columns(rows, data):
     whole = local_of(rows, 2**40 + 1)
     numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)) if rows else []
     part = whole.localize().take(numbers)
@@ -257,14 +257,14 @@ def test_renumber_when_compared_with_unique_then_equal(ids):
 
 
 @pytest.mark.parametrize("largest", [100, 2**62])
-def test_number_columns_when_they_are_far_or_near_then_keys_and_places_give_them_back(largest):
+def test_number_columns_when_far_or_near_then_restores_keys(largest):
     columns = np.array([largest, 0, 7, largest, 63, 64])
     keys, places = number_columns(columns)
     assert keys.tolist() == [0, 7, 63, 64, largest]
     assert keys[places].tolist() == columns.tolist()
 
 
-def test_localize_when_a_column_is_outside_the_matrix_then_out_of_range():
+def test_localize_when_column_exceeds_matrix_then_out_of_range():
     x = sp.csr_array((np.ones(1), np.array([2]), np.array([0, 1])), shape=(1, 3))
     x.indices[0] = 3
     with pytest.raises(OutOfRangeError, match=r"x: expected columns in \[0, 3\), got 3 to 3"):
@@ -287,7 +287,7 @@ def test_sample_when_the_generator_is_the_same_then_the_rows_are(many):
 
 
 @pytest.mark.parametrize("fraction", [0.005, 0.3])
-def test_sample_when_rows_are_taken_then_none_comes_twice_and_the_share_is_expected(many, fraction):
+def test_sample_when_rows_are_drawn_then_distinct_at_fraction(many, fraction):
     part = many.sample(fraction, np.random.default_rng(2))
     assert len(np.unique(part.y)) == len(part)
     assert abs(len(part) - 20_000 * fraction) < 6 * np.sqrt(20_000 * fraction)
@@ -304,12 +304,12 @@ def test_sample_when_the_fraction_is_one_then_takes_all(many):
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan")])
-def test_sample_when_the_fraction_is_outside_its_range_then_config_error(many, fraction):
+def test_sample_when_fraction_is_out_of_range_then_config_error(many, fraction):
     with pytest.raises(ConfigError, match="fraction: expected a number in"):
         many.sample(fraction, np.random.default_rng(5))
 
 
-def test_rows_when_their_columns_are_of_32_bits_then_the_matrix_is_too():
+def test_rows_when_columns_are_32_bit_then_matrix_is_too():
     read = Rows.fromBatches([batch_of([sparse(9, {1: 2.0}), sparse(9, {8: 3.0})])])
     local = read.localize()
     for x in (read.x, local.x, local.take([1]).x):

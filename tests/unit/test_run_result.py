@@ -43,7 +43,7 @@ def bsp():
 # -- like a list
 
 
-def test_result_when_indexed_sliced_and_looped_over_then_it_is_like_a_list():
+def test_result_when_indexed_sliced_looped_then_acts_like_list():
     result = RunResult(("a", "b", "c"), 1.0, 0, 0, ())
     assert (len(result), result[0], result[-1], result[1:], [*result], "b" in result) == (
         3, "a", "c", ["b", "c"], ["a", "b", "c"], True,
@@ -71,13 +71,13 @@ def test_result_when_pickled_then_it_comes_back(bsp):
 # -- the timeline
 
 
-def test_timeline_when_asked_for_then_it_has_a_row_for_each_clock_of_each_rank(bsp):
+def test_timeline_then_has_row_for_each_clock_and_rank(bsp):
     assert [row.clock for row in bsp.timeline[0]] == [0, 1]
     assert bsp.timeline[0][1].tolist() == (1, 2.5, 2.5, 0.25, 0.25, 2.0, 0.0, -1, 0.0)
     assert bsp.timeline[1].compute.tolist() == [2.5, 0.5]
 
 
-def test_outside_when_asked_for_then_it_has_what_is_not_in_clocks(bsp):
+def test_outside_then_has_time_outside_clocks(bsp):
     none = -1, 0.0  # no block, and nothing left
     assert [row.tolist() for row in bsp.outside[0]] == [
         (0, 1.0, 0.5, 0, 0, 0, 0, *none),
@@ -89,11 +89,11 @@ def test_timeline_when_a_worker_sent_nothing_then_it_is_empty():
     assert [len(rows) for rows in result_of(to_table([])).timeline] == [0]
 
 
-def test_progress_when_ranks_end_at_different_times_then_the_last_one_counts():
+def test_progress_when_ranks_end_apart_then_last_one_counts():
     assert progress([lane(0.0, FAST, FAST), lane(0.0, FAST, SLOW)]) == "2 clocks at 0.5 a second"
 
 
-def test_progress_when_ranks_did_different_numbers_of_clocks_then_it_tells_them_and_all():
+def test_progress_when_clock_counts_differ_then_reports_them():
     assert progress([lane(0.0), lane(0.0, FAST, SLOW)]) == "0 to 2 clocks a worker, 2 in all, at 0.5 a second"
 
 
@@ -105,28 +105,28 @@ def test_progress_when_nobody_did_a_clock_then_it_says_so():
     assert progress([lane(0.0), to_table([])]) == "no clocks"
 
 
-def test_waited_for_when_one_is_late_then_the_others_waited_for_that_one():
+def test_waited_for_when_one_is_late_then_others_waited_for_it():
     waits = waited_for(BSP, 0)
     assert waits.seconds.tolist() == [0.0, 2.0]
     assert waits.times.tolist() == [0, 1]
 
 
-def test_waited_for_when_a_wait_is_longer_than_that_then_the_rest_is_nobodys():
+def test_waited_for_when_wait_is_longer_then_rest_has_no_cause():
     waits = waited_for([lane(1.0, FAST, (3.0, 0, 0, 0)), lane(1.0, SLOW, FAST)], 0)
     assert waits.seconds.tolist() == [0.0, 2.0]
 
 
-def test_waited_for_when_workers_may_be_ahead_then_it_is_for_an_earlier_clock():
+def test_waited_for_when_workers_may_be_ahead_then_earlier_clock():
     ahead = lane(0.0, FAST, FAST, (1.0, 0, 0, 0), outside_s=0.0)  # at 2 s before clock 2: it waits for clock 0 to end
     waits = waited_for([ahead, lane(0.0, SLOW, FAST, FAST, outside_s=0.0)], 1)
     assert waits.seconds.tolist() == [0.0, 1.0]
 
 
-def test_waited_for_when_nobody_has_to_wait_then_it_is_for_nobody():
+def test_waited_for_when_no_one_waits_then_has_no_rank():
     assert not waited_for(BSP, None).times.any()
 
 
-def test_some_ranks_when_there_are_many_then_the_busiest_are_among_them():
+def test_some_ranks_when_there_are_many_then_includes_busiest():
     lanes = [lane(0.0, SLOW if rank in (7, 13) else FAST) for rank in range(20)]
     chosen = some_ranks(lanes, 4)
     assert len(chosen) == len(set(chosen)) == 4
@@ -145,18 +145,18 @@ LOGGED = [
 ]
 
 
-def test_metrics_when_logged_then_they_are_by_rank_and_clock_and_the_last_value_counts():
+def test_metrics_when_logged_then_last_value_by_rank_and_clock():
     result = result_of(*BSP, logged=LOGGED, first=5)
     np.testing.assert_array_equal(result.metrics("loss"), [[3.0, np.nan, np.nan], [4.0, np.nan, 1.0]])
     assert result.metricNames == ["auc", "loss"]
 
 
-def test_metrics_when_there_are_none_of_that_name_then_those_there_are_are_named():
+def test_metrics_when_name_is_unknown_then_lists_known():
     with pytest.raises(NotFoundError, match=r"no worker logged 'los'; there are \['auc', 'loss'\]"):
         result_of(*BSP, logged=LOGGED, first=5).metrics("los")
 
 
-def test_to_pandas_when_something_was_logged_then_it_is_beside_its_clocks_times():
+def test_to_pandas_when_metric_was_logged_then_is_beside_times():
     lanes = [lane(0.0, FAST, FAST, first=5), lane(0.0, FAST, FAST, first=5)]
     frame = result_of(*lanes, logged=[*LOGGED, (0, Logged("wait", 8.0, 5))], first=5).toPandas()
     assert [*frame] == [
@@ -184,7 +184,7 @@ def test_to_pandas_when_the_last_value_is_nan_then_it_is_kept():
     assert np.isnan(result_of(*BSP, logged=logged).toPandas()["loss"][0])
 
 
-def test_to_pandas_when_nothing_was_logged_then_it_is_the_timeline(bsp):
+def test_to_pandas_when_nothing_was_logged_then_is_timeline(bsp):
     frame = bsp.toPandas()
     assert len(frame) == 4
     assert frame.groupby("rank")["wait"].sum().tolist() == [2.0, 0.0]
@@ -202,7 +202,7 @@ def called():
     return result_of(to_table([first[0], early]), to_table([first[1], late]))
 
 
-def test_waiting_for_onclock_when_shown_then_it_is_apart_from_waiting_for_others(called, capsys):
+def test_onclock_wait_when_shown_then_is_separate_from_others(called, capsys):
     called.summary()
     said = capsys.readouterr().out
     assert " all       4  0.0000   10.00  56  0.0000   0  0.0000   0   2.000  11   6.000  33\n" in said
@@ -214,7 +214,7 @@ def test_waiting_for_onclock_when_shown_then_it_is_apart_from_waiting_for_others
 # -- the summary
 
 
-def test_summary_when_printed_then_it_tells_shares_pace_and_who_was_waited_for(bsp, capsys):
+def test_summary_when_printed_then_has_shares_pace_and_waits(bsp, capsys):
     assert bsp.summary() is None
     assert capsys.readouterr().out == (
         "2 workers, BSP: 2 clocks at 0.333 a second; 10.00 s from call to return\n"
@@ -230,7 +230,7 @@ def test_summary_when_printed_then_it_tells_shares_pace_and_who_was_waited_for(b
     )
 
 
-def test_summary_when_there_are_many_ranks_and_long_times_then_it_fits_a_terminal(capsys):
+def test_summary_when_many_ranks_and_long_times_then_fits_width(capsys):
     lanes = [lane(0.0, *[(1e5, 1e5, 1e5, 1e5)] * 3, outside_s=12345.6) for _ in range(1000)]
     lanes[7] = lane(0.0)
     result_of(*lanes, staleness=3).summary()
@@ -247,7 +247,7 @@ def test_summary_when_clocks_were_done_again_then_it_says_so(capsys):
     assert "done again: 2 clocks" in out
 
 
-def test_summary_when_there_was_no_clock_then_it_tells_what_there_was(capsys):
+def test_summary_when_there_was_no_clock_then_shows_rest(capsys):
     result_of(lane(1.0)).summary()
     assert "1 worker, BSP: no clocks; 10.00 s from call to return" in capsys.readouterr().out
 
@@ -267,7 +267,7 @@ def sizes(figure):
     return found
 
 
-def test_plot_when_there_are_few_clocks_then_bars_have_the_lengths_of_the_times(bsp):
+def test_plot_when_clocks_are_few_then_bar_lengths_are_times(bsp):
     assert sizes(bsp.plot()) == {"compute": 6.0, "outside": 1.0, "pull": 1.0, "push": 1.0, "wait": 2.0, "onClock": 0.0}
 
 
@@ -283,19 +283,19 @@ def test_plot_when_a_rank_did_no_clock_then_it_has_what_it_did():
     }
 
 
-def test_plot_when_the_clocks_chosen_are_of_some_ranks_only_then_the_others_are_empty():
+def test_plot_when_chosen_clocks_miss_ranks_then_those_are_empty():
     uneven = result_of(lane(0.0, FAST), lane(0.0, FAST, SLOW), staleness=None)
     chart = uneven.plot(clocks=(1, 2))
     assert sizes(chart)["compute"] == 2.5
     assert written(chart) == ["no clocks"]
 
 
-def test_plot_when_a_rank_was_gone_before_the_first_clock_then_its_lane_says_so():
+def test_plot_when_rank_ended_before_clock_0_then_lane_says_so():
     chart = result_of(lane(1.0), lane(1.0, FAST, outside_s=90.0), staleness=None).plot()
     assert written(chart) == ["◀ setup from 1 s", "no clocks, at work from 1 to 1.5 s"]
 
 
-def test_plot_when_nobody_did_a_clock_then_all_is_outside_of_clocks():
+def test_plot_when_no_rank_did_a_clock_then_all_is_outside():
     chart = result_of(lane(1.0, outside_s=2.0), lane(1.0, outside_s=1.0)).plot()
     assert sizes(chart)["outside"] == 3.0
     assert chart.axes[0].get_xlim() == pytest.approx((1.0, 3.0), abs=0.01)
@@ -309,13 +309,13 @@ def written(figure):
     return [each.get_text() for each in figure.axes[0].texts if not each.get_text().isdigit()]
 
 
-def test_plot_when_the_setup_was_long_then_the_axis_begins_shortly_before_the_first_clock():
+def test_plot_when_setup_is_long_then_axis_starts_near_clock_0():
     chart = result_of(lane(1.0, *[FAST] * 10, outside_s=90.0)).plot()
     assert chart.axes[0].get_xlim() == pytest.approx((90.0, 101.0), abs=0.1)
     assert written(chart) == ["◀ setup from 1 s"]
 
 
-def test_plot_when_much_came_after_the_last_clock_then_the_axis_ends_shortly_after_it():
+def test_plot_when_tail_is_long_then_axis_ends_near_last_clock():
     tail = to_table([ClockTimes(10, 10.0, 90.0, 0.0, 0.0, 0.0, outside=True)])
     table = np.concatenate([lane(0.0, *[FAST] * 10, outside_s=0.0)[:-1], tail]).view(np.recarray)
     chart = result_of(table).plot()
@@ -329,7 +329,7 @@ def test_plot_when_the_setup_was_short_then_nothing_is_cut_off(bsp):
     assert written(chart) == []
 
 
-def test_plot_when_the_setup_was_long_and_clocks_are_many_then_columns_are_of_what_is_shown():
+def test_plot_when_setup_is_long_then_columns_span_visible_part():
     chart = result_of(lane(1.0, *[FAST] * 1000, outside_s=9000.0)).plot()
     compute = chart.axes[0].collections[0].get_paths()[0].vertices
     assert compute[:, 0].min() == pytest.approx(8901.0)
@@ -345,7 +345,7 @@ def test_plot_when_drawn_then_the_title_tells_staleness_and_pace(bsp):
     assert figure.axes[0].get_title(loc="left") == "2 workers, SSP, staleness 3: 2 clocks at 0.333 a second"
 
 
-def test_plot_when_there_are_many_clocks_then_shares_add_up_to_one_and_keep_the_seconds():
+def test_plot_when_clocks_are_many_then_shares_sum_to_one():
     from ps2.run.gantt import ORDER, _bars, _shares
 
     table = lane(0.0, *np.random.default_rng(1).exponential(size=(1000, 4)), outside_s=3.0)
@@ -359,13 +359,13 @@ def test_plot_when_there_are_many_clocks_then_shares_add_up_to_one_and_keep_the_
     assert seconds["outside"] == pytest.approx(3.0)
 
 
-def test_plot_when_there_are_very_many_clocks_then_the_file_stays_small(tmp_path):
+def test_plot_when_clocks_are_very_many_then_file_stays_small(tmp_path):
     lanes = [lane(0.0, *np.random.default_rng(rank).exponential(size=(50_000, 4))) for rank in range(2)]
     result_of(*lanes).plot(tmp_path / "many.png")
     assert (tmp_path / "many.png").stat().st_size < 500_000
 
 
-def test_plot_when_there_are_more_ranks_than_lanes_then_the_title_says_so():
+def test_plot_when_ranks_exceed_lanes_then_title_says_so():
     figure = result_of(*[lane(0.0, FAST) for _ in range(50)]).plot()
     axes = figure.axes[0]
     assert len(axes.get_yticks()) == 32
@@ -378,11 +378,11 @@ def test_plot_when_a_path_is_given_then_the_suffix_decides(bsp, tmp_path, suffix
     assert (tmp_path / f"chart{suffix}").read_bytes().startswith(magic)
 
 
-def test_plot_when_a_notebook_shows_the_figure_then_there_is_an_image(bsp):
+def test_plot_when_notebook_shows_figure_then_has_image(bsp):
     assert bsp.plot()._repr_png_().startswith(b"\x89PNG")
 
 
-def test_plot_when_drawn_then_pyplot_and_its_backend_are_left_alone(bsp, tmp_path):
+def test_plot_when_drawn_then_leaves_pyplot_and_backend_alone(bsp, tmp_path):
     pickled = tmp_path / "result.pkl"
     pickled.write_bytes(pickle.dumps(bsp))
     code = (
@@ -404,7 +404,7 @@ def test_plot_when_clocks_are_no_interval_then_it_says_so(bsp, clocks):
         bsp.plot(clocks=clocks)
 
 
-def test_plot_when_matplotlib_is_missing_then_it_says_what_to_install(bsp, monkeypatch):
+def test_plot_when_matplotlib_is_missing_then_says_to_install(bsp, monkeypatch):
     monkeypatch.delitem(sys.modules, "ps2.run.gantt", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
@@ -425,17 +425,17 @@ ROTATED = tuple(
 )
 
 
-def test_summary_when_work_was_left_in_a_rotation_then_it_says_by_whom(capsys):
+def test_summary_when_rotation_left_work_then_names_ranks(capsys):
     result_of(*ROTATED, staleness=1).summary()
     assert "left for the next rotation: 12% of the work, mostly by rank 1: 25%" in capsys.readouterr().out
 
 
-def test_summary_when_there_was_no_rotation_then_nothing_was_left(bsp, capsys):
+def test_summary_when_there_was_no_rotation_then_none_was_left(bsp, capsys):
     bsp.summary()
     assert "left" not in capsys.readouterr().out
 
 
-def test_plot_when_it_is_of_a_rotation_then_clocks_have_their_blocks():
+def test_plot_when_of_rotation_then_clocks_show_blocks():
     axes = result_of(*ROTATED, staleness=1).plot().axes[0]
     assert {text.get_text() for text in axes.texts} >= {"0, 0", "0, 1", "1, 2", "2, 0"}
     assert "block" in axes.get_xlabel()

@@ -95,7 +95,7 @@ def test_arrive_when_all_have_come_then_all_enter(start):
     assert [entry.result(5).clock for entry in entries] == [1, 1, 1]
 
 
-def test_arrive_when_onclock_takes_long_then_the_wait_for_it_is_told_apart(start, monkeypatch, until):
+def test_arrive_when_onclock_is_slow_then_its_wait_is_separate(start, monkeypatch, until):
     now_s = [0.0]
     for module in ("state", "requests"):
         monkeypatch.setattr(f"ps2.run.{module}.time", SimpleNamespace(monotonic=lambda: now_s[0]))
@@ -111,7 +111,7 @@ def test_arrive_when_onclock_takes_long_then_the_wait_for_it_is_told_apart(start
     assert [entry.result(5).on_clock for entry in (early, late)] == [3.0, 3.0]
 
 
-def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):
+def test_clocks_when_many_workers_make_many_then_none_is_blocked(start):
     workers = start(32)
 
     def work(rank):
@@ -125,7 +125,7 @@ def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):
         assert all(pool.map(work, range(32), timeout=30))
 
 
-def test_sit_when_another_attempt_is_there_then_waits_until_it_has_gone(start, until):
+def test_sit_when_another_attempt_is_present_then_waits_for_exit(start, until):
     workers = start(1)
     first = workers.leases[0]
     second = workers.join(0, attempt=7)
@@ -134,7 +134,7 @@ def test_sit_when_another_attempt_is_there_then_waits_until_it_has_gone(start, u
     assert second.result(5).clock == 0
 
 
-def test_sit_when_the_same_attempt_comes_on_a_new_stream_then_the_old_one_is_told(start, until):
+def test_sit_when_attempt_reconnects_then_old_stream_is_told(start, until):
     workers = start(2)
     old = workers.arrive(0, 1)
     until(lambda: 0 in blocked(workers), "rank 0 waits")
@@ -143,7 +143,7 @@ def test_sit_when_the_same_attempt_comes_on_a_new_stream_then_the_old_one_is_tol
         old.result(5)
 
 
-def test_sit_when_an_older_stream_of_the_same_attempt_comes_late_then_it_has_to_wait(start, until):
+def test_sit_when_older_stream_arrives_late_then_waits(start, until):
     workers = start(1)
     old = workers.run.new_lease(0, 0)
     workers.join(0).result(5)
@@ -152,7 +152,7 @@ def test_sit_when_an_older_stream_of_the_same_attempt_comes_late_then_it_has_to_
     assert workers.arrive(0, 0).result(5).clock == 0
 
 
-def test_arrive_when_the_attempt_comes_back_and_asks_again_then_is_answered(start):
+def test_arrive_when_attempt_reconnects_and_asks_then_answers(start):
     workers = start(2)
     workers.arrive(1, 1)
     workers.arrive(0, 1).result(5)
@@ -181,7 +181,7 @@ def test_note_when_a_message_comes_twice_then_counts_once(start):
 # -- who waits forever --------------------------------------------------------------------------------------------
 
 
-def test_run_when_one_waits_at_a_barrier_and_the_other_before_a_clock_then_ends(start):
+def test_run_when_one_is_at_barrier_and_other_at_clock_then_ends(start):
     workers = start(2)
     asks = [workers.barrier(0), workers.arrive(1, 1)]
     assert workers.run.listener.ended.wait(5)
@@ -194,7 +194,7 @@ def test_run_when_one_waits_at_a_barrier_and_the_other_before_a_clock_then_ends(
             ask.result(5)
 
 
-def test_run_when_one_waits_at_a_barrier_and_another_returns_then_ends_though_a_third_works(start, until):
+def test_run_when_one_is_at_barrier_and_other_returns_then_ends(start, until):
     workers = start(3, staleness=None)
     workers.barrier(0)
     until(lambda: 0 in blocked(workers), "rank 0 waits")
@@ -203,7 +203,7 @@ def test_run_when_one_waits_at_a_barrier_and_another_returns_then_ends_though_a_
     assert "rank 0 waits at a barrier in clock 0; ranks [1] have returned" in str(workers.run.error)
 
 
-def test_run_when_a_barrier_comes_after_another_one_has_returned_then_ends(start, until):
+def test_run_when_barrier_follows_a_return_then_ends(start, until):
     workers = start(2, staleness=None)
     workers.leave(1)
     until(lambda: workers.run.results, "rank 1 has returned")
@@ -211,7 +211,7 @@ def test_run_when_a_barrier_comes_after_another_one_has_returned_then_ends(start
     assert workers.run.listener.ended.wait(5)
 
 
-def test_run_when_the_maker_of_a_value_returns_without_it_then_ends(start, until):
+def test_run_when_maker_returns_without_value_then_ends(start, until):
     workers = start(2)
     assert workers.once(0).result(5) is None
     workers.once(1)
@@ -231,7 +231,7 @@ def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):
     ask.result(5)
 
 
-def test_run_when_one_makes_a_value_then_the_others_may_wait_for_it(start, until):
+def test_run_when_one_makes_value_then_others_may_wait(start, until):
     workers = start(2)
     assert workers.once(0).result(5) is None
     ask = workers.once(1)
@@ -255,7 +255,7 @@ def test_run_when_a_call_is_under_way_then_all_may_wait(start, until):
             ask.result(5)
 
 
-def test_run_when_released_workers_have_not_woken_yet_then_goes_on(start):
+def test_run_when_released_workers_still_sleep_then_continues(start):
     workers = start(2)
     for number in range(200):
         asks = [workers.barrier(rank, (1, number)) for rank in range(2)]
@@ -271,7 +271,7 @@ def test_run_when_released_workers_have_not_woken_yet_then_goes_on(start):
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def test_once_when_the_maker_fails_then_its_next_attempt_makes_it(start, until):
+def test_once_when_maker_fails_then_next_attempt_makes_it(start, until):
     workers = start(2)
     workers.once(0).result(5)
     ask = workers.once(1)
@@ -322,7 +322,7 @@ def test_leave_when_calls_are_due_then_waits_for_them(start, until):
     assert ask.result(5)
 
 
-def test_leave_when_its_connection_is_cut_then_the_attempt_is_told_that_it_is_done(start, until):
+def test_leave_when_connection_breaks_then_attempt_is_told_done(start, until):
     workers = start(2)
     workers.leave(0)
     until(lambda: workers.run.results, "rank 0 has returned")
@@ -344,7 +344,7 @@ def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
 # -- going back ----------------------------------------------------------------------------------------------------
 
 
-def test_roll_back_when_one_has_returned_then_it_is_told_and_expected_again(start, until):
+def test_roll_back_when_one_returned_then_is_told_and_expected(start, until):
     workers = start(2)
     workers.run.note_cut("checkpoint", workers.run.cut())
     ask = workers.leave(0)
@@ -362,7 +362,7 @@ def test_roll_back_when_all_have_left_then_changes_nothing(start):
     assert workers.run.results == {0: b"0"}
 
 
-def test_roll_back_when_workers_wait_for_each_other_then_they_go_on_and_come_to_the_cut(start, until):
+def test_roll_back_when_workers_block_each_other_then_all_resume(start, until):
     workers = start(4, staleness=1)
     for rank in range(4):
         workers.arrive(rank, 1).result(5)
@@ -380,7 +380,7 @@ def test_roll_back_when_workers_wait_for_each_other_then_they_go_on_and_come_to_
     assert workers.arrive(1, 2).result(5).clock == 1
 
 
-def test_roll_back_when_a_call_was_under_way_then_it_is_made_again(start):
+def test_roll_back_when_call_was_in_flight_then_is_made_again(start):
     workers = start(1, staleness=1, calls=True)
     workers.arrive(0, 1).result(5)
     workers.run.note_cut("checkpoint", workers.run.cut())
@@ -399,7 +399,7 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
     assert workers.run.cut().called == 1
 
 
-def test_ahead_when_the_others_have_told_what_is_applied_then_it_answers(start, pool):
+def test_ahead_when_others_reported_applied_then_answers(start, pool):
     workers = start(2, staleness=1)
     for rank in range(2):
         workers.run.arrive(workers.leases[rank], 1, 0, 0)
@@ -409,7 +409,7 @@ def test_ahead_when_the_others_have_told_what_is_applied_then_it_answers(start, 
     assert workers.run.applied() == [1, 1]
 
 
-def test_ahead_when_the_others_take_long_then_it_answers_how_far_they_are(start, monkeypatch):
+def test_ahead_when_others_are_slow_then_answers_their_progress(start, monkeypatch):
     monkeypatch.setattr("ps2.run.requests.PROGRESS_TIMEOUT_S", 0.01)
     workers = start(2, staleness=1)
     assert workers.run.poll_progress(0, 0, 0, 2, 0) == (1, 0)
@@ -423,7 +423,7 @@ def test_ahead_when_its_worker_fails_then_it_answers_at_once(start, pool, monkey
     assert asked.result(5) == (1, 0)
 
 
-def test_ahead_when_the_fleet_has_gone_back_then_it_says_so_and_what_is_told_does_not_count(start):
+def test_ahead_when_fleet_rolled_back_then_ignores_report(start):
     workers = start(2, staleness=1)
     for rank in range(2):
         workers.run.arrive(workers.leases[rank], 1, 0, 0)
@@ -433,13 +433,13 @@ def test_ahead_when_the_fleet_has_gone_back_then_it_says_so_and_what_is_told_doe
     assert workers.run.applied() == [0, 0]
 
 
-def test_ahead_when_another_attempt_has_the_place_then_it_is_refused(start):
+def test_ahead_when_another_attempt_holds_rank_then_is_refused(start):
     workers = start(1, staleness=1)
     with pytest.raises(StoppedError, match="attempt 7 of rank 0"):
         workers.run.poll_progress(0, 7, 0, 1, 0)
 
 
-def test_roll_back_when_it_never_comes_on_then_ends_with_the_count(start):
+def test_roll_back_when_no_progress_then_ends_with_count(start):
     workers = start(1)
     workers.run.note_cut("checkpoint-7", workers.run.cut())
     went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_RETURNS + 2)]

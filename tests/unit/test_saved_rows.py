@@ -109,14 +109,14 @@ def test_load_when_little_was_saved_then_the_same_vector(folder, make):
         assert (DCV.load(str(folder)).dim, DCV.load(str(folder)).nnz()) == (make().dim, 0)
 
 
-def test_load_when_nan_and_infinities_were_saved_then_bit_for_bit(folder):
+def test_load_when_nan_and_inf_were_saved_then_are_bit_identical(folder):
     values = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40], np.float32)
     with over(FleetInProcess(2)):
         DCV.dense(5).push(values).save(str(folder))
         assert DCV.load(str(folder)).pull().tobytes() == values.tobytes()
 
 
-def test_load_when_saved_with_options_then_it_is_cut_so_travels_whole_and_has_the_rows_that_are_asked_for(folder):
+def test_load_when_saved_with_options_then_keeps_partitioning(folder):
     with over(FleetInProcess(2)):
         DCV.dense(DIM, align=300, partitionsPerServer=2, wire="float16").save(str(folder))
         found = DCV.load(str(folder), rows=7)
@@ -124,7 +124,7 @@ def test_load_when_saved_with_options_then_it_is_cut_so_travels_whole_and_has_th
     assert (found._spec.rows, found._route.bounds) == (7, (0, 300, 600, 900, 1000))
 
 
-def test_save_when_values_travel_shortened_then_as_they_are_stored(folder):
+def test_save_when_wire_is_narrow_then_values_are_as_stored(folder):
     value = np.float32(1) + np.float32(2**-20)
     with over(FleetInProcess(1)):
         DCV.dense(10, wire="float16").fill(float(value)).save(str(folder))
@@ -140,7 +140,7 @@ def test_save_when_additions_are_under_way_then_they_are_in_it(folder):
         assert np.array_equal(pull(DCV.load(str(folder))), VALUES + 1)
 
 
-def test_save_when_several_rows_then_they_are_the_first_ones_of_what_is_loaded(folder, kind, small_windows):
+def test_save_when_rows_are_several_then_load_has_them_first(folder, kind, small_windows):
     with over(FleetInProcess(3)):
         first = make(kind, rows=4)
         rows = [first, *(first.derive().copy(first).mul(factor) for factor in (2, 3))]
@@ -154,7 +154,7 @@ def test_save_when_several_rows_then_they_are_the_first_ones_of_what_is_loaded(f
             DCV.load(str(folder))
 
 
-def test_save_when_columns_lie_together_then_rows_or_one_of_them_are_loaded(folder, kind, small_windows):
+def test_save_when_layout_is_column_then_rows_or_one_load(folder, kind, small_windows):
     with over(FleetInProcess(3)):
         rows = [make(kind, layout="column", rows=3)]
         rows += [rows[0].derive().push(factor * VALUES, *([KEYS] if kind == "sparse" else [])) for factor in (2, 3)]
@@ -196,7 +196,7 @@ def test_save_and_load_when_in_a_batch_then_usage_error(folder):
 # -- what is there -----------------------------------------------------------------------------------------------------
 
 
-def test_save_when_the_place_holds_a_save_then_replaced_and_nothing_else_is_left(folder):
+def test_save_when_path_holds_save_then_replaces_all_of_it(folder):
     with over(FleetInProcess(2)):
         for kind in ("dense", "sparse", "dense"):
             make(kind).save(str(folder))
@@ -204,7 +204,7 @@ def test_save_when_the_place_holds_a_save_then_replaced_and_nothing_else_is_left
     assert sorted(os.listdir(folder)) == names(folder)
 
 
-def test_save_when_it_stops_before_the_manifest_then_the_earlier_one_stays(folder, monkeypatch):
+def test_save_when_stopped_before_manifest_then_earlier_stays(folder, monkeypatch):
     def stops(*args, **kwargs):
         raise OSError("no luck")
 
@@ -226,7 +226,7 @@ def test_save_when_it_stops_before_the_manifest_then_the_earlier_one_stays(folde
     ],
     ids=["broken", "of another format", "of a fleet"],
 )
-def test_save_when_the_manifest_of_something_else_is_there_then_error_and_it_stays(folder, content, error, match):
+def test_save_when_path_has_foreign_manifest_then_error_keeps_it(folder, content, error, match):
     with over(FleetInProcess(1)):
         make("dense").save(str(folder))
         path = folder / "manifest.json"
@@ -255,7 +255,7 @@ def test_url_when_it_is_no_place_then_config_error(url):
                 use()
 
 
-def test_load_when_it_is_a_checkpoint_of_several_matrices_then_usage_error(folder):
+def test_load_when_checkpoint_has_two_matrices_then_usage_error(folder):
     with over(FleetInProcess(1)):
         make("dense").save(str(folder))
         saved = folders.read_manifest(str(folder))
@@ -264,7 +264,7 @@ def test_load_when_it_is_a_checkpoint_of_several_matrices_then_usage_error(folde
             DCV.load(str(folder))
 
 
-def test_load_when_a_file_is_corrupt_then_it_is_named_and_nothing_is_left_on_the_servers(folder, kind):
+def test_load_when_file_is_corrupt_then_names_it_and_cleans_up(folder, kind):
     fleet = FleetInProcess(3)
     with over(fleet):
         make(kind).save(str(folder))
@@ -317,7 +317,7 @@ def filling(folder, vector):
     return str(folder), load, ID, vector._route.version
 
 
-def test_fill_when_the_same_mutation_comes_again_then_what_was_changed_since_stays(folder, kind):
+def test_fill_when_mutation_repeats_then_later_changes_stay(folder, kind):
     """As from a task that is tried again."""
     fleet = FleetInProcess(1)
     (engine,) = fleet.engines.values()
@@ -330,7 +330,7 @@ def test_fill_when_the_same_mutation_comes_again_then_what_was_changed_since_sta
         assert np.array_equal(pull(vector), VALUES + 2)
 
 
-def test_fill_when_another_call_has_begun_then_stale_and_that_one_goes_on(folder, kind, monkeypatch):
+def test_fill_when_another_call_began_then_only_that_goes_on(folder, kind, monkeypatch):
     """As when a server hangs in its file system, and is asked again."""
     fleet = FleetInProcess(1)
     (engine,) = fleet.engines.values()
@@ -364,14 +364,14 @@ def test_fill_when_the_stage_is_over_then_nothing_is_changed(folder, kind):
         assert np.array_equal(pull(vector), VALUES + 5)
 
 
-def test_save_when_a_reply_is_lost_then_only_files_of_the_manifest_are_left(folder, kind):
+def test_save_when_reply_is_lost_then_only_manifest_files_stay(folder, kind):
     with over(Disturbed(FleetInProcess(2), "Save", loses_the_reply)):
         make(kind).save(str(folder))
         assert np.array_equal(pull(DCV.load(str(folder))), VALUES)
     assert sorted(os.listdir(folder)) == names(folder)
 
 
-def test_load_when_a_server_was_replaced_meanwhile_then_it_reads_again(folder, kind):
+def test_load_when_server_was_replaced_then_reads_again(folder, kind):
     """It has its shards back as they were at some checkpoint, without what was loaded."""
     fleet = FleetInProcess(2)
     with over(fleet):
@@ -401,7 +401,7 @@ def test_load_when_a_server_is_lost_for_good_then_lost_error(folder, kind):
         DCV.load(str(folder))
 
 
-def test_load_when_memory_ends_among_the_keys_then_limit_error_and_all_is_given_back(folder):
+def test_load_when_keys_exceed_memory_then_limit_error_frees_all(folder):
     with over(FleetInProcess(2)):
         make("sparse").save(str(folder))
     fleet = FleetInProcess(2, memory_limit_bytes=16_000)
@@ -445,7 +445,7 @@ def values_of(server, shard):
     return np.sort(np.load(f"{server.order.url}/{shard.files['values'].name}")[0])
 
 
-def test_save_when_it_writes_then_requests_go_on_and_the_file_has_one_moment(folder, kind, monkeypatch):
+def test_save_when_writing_then_requests_go_on_and_cut_is_one(folder, kind, monkeypatch):
     server = on_one_server(kind, folder)
     before = server.engine.memory.taken_bytes
     threads = fill_while_writing(monkeypatch, server, 10)
@@ -455,9 +455,7 @@ def test_save_when_it_writes_then_requests_go_on_and_the_file_has_one_moment(fol
     assert server.engine.memory.taken_bytes == before
 
 
-def test_save_when_there_is_no_room_for_a_copy_then_requests_wait_and_the_file_has_one_moment(
-    folder, kind, monkeypatch
-):
+def test_save_when_no_memory_for_copy_then_requests_wait(folder, kind, monkeypatch):
     server = on_one_server(kind, folder)
     memory = server.engine.memory
     memory.limit_bytes = memory.taken_bytes
@@ -479,7 +477,7 @@ def test_save_when_there_is_no_room_for_a_copy_then_requests_wait_and_the_file_h
     ],
     ids=repr,
 )
-def test_save_when_it_cannot_be_done_then_error_and_nothing_is_written(folder, change, error):
+def test_save_when_it_fails_then_nothing_is_written(folder, change, error):
     server = on_one_server("dense", folder)
     with pytest.raises(error):
         save(server.engine, replace(server.order, **change), server.version)

@@ -54,14 +54,14 @@ def dense_deviations(x, weights):
     return np.sqrt(weights @ (x - mean) ** 2 / (weights.sum() - (weights**2).sum() / weights.sum()))
 
 
-def test_deviations_when_rows_have_weights_then_they_are_those_of_the_dense_matrix():
+def test_deviations_when_rows_have_weights_then_match_dense():
     x, weights = dense_matrix()
     found = deviations_of_shards(x, weights)
     np.testing.assert_allclose(found, dense_deviations(x, weights), rtol=1e-12, atol=1e-15)
     assert found[2] == 0
 
 
-def test_deviations_when_rows_have_no_weights_then_they_are_the_sample_deviations():
+def test_deviations_when_rows_are_unweighted_then_of_sample():
     x, _ = dense_matrix()
     np.testing.assert_allclose(deviations_of_shards(x, np.ones(ROWS)), x.std(axis=0, ddof=1), rtol=1e-12, atol=1e-15)
 
@@ -71,7 +71,7 @@ def test_deviations_when_a_mean_is_huge_then_nothing_cancels():
     np.testing.assert_allclose(deviations_of_shards(x, np.ones(ROWS)), x.std(axis=0, ddof=1), rtol=1e-7)
 
 
-def test_deviations_when_features_are_constant_then_they_are_0_whatever_sums_are_rounded_to():
+def test_deviations_when_features_are_constant_then_are_0():
     rng = np.random.default_rng(2)
     weights = rng.random(5000) + 0.1
     x = np.tile([0.1, 1e9 + 0.3, -7e-5], (5000, 1))
@@ -85,7 +85,7 @@ def test_deviations_when_at_most_one_row_counts_then_they_are_0(weights):
     assert not deviations_of_shards(np.ones((len(weights), 2)), weights, shards=1).any()
 
 
-def test_column_sums_when_a_row_holds_a_zero_then_it_is_not_counted():
+def test_column_sums_when_row_stores_zero_then_is_not_counted():
     rows = LocalRows(
         np.arange(2), sp.csr_array((np.array([0.0, 3.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
     )
@@ -94,7 +94,7 @@ def test_column_sums_when_a_row_holds_a_zero_then_it_is_not_counted():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_scaled_when_divided_by_deviations_then_features_have_deviation_1_or_are_0(dtype):
+def test_scaled_when_divided_then_deviation_is_1_or_0(dtype):
     x, weights = dense_matrix()
     rows = Rows(sp.csr_array(x.astype(dtype)), None, weights).localize()
     by = inverse(dense_deviations(x, weights)[rows.keys], np.ones(len(rows.keys)))
@@ -112,18 +112,18 @@ def test_inverse_when_a_deviation_is_0_then_it_is_0():
 
 
 @pytest.mark.parametrize("size", [1e308, 1e200, 1e-160, 1e-250, 1e-300])
-def test_inverse_when_squares_of_a_feature_are_out_of_range_then_it_is_that_of_its_deviation(size):
+def test_inverse_when_squares_overflow_then_uses_deviation(size):
     x, weights = dense_matrix()
     x /= np.abs(x).max()
     found = inverse(*rounds(x * size, weights))
     np.testing.assert_allclose(found * size, inverse(*rounds(x, weights)), rtol=1e-12)
 
 
-def test_inverse_when_a_deviation_has_no_reciprocal_then_it_is_infinite():
+def test_inverse_when_deviation_has_no_reciprocal_then_infinite():
     assert inverse(*rounds(np.array([[1e-320], [-1e-320], [0.0]]), np.ones(3))).tolist() == [np.inf]
 
 
-def test_scaled_when_factors_are_of_other_keys_then_it_is_an_error():
+def test_scaled_when_factors_have_other_keys_then_raises():
     rows = Rows(sp.csr_array(np.ones((2, 3)))).localize()
     with pytest.raises(ShapeError, match="factors"):
         scaled(rows, np.ones(2))

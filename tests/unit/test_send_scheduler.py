@@ -47,7 +47,7 @@ def values_of(chosen):
 
 
 @given(st.floats(1, 1e9), st.lists(st.tuples(st.floats(0, 10), st.integers(1, 1 << 22)), min_size=1, max_size=30))
-def test_bytes_when_they_leave_through_a_bucket_then_at_most_the_rate_and_one_burst_or_chunk(rate, asked):
+def test_bytes_when_bucket_is_on_then_stay_within_rate_and_burst(rate, asked):
     """Whoever comes is let through as soon as the bucket says; counted over every stretch of time."""
     bucket, now_s, left = Bucket(rate), 0.0, []
     for pause_s, count in asked:
@@ -62,14 +62,14 @@ def test_bytes_when_they_leave_through_a_bucket_then_at_most_the_rate_and_one_bu
         assert (counts <= (rate * spans + most) * (1 + 1e-6)).all()
 
 
-def test_bucket_when_it_has_emptied_then_the_wait_is_what_the_rate_takes():
+def test_bucket_when_empty_then_wait_matches_rate():
     bucket = Bucket(1000.0)
     bucket.take(50, 0.0)
     assert bucket.delay_s(30, 0.0) == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_chunks_when_an_addition_is_cut_then_every_column_is_in_one(kind):
+def test_chunks_when_addition_is_cut_then_cover_every_column(kind):
     columns = np.random.default_rng(0).permutation(DIM)
     chunks = BY_SIZE.cut(addition(columns.astype(float), columns, target_of(kind)))
     found = np.concatenate([chunk.operations[0].keys.columns for chunk in chunks])
@@ -79,7 +79,7 @@ def test_chunks_when_an_addition_is_cut_then_every_column_is_in_one(kind):
     assert (sent == found).all()
 
 
-def test_chunks_when_a_dense_addition_is_cut_then_every_column_is_in_one():
+def test_chunks_when_dense_addition_is_cut_then_cover_columns():
     found = np.zeros(DIM)
     bounds = target_of().route.bounds
     for chunk in BY_SIZE.cut(addition(np.arange(DIM, dtype=float))):
@@ -89,7 +89,7 @@ def test_chunks_when_a_dense_addition_is_cut_then_every_column_is_in_one():
     assert (found == np.arange(DIM)).all()
 
 
-def test_chunks_when_the_values_are_others_then_the_columns_of_each_are_the_same():
+def test_chunks_when_values_differ_then_columns_are_the_same():
     """A second attempt may compute other values: no column may count twice, or not at all."""
     columns, random = np.arange(0, DIM, 2), np.random.default_rng(1)
     first, second = (BY_SIZE.cut(addition(random.normal(size=columns.size), columns)) for _ in range(2))
@@ -116,7 +116,7 @@ def test_chunks_when_rows_are_added_then_each_has_some_of_them(at):
         assert (operation.arrays[1] == operation.arrays[0][:, None] * scale).all()
 
 
-def test_order_when_a_matrix_is_overwritten_then_that_leaves_after_what_came_before_and_alone():
+def test_order_when_matrix_is_overwritten_then_that_leaves_alone():
     target, other = target_of(), replace(target_of(), matrix=2)
     made = [
         BY_SIZE.queued(plan, RequestId("run", number), 0)
@@ -148,7 +148,7 @@ def test_addition_when_nothing_is_managed_then_it_stays_whole():
     assert SendScheduler().cut(plan) == [plan]
 
 
-def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own(monkeypatch):
+def test_chunk_when_keys_have_digest_then_has_its_own(monkeypatch):
     for module in (keysets, send_scheduler):
         monkeypatch.setattr(module, "MOST_SENT_BYTES", 0)
     columns = np.arange(1, DIM, 3)
@@ -159,7 +159,7 @@ def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own(monkeypatch)
     assert len(set(names)) == len(names) > 1
 
 
-def test_order_when_by_size_then_the_largest_values_leave_first_whatever_their_sign(monkeypatch):
+def test_order_when_by_size_then_largest_magnitudes_leave_first(monkeypatch):
     monkeypatch.setattr(send_scheduler, "GROUP_BYTES", 1)
     waiting, order = entries((0, 1.0), (0, -5.0), (0, 0.1), (0, 3.0)), []
     while waiting:
@@ -169,12 +169,12 @@ def test_order_when_by_size_then_the_largest_values_leave_first_whatever_their_s
     assert order == [-5.0, 3.0, 1.0, 0.1]
 
 
-def test_order_when_some_are_due_then_they_leave_before_larger_ones():
+def test_order_when_some_are_due_then_precede_larger_ones():
     by_size = SendScheduler(by_size=True, bucket=Bucket(1.0), due=3)
     assert values_of(by_size.choose(entries((3, 9.0), (2, 1.0), (1, 2.0)))) == [2.0]
 
 
-def test_order_when_there_is_a_limit_alone_then_the_first_leaves_first():
+def test_order_when_only_rate_is_set_then_is_first_in_first_out():
     assert values_of(SendScheduler.of(None, 1.0).choose(entries((0, 1.0), (0, 9.0)))) == [1.0]
 
 
@@ -188,7 +188,7 @@ def test_order_when_nothing_is_managed_then_all_leave():
 
 @pytest.mark.parametrize("wire", [None, "float16"])
 @pytest.mark.parametrize("step", [1, 300, 5])
-def test_bytes_when_counted_then_they_are_those_that_travel_but_for_headers(wire, step):
+def test_bytes_when_counted_then_match_sent_without_headers(wire, step):
     columns = np.arange(0, DIM, step)
     plan = addition(np.ones(columns.size), columns, target_of(wire=wire, servers=1))
     counted = BY_SIZE.queued(plan, RequestId("run", 0), 0).sent_bytes

@@ -22,13 +22,13 @@ def a_status():
     return status_of(engine, server_id="abc", uptime_s=1.5, connections=4, backup="h:1", behind=2)
 
 
-def test_status_when_it_has_travelled_then_is_what_it_was_without_buckets():
+def test_status_when_decoded_then_is_equal_without_buckets():
     status = a_status()
     (done,) = status.operations
     found = status_from_pb(server_pb2.StatusReply.FromString(status_to_pb(status).SerializeToString()))
     assert found == replace(status, operations=(replace(done, buckets=()),))
 
 
-def test_contract_when_compared_then_has_each_field_and_the_two_sums():
+def test_contract_when_compared_then_has_all_fields_and_two_sums():
     names = {field.name for field in fields(ServerStatus)}
     assert set(server_pb2.StatusReply.DESCRIPTOR.fields_by_name) == names | {"requests", "failed"}

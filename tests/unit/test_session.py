@@ -83,7 +83,7 @@ def requests(fleet):
 
 @pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_push_when_attempts_fail_before_or_after_applying_then_it_counts_once(fleet, target, fault, times):
+def test_push_when_attempts_fail_before_or_after_apply_then_once(fleet, target, fault, times):
     session_over(fault(fleet, times)).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1.0] * 10
 
@@ -98,9 +98,7 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
-    fleet, target, small_blocks, fault, times
-):
+def test_push_when_some_requests_fail_then_each_counts_once(fleet, target, small_blocks, fault, times):
     faulty = fault(fleet, times)
     over = session_over(faulty)
     over.dispatch.wire = small_blocks
@@ -110,7 +108,7 @@ def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
     assert values(fleet, target) == [3.0] * 10
 
 
-def test_batch_when_it_is_several_requests_then_later_calls_see_earlier_ones(fleet, target, small_blocks):
+def test_batch_when_split_then_later_calls_see_earlier_ones(fleet, target, small_blocks):
     over = session_over(fleet)
     over.dispatch.wire = small_blocks
     doubled = declared(target, "mul_scalar", {"value": 2})
@@ -126,7 +124,7 @@ def test_push_when_sent_again_then_under_the_same_id(fleet, target):
     assert None not in sent
 
 
-def test_push_when_one_server_fails_then_only_its_part_is_sent_again(fleet, target):
+def test_push_when_one_server_fails_then_only_its_part_is_resent(fleet, target):
     session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[1])).dispatch.run([add_ones(target)])
     assert [address for address, _ in fleet.sent] == [*fleet.addresses, fleet.addresses[1]]
 
@@ -143,13 +141,13 @@ def test_pull_when_sent_then_it_carries_no_id(fleet, target):
     assert [request.id for request in requests(fleet)] == [None, None]
 
 
-def test_pull_when_one_server_fails_then_the_answer_has_both_parts(fleet, target):
+def test_pull_when_one_server_fails_then_answer_has_both_parts(fleet, target):
     session_over(fleet).dispatch.run([plans.push(target, "push", np.arange(10.0), 0, 10)])
     over = session_over(FailsBeforeSending(fleet, times=2, address=fleet.addresses[0]))
     assert over.dispatch.run([plans.pull(target, 0, 10)])[0].tolist() == list(range(10))
 
 
-def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet, target):
+def test_map_when_ack_is_lost_then_result_is_of_first_run(fleet, target):
     def grow(row):
         row += 1
         return row.sum()
@@ -160,7 +158,7 @@ def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet
     assert values(fleet, target) == [1.0] * 10
 
 
-def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fleet, target):
+def test_plans_when_run_together_then_one_request_per_server(fleet, target):
     over = session_over(fleet)
     tripled, summed = declared(target, "mul_scalar", {"value": 3}), declared(target, "sum", {})
     *_, total = over.dispatch.run([add_ones(target), tripled, summed])
@@ -178,7 +176,7 @@ def test_plans_when_none_then_nothing_is_sent(fleet):
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_row_when_what_dropped_its_handle_comes_once_more_then_its_next_owner_keeps_it(fleet, target):
+def test_row_when_its_drop_is_repeated_then_next_owner_keeps_it(fleet, target):
     network = BringsCallsAgain(fleet)
     over = session_over(network)
     (row,) = over.take_rows(target.matrix, 1)
@@ -192,14 +190,14 @@ def test_row_when_what_dropped_its_handle_comes_once_more_then_its_next_owner_ke
 # -- routes and lost servers -----------------------------------------------------------------------------------------
 
 
-def test_request_when_the_route_is_stale_then_the_master_is_asked_and_its_route_used(fleet, target):
+def test_request_when_route_is_stale_then_asks_master(fleet, target):
     """The caller's route swaps the servers; the master's is right."""
     wrong = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
     session_over(fleet).dispatch.run([plans.push(wrong, "push", np.arange(10.0), 0, 10)])
     assert values(fleet, target) == list(range(10))
 
 
-def test_request_when_partitions_move_then_it_follows_them_under_the_same_id(fleet, target):
+def test_request_when_partitions_move_then_follows_under_same_id(fleet, target):
     first, second = fleet.addresses
 
     def move():
@@ -214,7 +212,7 @@ def test_request_when_partitions_move_then_it_follows_them_under_the_same_id(fle
     assert values(fleet, target) == [1.0] * 10
 
 
-def test_route_when_a_newer_one_is_known_then_an_old_handle_uses_that(fleet, target):
+def test_route_when_newer_is_known_then_old_handle_uses_it(fleet, target):
     over = session_over(fleet)
     old = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
     over.matrix(target.matrix)
@@ -231,7 +229,7 @@ def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypa
     assert over.routes.known.keys() == {info.id for info in made[-3:]}
 
 
-def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_asked_where_they_are(fleet, monkeypatch):
+def test_batch_when_matrices_exceed_cache_then_asks_master(fleet, monkeypatch):
     monkeypatch.setattr(routes, "MOST", 3)
     over = session_over(fleet)
     targets = [Target(info.id, SPEC, info.route, (0,)) for info in [over.new_matrix(SPEC) for _ in range(5)]]
@@ -239,7 +237,7 @@ def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_aske
     assert [values(fleet, target) for target in targets] == [[1.0] * 10] * 5
 
 
-def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_once_and_names_it(fleet, target):
+def test_request_when_master_says_lost_then_names_server_at_once(fleet, target):
     fleet.master.registry.ended(1, "ended by SIGKILL")
     over = session_over(FailsBeforeSending(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=60))
     started_s = time.monotonic()
@@ -248,12 +246,12 @@ def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_o
     assert time.monotonic() - started_s < 5
 
 
-def test_request_when_the_master_does_not_answer_either_then_the_error_says_both(fleet, target):
+def test_request_when_master_is_silent_too_then_error_says_both(fleet, target):
     with pytest.raises(UnavailableError, match="server0:1: connection refused; nor does the master answer: master:1"):
         session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0]), SHORT).dispatch.run([add_ones(target)])
 
 
-def test_request_when_server_and_master_are_silent_for_a_while_then_it_waits_for_them(fleet, target):
+def test_request_when_server_and_master_are_silent_then_waits(fleet, target):
     over = session_over(DriverStandsStill(fleet, 3, fleet.addresses[0]), SHORT)
     over.dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1.0] * 10
@@ -265,7 +263,7 @@ def test_request_when_the_matrix_was_freed_then_not_found(fleet, target):
         session_over(fleet).dispatch.run([add_ones(target)])
 
 
-def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time(fleet, target):
+def test_request_when_failing_then_error_comes_after_retry_time(fleet, target):
     faulty = FailsBeforeSending(fleet, times=-1)
     over = session_over(faulty, RetryConfig(total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05))
     started_s = time.monotonic()
@@ -276,39 +274,39 @@ def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time
 
 
 @pytest.mark.parametrize("times", [1, 5])
-def test_request_when_a_server_is_full_then_it_is_sent_again_and_the_master_is_left_alone(fleet, target, times):
+def test_request_when_server_is_full_then_resends_without_master(fleet, target, times):
     full = IsFull(fleet, times)
     session_over(full).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1] * 10
     assert full.asked == []
 
 
-def test_request_when_a_server_stays_full_then_busy_error_names_it_after_the_retry_time(fleet, target):
+def test_request_when_server_stays_full_then_busy_error_names_it(fleet, target):
     over = session_over(IsFull(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=0.1))
     with pytest.raises(BusyError, match=f"^{fleet.addresses[1]}: a request needs 5 bytes, and 3 are left"):
         over.dispatch.run([add_ones(target)])
 
 
-def test_request_when_one_server_is_full_and_the_route_to_another_is_stale_then_it_comes_to_both(fleet, target):
+def test_request_when_one_full_and_one_stale_then_reaches_both(fleet, target):
     moved = MovesThePartitions(fleet, lambda: None, times=1, address=fleet.addresses[0])
     session_over(IsFull(moved, times=3, address=fleet.addresses[1])).dispatch.run([add_ones(target)])
     assert values(fleet, target) == [1] * 10
 
 
-def test_request_when_it_can_never_fit_then_limit_error_names_the_server(fleet, target):
+def test_request_when_it_can_never_fit_then_limit_error(fleet, target):
     over = session_over(RefusesForGood(fleet, LimitError("9 bytes"), times=-1, address=fleet.addresses[0]))
     with pytest.raises(LimitError, match=f"^{fleet.addresses[0]}: 9 bytes"):
         over.dispatch.run([add_ones(target)])
 
 
-def test_request_when_no_time_is_left_for_retries_then_it_is_sent_once(fleet, target):
+def test_request_when_no_retry_time_is_left_then_is_sent_once(fleet, target):
     faulty = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
     with pytest.raises(UnavailableError):
         session_over(faulty, RetryConfig(total_s=0)).dispatch.run([add_ones(target)])
     assert len(faulty.tried) == 1
 
 
-def test_request_when_an_error_is_final_then_it_is_raised_although_another_server_may_come_back(fleet, target):
+def test_request_when_error_is_final_then_raises_at_once(fleet, target):
     unreachable = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
     both = RefusesForGood(unreachable, ShapeError("wrong"), times=-1, address=fleet.addresses[1])
     with pytest.raises(ShapeError, match="wrong"):
@@ -316,7 +314,7 @@ def test_request_when_an_error_is_final_then_it_is_raised_although_another_serve
     assert len(unreachable.tried) == 1
 
 
-def test_request_when_stale_for_good_then_the_error_is_about_the_route(fleet, target):
+def test_request_when_always_stale_then_error_is_about_route(fleet, target):
     lost = RefusesForGood(fleet, StaleRouteError("this server holds nothing"), times=-1)
     with pytest.raises(StaleRouteError, match="holds nothing"):
         session_over(lost, RetryConfig(total_s=0.01, first_pause_s=0.001)).dispatch.run([add_ones(target)])
@@ -325,7 +323,7 @@ def test_request_when_stale_for_good_then_the_error_is_about_the_route(fleet, ta
 # -- rows of handles that are gone -----------------------------------------------------------------------------------
 
 
-def test_rows_when_dropped_then_they_are_freed_with_the_next_call_for_rows(fleet, target):
+def test_rows_when_dropped_then_are_freed_with_next_rows_call(fleet, target):
     over = session_over(fleet)
     (row,) = over.take_rows(target.matrix, 1)
     over.drop(target.matrix, [row], over.holder)
@@ -369,22 +367,22 @@ class LosesTheMastersReply:
         return answer
 
 
-def test_take_rows_when_the_masters_reply_is_lost_then_one_row_is_taken(fleet, target):
+def test_take_rows_when_masters_reply_is_lost_then_takes_one(fleet, target):
     assert session_over(LosesTheMastersReply(fleet, times=3)).take_rows(target.matrix, 1) == [1]
     assert fleet.master.matrix(target.matrix).entry.used == {0, 1}
 
 
-def test_new_matrix_when_the_masters_reply_is_lost_then_one_is_made(fleet, target):
+def test_new_matrix_when_masters_reply_is_lost_then_makes_one(fleet, target):
     session_over(LosesTheMastersReply(fleet)).new_matrix(SPEC)
     assert len(fleet.master._catalog.ids()) == 2
 
 
-def test_free_rows_when_the_masters_reply_is_lost_then_freed_once(fleet, target):
+def test_free_rows_when_masters_reply_is_lost_then_frees_once(fleet, target):
     session_over(LosesTheMastersReply(fleet)).free_rows(target.matrix, [0])
     assert fleet.master._catalog.ids() == []
 
 
-def test_take_rows_when_the_master_is_gone_then_the_error_comes_after_the_retry_time(fleet, target):
+def test_take_rows_when_master_is_gone_then_fails_after_retries(fleet, target):
     over = session_over(MasterGone(fleet), RetryConfig(total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05))
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match="master:1: connection refused"):
@@ -392,7 +390,7 @@ def test_take_rows_when_the_master_is_gone_then_the_error_comes_after_the_retry_
     assert 0.1 < time.monotonic() - started_s < 2
 
 
-def test_new_matrix_when_a_server_is_lost_for_good_then_it_fails_at_once(fleet):
+def test_new_matrix_when_server_is_lost_then_fails_at_once(fleet):
     fleet.master.registry.ended(1, "ended by SIGKILL")
     started_s = time.monotonic()
     with pytest.raises(LostError, match="ended by SIGKILL"):
@@ -400,13 +398,13 @@ def test_new_matrix_when_a_server_is_lost_for_good_then_it_fails_at_once(fleet):
     assert time.monotonic() - started_s < 5
 
 
-def test_calls_when_answered_then_the_session_has_no_number_under_way(fleet, target):
+def test_calls_when_answered_then_no_id_is_in_flight(fleet, target):
     over = session_over(fleet)
     over.free_rows(target.matrix, over.take_rows(target.matrix, 1))
     assert over.ids._under_way == set()
 
 
-def test_rows_when_freed_or_dropped_in_a_task_then_the_ids_of_its_mutations_stay_the_same(fleet, target, in_task):
+def test_rows_when_freed_in_task_then_mutation_ids_are_unchanged(fleet, target, in_task):
     """The collector runs when it likes, so in another attempt a handle goes at another time."""
     over, numbers = session_over(fleet), []
     for attempt, gone in ((1, True), (2, False)):
@@ -443,18 +441,18 @@ def test_session_of_when_installed_then_it_is_that_one(installed):
     assert sessions.session_of(installed.fleet) is sessions.current_session() is installed
 
 
-def test_session_of_when_uninstalled_then_stopped_error_names_the_fleet(installed):
+def test_session_of_when_uninstalled_then_error_names_fleet(installed):
     sessions.uninstall("fleet")
     with pytest.raises(StoppedError, match="fleet fleet"):
         sessions.session_of(installed.fleet)
 
 
-def test_current_session_when_there_is_no_context_then_stopped_error_says_what_to_do():
+def test_current_session_when_no_context_then_error_says_remedy():
     with pytest.raises(StoppedError, match=r"PS2Context\.getOrCreate"):
         sessions.current_session()
 
 
-def test_session_of_when_the_task_belongs_to_another_fleet_then_usage_error_names_both(in_task):
+def test_session_of_when_task_is_of_other_fleet_then_usage_error(in_task):
     in_task(fleet=seal(Access(FleetRef("theirs", MASTER), "token", "app")))
     with pytest.raises(UsageError, match="is of fleet mine, this task's context drives fleet theirs"):
         sessions.session_of(FleetRef("mine", MASTER))
@@ -470,7 +468,7 @@ def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
         sessions._stopped.discard("tasks")
 
 
-def test_session_of_when_the_task_knows_that_the_fleet_is_stopped_then_stopped_error(in_task):
+def test_session_of_when_task_knows_stop_then_stopped_error(in_task):
     ref = FleetRef("old", MASTER)
     in_task(fleet=seal(Access(ref, None, "app")), stopped="older old")
     with pytest.raises(StoppedError, match="fleet old"):
@@ -493,7 +491,7 @@ def test_ids_when_a_task_is_tried_again_then_they_are_the_same(in_task):
     assert [ids.next() for _ in range(3)] == before
 
 
-def test_ids_when_a_task_is_tried_in_another_process_then_they_are_the_same(in_task):
+def test_ids_when_task_is_retried_in_another_process_then_same(in_task):
     in_task(attempt=10)
     before = MutationIds("f").next()
     in_task(attempt=11)
@@ -517,7 +515,7 @@ def test_ids_when_two_functions_run_in_one_task_then_they_differ(in_task, monkey
     assert made[0] != made[1]
 
 
-def test_ids_when_more_handles_come_then_the_first_names_the_function(in_task):
+def test_ids_when_more_handles_come_then_first_names_function(in_task):
     in_task()
     task.note_used("a")
     before = MutationIds("f").next()
@@ -551,7 +549,7 @@ def test_ids_when_of_another_spark_application_then_they_differ(in_task):
     assert made[0] != made[1]
 
 
-def test_ids_when_a_handle_is_unpickled_while_the_function_runs_then_it_names_nothing(in_task):
+def test_ids_when_handle_is_unpickled_in_function_then_ignored(in_task):
     """Another attempt may have it from an earlier task, in a broadcast; the first that is used is the same in both."""
     in_task(attempt=1)
     task.note_unpickled("b")
@@ -567,7 +565,7 @@ def test_ids_when_of_another_fleet_then_they_differ(in_task):
     assert MutationIds("f").next() != MutationIds("g").next()
 
 
-def test_ids_when_outside_a_task_then_they_count_up_in_a_scope_of_the_session():
+def test_ids_when_outside_task_then_count_in_session_scope():
     ids = MutationIds("f")
     made = [ids.next() for _ in range(3)]
     assert [id.number for id in made] == [0, 1, 2]
@@ -602,7 +600,7 @@ def test_ids_when_threads_ask_together_then_none_comes_twice():
     assert len(set(made)) == 2000
 
 
-def test_ids_when_ctrl_c_ends_the_wait_for_room_then_later_ones_settle_all_before_them(fleet, target, monkeypatch):
+def test_ids_when_ctrl_c_interrupts_wait_then_later_ones_settle(fleet, target, monkeypatch):
     monkeypatch.setattr(async_writer, "WINDOW_PLANS", 1)
     over = session_over(fleet)
     interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))

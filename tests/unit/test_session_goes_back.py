@@ -49,33 +49,33 @@ def test_an_add_when_the_fleet_has_gone_back_then_it_is_dropped(session, target)
     assert value(session, target) == [0.0]
 
 
-def test_an_add_without_waiting_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
+def test_async_add_when_fleet_rolled_back_then_is_dropped(session, target):
     session.dispatch.run_later(add_ones(target))
     session.dispatch.flush()
     assert value(session, target) == [0.0]
 
 
-def test_a_batch_when_the_fleet_has_gone_back_then_its_reads_are_answered(session, target):
+def test_batch_when_fleet_rolled_back_then_reads_are_answered(session, target):
     _, found = session.dispatch.run([add_ones(target), plans.pull(target, 0, 10)])
     assert found.tolist() == [0.0] * 10
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_a_change_with_an_answer_when_the_fleet_has_gone_back_then_it_raises(told, session, target):
+def test_change_with_answer_when_fleet_rolled_back_then_raises(told, session, target):
     if told:
         value(session, target)
     with pytest.raises(RolledBack):
         session.dispatch.run([plans.push_pull(target, ONES)])
 
 
-def test_an_add_when_the_worker_was_told_where_it_stands_then_it_counts(session, target):
+def test_add_when_worker_acknowledged_rollback_then_counts(session, target):
     session.dispatch.run([add_ones(target)])
     session.go_on(1)
     session.dispatch.run([add_ones(target)])
     assert value(session, target) == [1.0]
 
 
-def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_is_dropped(fleet, target):
+def test_async_add_when_worker_is_told_before_send_then_dropped(fleet, target):
     session = session_over(fleet)
     with session.in_run(RunIds("runs", 0, rank=1)):
         with session.async_writer._changed:  # nothing leaves meanwhile

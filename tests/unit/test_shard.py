@@ -38,7 +38,7 @@ def real_bytes(shard):
     return shard.array.nbytes + (0 if shard.index is None else shard.index.nbytes)
 
 
-def test_blocks_when_keys_are_added_then_keep_their_values_and_lie_together():
+def test_blocks_when_keys_are_added_then_keep_values_contiguous():
     shard = by_column(rows=3)
     first = shard.slots(np.arange(50), create=True)
     shard.blocks[first] = np.arange(150).reshape(50, 3)
@@ -54,7 +54,7 @@ def test_rows_when_layout_is_column_then_there_are_never_more():
         shard.grow_rows(3)
 
 
-def test_clear_free_when_no_row_is_named_then_all_rows_are_cleared():
+def test_clear_free_when_no_row_is_named_then_clears_all():
     shard = sparse()
     shard.slots(np.arange(3), create=True)
     shard.array[:] = np.nan
@@ -63,7 +63,7 @@ def test_clear_free_when_no_row_is_named_then_all_rows_are_cleared():
     assert not shard.array[:, shard.live :].any()
 
 
-def test_lined_up_when_what_is_done_fails_then_rows_are_as_before():
+def test_lined_up_when_action_fails_then_rows_are_unchanged():
     shard = by_column()
     shard.slots(np.arange(5), create=True)
     with pytest.raises(ZeroDivisionError), shard.lined_up([0], written=True) as (row,):
@@ -83,7 +83,7 @@ def test_shard_when_made_then_it_counts_what_its_arrays_take(make):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 400)), max_size=8), st.integers(1, 5))
-def test_sparse_when_keys_and_rows_are_added_then_it_counts_what_its_arrays_take(adds, rows):
+def test_sparse_when_keys_and_rows_are_added_then_counts_memory(adds, rows):
     memory = MemoryAccount(PLENTY)
     shard = sparse(memory, rows=1)
     for start, count in adds:
@@ -103,7 +103,7 @@ def test_free_when_grown_before_then_exactly_all_is_given_back(make):
     assert (memory.taken_bytes, shard.nbytes) == (0, 0)
 
 
-def test_shard_when_it_does_not_fit_then_limit_error_before_anything_is_allocated(monkeypatch):
+def test_shard_when_it_does_not_fit_then_fails_before_allocating(monkeypatch):
     def no_allocation(*args, **kwargs):
         raise AssertionError("allocated before it was counted")
 
@@ -114,7 +114,7 @@ def test_shard_when_it_does_not_fit_then_limit_error_before_anything_is_allocate
     assert memory.taken_bytes == 0
 
 
-def test_rows_when_growth_does_not_fit_then_the_shard_is_as_before(monkeypatch):
+def test_rows_when_growth_does_not_fit_then_shard_is_unchanged(monkeypatch):
     memory = MemoryAccount(100)
     shard = dense(memory)
     shard.row(0)[:] = 7
@@ -132,7 +132,7 @@ def test_keys_when_growth_does_not_fit_then_none_is_added():
     assert (shard.live, shard.nbytes) == (40, real_bytes(shard))
 
 
-def test_shard_when_the_system_has_no_memory_then_limit_error_and_nothing_is_counted(monkeypatch):
+def test_shard_when_system_has_no_memory_then_counts_nothing(monkeypatch):
     def no_memory(*args, **kwargs):
         raise MemoryError
 
@@ -147,7 +147,7 @@ def test_shard_when_the_system_has_no_memory_then_limit_error_and_nothing_is_cou
 
 
 @pytest.mark.parametrize("make", [dense, sparse])
-def test_rows_when_grown_then_old_ones_keep_their_values_and_new_ones_are_zero(make):
+def test_rows_when_grown_then_old_keep_values_and_new_are_zero(make):
     shard = make()
     shard.slots(np.arange(10, 20), create=True)
     shard.row(1)[:] = 7
@@ -178,7 +178,7 @@ def test_row_when_reused_then_it_is_zero_and_the_others_are_not(make):
     assert (shard.row(1).tolist(), shard.row(0).tolist()) == ([0] * 10, [7] * 10)
 
 
-def test_row_when_reused_but_never_retired_here_then_it_is_zero_all_the_same():
+def test_row_when_reused_but_never_retired_here_then_is_zero():
     """The message that retired it may have been lost."""
     shard = dense()
     shard.row(1)[:] = 7
@@ -199,7 +199,7 @@ def test_row_when_outside_then_out_of_range_and_nothing_changes(method, number):
 @pytest.mark.parametrize(
     "use", [lambda s: s.row(0), lambda s: s.grow_rows(9), lambda s: s.retire_rows([0]), lambda s: s.reuse_rows([0])]
 )
-def test_shard_when_freed_then_it_is_not_found_and_takes_no_memory_again(use):
+def test_shard_when_freed_then_not_found_and_memory_is_returned(use):
     shard = dense()
     shard.free()
     with pytest.raises(NotFoundError, match="the matrix was freed"):
@@ -210,37 +210,37 @@ def test_shard_when_freed_then_it_is_not_found_and_takes_no_memory_again(use):
 # -- columns and keys ------------------------------------------------------------------------------------------------
 
 
-def test_slots_when_dense_then_they_count_from_the_begin_of_the_partition():
+def test_slots_when_dense_then_count_from_partition_start():
     assert dense().slots(keys(19, 10, 10), create=True).tolist() == [9, 0, 0]
 
 
 @pytest.mark.parametrize("column", [9, 20, -1, -(2**63), 2**63 - 1])
-def test_slots_when_a_column_is_outside_then_out_of_range_names_column_and_interval(column):
+def test_slots_when_column_is_outside_then_error_names_interval(column):
     with pytest.raises(OutOfRangeError, match=rf"{column}.*\[10, 20\)"):
         dense().slots(keys(10, column), create=False)
 
 
-def test_slots_when_keys_are_absent_and_only_read_then_minus_one_and_none_is_added():
+def test_slots_when_absent_keys_are_only_read_then_adds_none():
     shard = sparse()
     assert shard.slots(keys(5, 6), create=False).tolist() == [-1, -1]
     assert shard.live == 0
 
 
-def test_slots_when_keys_are_created_then_all_rows_have_them_as_zeros():
+def test_slots_when_keys_are_created_then_all_rows_have_zeros():
     shard = sparse()
     assert shard.slots(keys(5, 9, 5), create=True).tolist() == [0, 1, 0]
     assert [shard.row(0).tolist(), shard.row(1).tolist()] == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("key", [-1, 2**62])
-def test_slots_when_a_new_key_is_outside_then_out_of_range_and_none_is_added(key):
+def test_slots_when_new_key_is_outside_then_adds_none(key):
     shard = sparse()
     with pytest.raises(OutOfRangeError, match=rf"{key}.*\[0, {2**62}\)"):
         shard.slots(keys(5, key), create=True)
     assert shard.live == 0
 
 
-def test_values_when_the_shard_outgrows_its_capacity_then_they_stay_with_their_keys():
+def test_values_when_shard_outgrows_capacity_then_stay_with_keys():
     shard = sparse()
     first = np.arange(MIN_CAPACITY) * 3
     slots = shard.slots(first, create=True)

@@ -81,7 +81,7 @@ def test_shields_when_they_nest_then_the_outermost_raises():
     assert done
 
 
-def test_check_when_a_signal_has_come_then_it_raises_and_the_rest_is_whole():
+def test_check_when_signal_has_come_then_raises_only_there():
     done = []
 
     @shielded
@@ -110,7 +110,7 @@ def test_opening_when_a_signal_comes_then_it_is_raised_there():
         assert SHIELD.is_up
 
 
-def test_opening_when_a_signal_came_before_then_it_is_raised_first():
+def test_opening_when_signal_came_before_then_raises_first():
     done = []
 
     def work():
@@ -125,14 +125,14 @@ def test_opening_when_a_signal_came_before_then_it_is_raised_first():
     assert not done
 
 
-def test_handler_when_it_is_changed_in_an_opening_then_the_new_one_stays(handlers):
+def test_handler_when_changed_in_opening_then_new_one_stays(handlers):
     with SHIELD, Opening():
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
     signal.signal(signal.SIGALRM, handlers[signal.SIGALRM])
 
 
-def test_shield_when_another_thread_is_inside_then_the_main_one_is_not():
+def test_shield_when_other_thread_is_inside_then_main_is_not():
     inside, over = threading.Event(), threading.Event()
 
     def stay():
@@ -183,7 +183,7 @@ def test_waits_when_nothing_comes_then_they_end_as_ever():
     assert not thread.is_alive()
 
 
-def test_child_when_it_is_forked_inside_then_its_handlers_are_in_place():
+def test_child_when_forked_inside_then_handlers_are_restored():
     with SHIELD:
         pid = os.fork()
         if not pid:

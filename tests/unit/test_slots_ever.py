@@ -53,24 +53,24 @@ def test_cores_each_then_slots_by_tasks_and_cores_of_a_slot():
         ),
     ],
 )
-def test_most_slots_when_settings_tell_of_executors_then_that_many(settings, most):
+def test_most_slots_when_settings_bound_executors_then_is_that(settings, most):
     assert most_slots(spark(**settings)) == most
 
 
-def test_most_slots_when_spark_is_local_then_those_that_there_are():
+def test_most_slots_when_spark_is_local_then_is_present_slots():
     assert most_slots(spark(local=True, slots=4, **DYNAMIC)) == 4
 
 
-def test_wait_for_slots_when_dynamic_allocation_can_never_have_so_many_then_both_numbers_at_once():
+def test_wait_for_slots_when_capped_then_fails_with_numbers():
     few = spark(**DYNAMIC, **{"spark.dynamicAllocation.maxExecutors": "1", "spark.executor.cores": "2"})
     with pytest.raises(SlotsError, match=r"at most 2 task slots .*and 3 are needed"):
         wait_for_slots(few, 3, 1e6)
 
 
-def test_wait_for_slots_when_allocation_is_dynamic_then_it_leaves_it_to_the_job():
+def test_wait_for_slots_when_allocation_is_dynamic_then_no_wait():
     wait_for_slots(spark(slots=0, **DYNAMIC), 3, 1e6)
 
 
-def test_wait_for_slots_when_local_spark_has_too_few_then_both_numbers_at_once():
+def test_wait_for_slots_when_local_is_small_then_names_numbers():
     with pytest.raises(SlotsError, match="has 2 free task slots after 0 s, and 3 are needed"):
         wait_for_slots(spark(local=True), 3, 1e6)

@@ -99,7 +99,7 @@ def test_write_when_sparse_then_keys_and_values_are_those_in_use(engine, snapsho
     assert np.array_equal(array(tmp_path, shard), [np.zeros_like(keys), keys * 2])
 
 
-def test_write_when_rows_are_longer_than_a_block_then_all_of_them_are_there(snapshots, engine, tmp_path):
+def test_write_when_rows_exceed_block_then_writes_all_of_them(snapshots, engine, tmp_path):
     width = 700_000
     engine.create_matrix(9, MatrixSpec(width, 3, dtype="float64"), [Partition(0, 0, width)])
     values = np.arange(width) * 1.5
@@ -108,7 +108,7 @@ def test_write_when_rows_are_longer_than_a_block_then_all_of_them_are_there(snap
     assert np.array_equal(array(tmp_path, of(saved, 9))[2], values)
 
 
-def test_write_when_layout_is_column_then_file_holds_block_after_block(engine, snapshots, tmp_path):
+def test_write_when_layout_is_column_then_file_holds_blocks(engine, snapshots, tmp_path):
     engine.create_matrix(9, MatrixSpec(WIDTH, 3, layout="column"), [PART])
     values = np.arange(WIDTH * 3, dtype=np.float32).reshape(WIDTH, 3)
     engine.execute(Request((op("columns_push", 9, 0, arrays=[np.arange(WIDTH), values]),), RequestId("s", 0)))
@@ -117,7 +117,7 @@ def test_write_when_layout_is_column_then_file_holds_block_after_block(engine, s
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_write_when_some_rows_are_in_use_then_files_have_those_alone(tmp_path, held):
+def test_write_when_some_rows_are_in_use_then_writes_only_those(tmp_path, held):
     engine = make()
     snapshots = Snapshots(engine)
     fill(engine, 7)
@@ -128,7 +128,7 @@ def test_write_when_some_rows_are_in_use_then_files_have_those_alone(tmp_path, h
     assert np.array_equal(array(tmp_path, saved[0]), np.repeat([[7.0], [9.0]], WIDTH, axis=1))
 
 
-def test_copy_when_one_of_many_rows_is_in_use_then_it_takes_the_memory_of_one(snapshots, engine):
+def test_copy_when_one_row_is_in_use_then_takes_memory_of_one(snapshots, engine):
     engine.create_matrix(9, MatrixSpec(WIDTH, 31), [PART])
     snapshots.freeze("a", LONG_S)
     assert snapshots.copy("a", {9: [4]}).nbytes == 4 * WIDTH
@@ -146,7 +146,7 @@ def test_write_when_done_then_sizes_are_those_of_the_files(snapshots, tmp_path):
     assert {file.name: file.nbytes for file in files} == {p.name: p.stat().st_size for p in tmp_path.iterdir()}
 
 
-def test_write_when_ids_were_applied_then_they_and_freed_rows_are_in_the_file(engine, snapshots, tmp_path):
+def test_write_when_ids_were_applied_then_file_has_them(engine, snapshots, tmp_path):
     fill(engine, 1, RequestId("task", 0))
     engine.update_rows(DENSE, 0, freed=[2], reused=[])
     shard = of(checkpoint(snapshots, tmp_path), DENSE)
@@ -154,7 +154,7 @@ def test_write_when_ids_were_applied_then_they_and_freed_rows_are_in_the_file(en
     assert (list(content["applied"]), content["unused"]) == (["task"], [2])
 
 
-def test_freeze_when_shards_are_copies_of_others_then_they_are_not_held(engine, snapshots, tmp_path):
+def test_freeze_when_shards_are_copies_then_does_not_lock_them(engine, snapshots, tmp_path):
     engine.create_matrix(OTHERS, MatrixSpec(4, 1), [Partition(0, 0, 4)], copies=True)
     snapshots.freeze("a", LONG_S)
     assert frozen(engine)
@@ -163,7 +163,7 @@ def test_freeze_when_shards_are_copies_of_others_then_they_are_not_held(engine, 
     lock.release()
 
 
-def test_copy_when_requests_go_over_two_shards_then_cut_holds_whole_requests(engine, snapshots, tmp_path):
+def test_copy_when_requests_span_two_shards_then_cut_is_atomic(engine, snapshots, tmp_path):
     def writer(scope):
         numbers = ids(scope)
         return lambda: fill_both(next(numbers))
@@ -199,7 +199,7 @@ def test_copy_when_a_matrix_is_being_freed_then_it_is_left_out(engine, snapshots
     assert {shard.matrix for shard in snapshots.write("a", str(tmp_path))} == {DENSE}
 
 
-def test_freeze_when_a_matrix_is_made_meanwhile_then_it_is_no_part_of_the_cut(engine, snapshots, tmp_path):
+def test_freeze_when_matrix_is_made_meanwhile_then_cut_omits_it(engine, snapshots, tmp_path):
     snapshots.freeze("a", LONG_S)
     engine.create_matrix(9, MatrixSpec(4, 1), [Partition(0, 0, 4)])
     snapshots.copy("a", ROWS)
@@ -218,7 +218,7 @@ def test_write_when_done_then_memory_is_as_before(engine, snapshots, tmp_path):
     assert engine.memory.taken_bytes == before
 
 
-def test_copy_when_there_is_no_room_then_shards_stay_held_until_they_are_written(tmp_path, caplog):
+def test_copy_when_memory_is_short_then_locks_until_written(tmp_path, caplog):
     engine = make(2 * 3 * WIDTH * 8 + 20_000)
     snapshots = Snapshots(engine)
     fill(engine, 7)
@@ -235,7 +235,7 @@ def test_copy_when_there_is_no_room_then_shards_stay_held_until_they_are_written
 # -- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_freeze_when_it_is_not_copied_in_time_then_requests_go_on_and_copy_fails(engine, snapshots):
+def test_freeze_when_not_copied_in_time_then_copy_fails(engine, snapshots):
     snapshots.freeze("a", 0.05)
     fill(engine, 1)
     with pytest.raises(RecoveryError, match="'a': its timeout has passed, and this server has gone on"):
@@ -243,14 +243,14 @@ def test_freeze_when_it_is_not_copied_in_time_then_requests_go_on_and_copy_fails
     snapshots.freeze("b", LONG_S)
 
 
-def test_freeze_when_the_one_before_has_lapsed_then_takes_its_place(engine, snapshots):
+def test_freeze_when_previous_one_expired_then_replaces_it(engine, snapshots):
     snapshots.freeze("a", 0.01)
     wait_until(lambda: not frozen(engine), "the locks are free again")
     snapshots.freeze("b", LONG_S)
     assert frozen(engine)
 
 
-def test_freeze_when_a_shard_is_busy_for_too_long_then_fails_and_holds_nothing(engine, snapshots):
+def test_freeze_when_shard_is_busy_too_long_then_locks_nothing(engine, snapshots):
     lock = engine.shards()[SPARSE, 0].lock
     with lock, pytest.raises(DeadlineError, match=r"not all of 3 shards could be held within 0\.1 s"):
         snapshots.freeze("a", 0.1)
@@ -300,7 +300,7 @@ def test_discard_when_another_is_under_way_then_that_goes_on(engine, snapshots):
     assert frozen(engine)
 
 
-def test_discard_when_locks_are_still_waited_for_then_freeze_ends(engine, snapshots):
+def test_discard_when_freeze_waits_for_locks_then_freeze_ends(engine, snapshots):
     errors = []
 
     def freeze():
@@ -325,7 +325,7 @@ def free(lock):
     return taken
 
 
-def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snapshots, tmp_path, monkeypatch):
+def test_discard_when_writing_then_write_fails_without_files(engine, snapshots, tmp_path, monkeypatch):
     reached, go_on = threading.Event(), threading.Event()
 
     def slow_header(dtype, shape):
@@ -355,7 +355,7 @@ def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snaps
     snapshots.freeze("b", LONG_S)
 
 
-def test_write_when_disk_is_full_then_error_names_it_and_nothing_is_left(engine, snapshots, small_disk):
+def test_write_when_disk_is_full_then_error_names_it(engine, snapshots, small_disk):
     before = engine.memory.taken_bytes
     with pytest.raises(RecoveryError, match=rf"{small_disk}/1-0-.*: writing failed: No space left on device"):
         checkpoint(snapshots, small_disk)
@@ -364,7 +364,7 @@ def test_write_when_disk_is_full_then_error_names_it_and_nothing_is_left(engine,
     assert not frozen(engine)
 
 
-def test_write_when_disk_becomes_full_on_the_way_then_nothing_is_left(engine, snapshots, small_disk):
+def test_write_when_disk_fills_midway_then_leaves_nothing(engine, snapshots, small_disk):
     (small_disk / "filler").write_bytes(bytes(900_000))
     engine.create_matrix(9, MatrixSpec(100_000, 1, dtype="float64"), [Partition(0, 0, 100_000)])
     with pytest.raises(RecoveryError, match=r"-0-\w+\.(npy|json): writing failed: No space left on device"):
@@ -383,7 +383,7 @@ def test_write_when_folder_cannot_be_made_then_error_names_it(snapshots):
         checkpoint(snapshots, "/proc/ps2")
 
 
-def test_requests_when_a_checkpoint_is_being_copied_then_wait_no_longer_than_that(engine, snapshots):
+def test_requests_when_shard_is_copied_then_wait_only_for_copy(engine, snapshots):
     snapshots.freeze("a", LONG_S)
     waiting = threading.Thread(target=fill, args=(engine, 5))
     began_s = time.monotonic()

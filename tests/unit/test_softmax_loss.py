@@ -31,7 +31,7 @@ ROWS_64 = rows_of()
 W, B = np.random.default_rng(1).standard_normal(KEYS * CLASSES), np.array([0.5, -0.2, 0.1, 0.0])
 
 
-def test_gradient_when_compared_with_dense_matrices_then_it_is_the_same():
+def test_gradient_when_rows_are_sparse_then_matches_dense():
     x, one_hot = ROWS_64.x.toarray(), np.eye(CLASSES)[ROWS_64.y.astype(int)]
     margins = x @ W.reshape(KEYS, CLASSES) + B
     slopes = ROWS_64.weights[:, None] * (scipy.special.softmax(margins, axis=1) - one_hot)
@@ -44,14 +44,14 @@ def test_gradient_when_compared_with_dense_matrices_then_it_is_the_same():
     np.testing.assert_allclose(LOSS.margins(ROWS_64.x, W, B), margins, rtol=1e-12)
 
 
-def test_factors_when_multiplied_with_the_rows_then_they_are_the_gradient():
+def test_factors_when_multiplied_with_rows_then_are_the_gradient():
     at, factors = LOSS.gradient(ROWS_64, W, B), LOSS.factors(ROWS_64, W, B)
     np.testing.assert_allclose((ROWS_64.x.T @ factors.slopes).reshape(-1), at.dw, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(factors.db, at.db, rtol=1e-11, atol=1e-13)
     assert (factors.loss, factors.weight) == (at.loss, at.weight)
 
 
-def test_gradient_when_there_are_two_classes_then_it_is_the_logistic_one():
+def test_gradient_when_two_classes_then_is_logistic():
     of_two = Problem("softmax", KEYS, 2)
     rows = replace(ROWS_64, y=np.minimum(ROWS_64.y, 1))
     w = np.random.default_rng(2).standard_normal(KEYS)
@@ -61,7 +61,7 @@ def test_gradient_when_there_are_two_classes_then_it_is_the_logistic_one():
     np.testing.assert_allclose(both.dw.reshape(KEYS, 2)[:, 1], logistic.dw, rtol=1e-11, atol=1e-13)
 
 
-def test_gradient_when_values_are_float32_then_sums_are_still_float64():
+def test_gradient_when_values_are_float32_then_sums_are_float64():
     narrow, w = rows_of("float32"), W.astype("float32")
     at = LOSS.gradient(narrow, w, B)
     wide = LOSS.gradient(replace(narrow, x=narrow.x.astype("float64")), w.astype("float64"), B)
@@ -76,7 +76,7 @@ def test_gradient_when_margins_are_extreme_then_all_is_finite():
     np.testing.assert_array_equal(at.dw, [1e6, -1e6])
 
 
-def test_gradient_when_the_intercepts_are_not_trained_then_their_gradient_is_0():
+def test_gradient_when_intercepts_are_fixed_then_theirs_is_0():
     loss = loss_of(replace(PROBLEM, fit_intercept=False))
     assert not loss.gradient(ROWS_64, W, B).db.any()
     assert not loss.factors(ROWS_64, W, B).db.any()
@@ -88,13 +88,13 @@ def test_gradient_when_there_are_no_rows_then_all_is_0():
     assert (at.loss, at.weight, at.dw.shape, at.db.any()) == (0, 0, (0,), False)
 
 
-def test_first_biases_when_classes_have_weights_then_they_are_log_priors_around_0():
+def test_first_biases_when_classes_weigh_then_are_log_priors():
     first = LOSS.first_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 4.0, 1.0), 0.5, 1.0))
     np.testing.assert_allclose(scipy.special.softmax(first), [0.25, 0.5, 0.2, 0.05])
     np.testing.assert_allclose(first.mean(), 0, atol=1e-15)
 
 
-def test_first_biases_when_a_class_is_empty_then_they_are_finite_and_its_is_the_least():
+def test_first_biases_when_class_is_empty_then_are_finite():
     first = LOSS.first_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 5.0, 0.0), 0.5, 1.0))
     assert np.isfinite(first).all()
     assert np.argmin(first) == 3
@@ -105,7 +105,7 @@ def test_gradient_when_a_label_is_no_class_then_it_is_an_error():
         LOSS.gradient(replace(ROWS_64, y=ROWS_64.y + 1), W, B)
 
 
-def test_gradient_when_the_weights_are_of_fewer_classes_then_it_is_an_error():
+def test_gradient_when_weights_have_fewer_classes_then_raises():
     with pytest.raises(ShapeError, match="w: expected shape"):
         LOSS.gradient(ROWS_64, W[:KEYS], B)
 

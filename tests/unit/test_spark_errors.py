@@ -19,7 +19,7 @@ ModuleNotFoundError: No module named 'numpy'
 """
 
 
-def test_words_when_a_worker_cannot_start_then_hold_what_its_python_raised():
+def test_words_when_worker_cannot_start_then_have_python_error():
     rank, words = failed_task(RuntimeError(WITHOUT_NUMPY))
     assert rank is None
     assert words.endswith("ModuleNotFoundError: No module named 'numpy'")
@@ -60,12 +60,12 @@ ValueError: other
 """  # noqa: E501
 
 
-def test_words_when_exceptions_are_chained_then_hold_the_outermost():
+def test_words_when_exceptions_are_chained_then_have_outermost():
     _, words = failed_task(RuntimeError(CHAINED))
     assert words.endswith(" ps2.errors.UnreachableError: the driver's run at 127.0.0.1:4000 was never reached")
 
 
-def test_reach_when_a_worker_said_so_then_the_error_is_a_settings():
+def test_reach_when_worker_reported_it_then_config_error():
     error = unreached(CHAINED)
     assert isinstance(error, ConfigError)
     assert str(error) == "run: the driver's run at 127.0.0.1:4000 was never reached"

@@ -51,13 +51,13 @@ def test_look_when_a_job_has_ended_then_its_stages_are_over(spark, stages):
     assert spark.look(stages) == Over(2)
 
 
-def test_look_when_a_job_came_and_went_between_two_looks_then_its_stages_are_over(spark, stages):
+def test_look_when_job_came_and_went_then_its_stages_are_over(spark, stages):
     spark.starts(0, 0)
     spark.ends(0)
     assert spark.look(stages) == Over(1)
 
 
-def test_look_when_two_jobs_share_a_stage_then_it_is_live_until_both_have_ended(spark, stages):
+def test_look_when_jobs_share_stage_then_lives_until_both_end(spark, stages):
     spark.starts(0, 0, 1)
     spark.starts(1, 0, 2)
     spark.ends(0)
@@ -66,7 +66,7 @@ def test_look_when_two_jobs_share_a_stage_then_it_is_live_until_both_have_ended(
     assert spark.look(stages) == Over(3)
 
 
-def test_look_when_a_job_that_ends_shares_a_stage_with_one_not_seen_yet_then_it_stays_live(spark, stages):
+def test_look_when_unseen_job_shares_stage_then_it_stays_live(spark, stages):
     """The other was planned before the first had ended, perhaps while we were asking."""
     spark.starts(0, 0)
     spark.look(stages)
@@ -80,7 +80,7 @@ def test_look_when_a_job_that_ends_shares_a_stage_with_one_not_seen_yet_then_it_
     assert stages.look(ask, list) == Over(2, frozenset({0, 1}))
 
 
-def test_look_when_spark_has_forgotten_a_running_job_then_its_stages_are_over(spark, stages):
+def test_look_when_spark_forgot_running_job_then_stages_are_over(spark, stages):
     """It forgets those that have ended."""
     spark.starts(0, 0)
     spark.look(stages)
@@ -88,7 +88,7 @@ def test_look_when_spark_has_forgotten_a_running_job_then_its_stages_are_over(sp
     assert spark.look(stages) == Over(1)
 
 
-def test_look_when_there_is_a_gap_then_it_goes_on_after_it_and_stages_in_it_are_taken_for_live(spark, stages):
+def test_look_when_there_is_gap_then_stages_in_it_count_as_live(spark, stages):
     """Spark drops events when it is too busy: a job that it has not told of may run."""
     spark.starts(0, 0)
     spark.ends(0)
@@ -100,13 +100,13 @@ def test_look_when_there_is_a_gap_then_it_goes_on_after_it_and_stages_in_it_are_
     assert spark.look(stages) == Over(9, frozenset({1, 2, 3, 4, 5, 6, 8}))
 
 
-def test_look_when_a_gap_is_huge_then_not_all_of_its_stages_are_kept(spark, stages):
+def test_look_when_gap_is_huge_then_keeps_only_some_stages(spark, stages):
     spark.starts(0, 0)
     spark.starts(1, 10**6)
     assert len(spark.look(stages).live) <= UNKNOWN_STAGES + 2
 
 
-def test_look_when_the_first_jobs_are_forgotten_then_it_begins_later(spark):
+def test_look_when_first_jobs_are_forgotten_then_begins_later(spark):
     spark.starts(700, 900)
     spark.ends(700)
     spark.starts(701, 901)
@@ -114,7 +114,7 @@ def test_look_when_the_first_jobs_are_forgotten_then_it_begins_later(spark):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "share", "end", "look"]), st.integers(0, 5)), max_size=60))
-def test_look_when_jobs_come_and_go_then_what_is_over_never_runs_again(events):
+def test_look_when_jobs_come_and_go_then_over_stays_over(events):
     """Spark's own rules: new stages count up; a job may share stages with jobs that run."""
     spark, stages, over, next_stage = SparkTells(), Stages(), Over(), 0
     for event, which in events:

@@ -47,7 +47,7 @@ def test_error_when_sent_then_it_comes_back_as_itself(cls):
     assert (type(back), str(back)) == (cls, "row 7: expected 3, got 4")
 
 
-def test_table_when_compared_with_the_tree_then_it_maps_exactly_that():
+def test_table_when_compared_with_error_tree_then_maps_all():
     assert set(STATUS) == set(tree())
 
 
@@ -56,7 +56,7 @@ def test_error_when_sent_then_its_status_is_not_ok(cls):
     assert to_status(cls("x"))[0] not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
 
 
-def test_error_when_its_class_is_from_elsewhere_then_it_comes_back_as_what_it_is_a_kind_of():
+def test_error_when_class_is_foreign_then_decodes_as_base():
     class Private(OpError):
         pass
 
@@ -70,7 +70,7 @@ def test_message_when_long_then_its_end_stays():
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "漢", "😀"])
-def test_message_when_long_then_it_fits_the_metadata_whatever_its_letters(letter):
+def test_message_when_long_then_fits_metadata_in_any_alphabet(letter):
     assert header_bytes(OpError(letter * 100_000)) < MAX_METADATA_BYTES
 
 
@@ -84,7 +84,7 @@ def test_message_when_empty_then_it_comes_back(message):
     assert str(there_and_back(OpError(message))) == message
 
 
-def test_status_when_message_has_lines_then_its_details_are_the_last():
+def test_status_when_message_has_lines_then_details_are_last_one():
     assert to_status(OpError("a\nb\nc"))[1] == "c"
 
 
@@ -98,14 +98,14 @@ def test_status_when_message_has_lines_then_its_details_are_the_last():
         *((code, PS2Error) for code in grpc.StatusCode if code not in BARE),
     ],
 )
-def test_failure_when_no_server_of_ours_had_a_word_then_its_status_decides(code, cls):
+def test_failure_when_not_from_our_server_then_status_decides(code, cls):
     error = from_rpc(Failed(code, "why", (("other", "x"),)), "host:1")
     assert isinstance(error, cls)
     assert "host:1" in str(error)
     assert "why" in str(error)
 
 
-def test_error_when_a_later_version_sends_an_unknown_class_then_it_is_the_root():
+def test_error_when_class_is_unknown_then_decodes_as_root():
     code, details, ((key, value),) = to_status(OpError("text"))
     later = Failed(code, details, ((key, value.replace(b"OpError", b"NwError")),))
     assert type(from_rpc(later, "host:1")) is PS2Error

@@ -15,7 +15,7 @@ from tests.fakes import FleetInProcess
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.5, "7"])
-def test_checkpoint_when_its_step_is_no_number_then_refused_before_anything_is_written(tmp_path, step):
+def test_checkpoint_when_step_is_no_number_then_is_refused_early(tmp_path, step):
     fleet = FleetInProcess(1)
     checkpoints = Checkpoints(fleet.master, ServerControl(fleet), str(tmp_path), 3)
     steps = Steps(checkpoints, None, fleet.master, ServerControl(fleet), PS2Conf(), ActiveRun(), RecoveryLog())

@@ -29,7 +29,7 @@ def stopwatch(clock):
     return stopwatch
 
 
-def test_time_when_a_pull_waits_for_additions_then_that_is_a_push(stopwatch, clock):
+def test_time_when_pull_waits_for_additions_then_counts_as_push(stopwatch, clock):
     with stopwatch.running("pull"):
         clock(1)
         with stopwatch.running("push"):

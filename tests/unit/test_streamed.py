@@ -65,7 +65,7 @@ def test_pull_when_blocks_come_by_pieces_then_those_asked_for(over, kind, dtype,
     assert np.array_equal(over.dispatch.run([plan])[0], model[columns])
 
 
-def test_reply_when_blocks_come_by_pieces_then_is_as_long_as_it_says(over):
+def test_reply_when_blocks_come_in_pieces_then_length_matches(over):
     target, _ = filled(over)
     for request, reply in replies(over, blocks.pull(target, range(DIM))):
         sent = [b"".join(map(bytes, views)) for views in written_by_pieces(reply_parts(reply, request))]
@@ -73,7 +73,7 @@ def test_reply_when_blocks_come_by_pieces_then_is_as_long_as_it_says(over):
         assert sum(map(len, sent[1:])) == reply.results[0].nbytes
 
 
-def test_reply_when_a_block_changes_before_its_piece_is_made_then_the_new_one_is_sent():
+def test_reply_when_block_changes_before_piece_then_sends_new():
     over = session_over(FleetInProcess(1))
     target, model = filled(over)
     ((_, reply),) = replies(over, blocks.pull(target, range(DIM)))
@@ -86,14 +86,14 @@ def test_reply_when_a_block_changes_before_its_piece_is_made_then_the_new_one_is
 
 
 @pytest.mark.parametrize("fields", [{"dtype": "int64"}, {"dtype": "float32", "wire": "float16"}])
-def test_reply_when_values_travel_in_fewer_bytes_then_it_is_there_as_a_whole(over, fields, monkeypatch):
+def test_reply_when_values_are_narrowed_then_is_not_streamed(over, fields, monkeypatch):
     monkeypatch.setattr(streamed, "PIECE_BYTES", 2 * MIN_NARROWED_BYTES)
     target, _ = filled(over, **fields)
     many = np.arange(DIM).repeat(20)
     assert all(reply.results[0].streamed is None for _, reply in replies(over, blocks.pull(target, many)))
 
 
-def test_reply_when_there_are_two_operations_then_it_is_there_as_a_whole(over):
+def test_reply_when_operations_are_two_then_is_not_streamed(over):
     """What comes after a read in one request must not be seen by it."""
     target, model = filled(over)
     first, _, second = over.dispatch.run(

@@ -24,7 +24,7 @@ TRAINING = {
 }
 
 
-def test_beside_when_the_training_has_a_cluster_then_the_fleet_has_it_too_and_nothing_of_its_size():
+def test_beside_when_training_has_cluster_then_fleet_shares_it():
     assert dict(beside(TRAINING, {}, "python3").settings) == {
         "spark.master": "yarn",
         "spark.yarn.queue": "ads",
@@ -39,13 +39,13 @@ def test_beside_when_conf_says_otherwise_then_it_counts():
 
 
 @pytest.mark.parametrize("master", ["local", "local[2,4]", "local[*]"])
-def test_beside_when_spark_has_no_containers_then_config_error_names_the_master(master):
+def test_beside_when_spark_has_no_containers_then_names_master(master):
     with pytest.raises(ConfigError, match="hands out no containers") as error:
         beside({"spark.master": master}, {}, None)
     assert master in str(error.value)
 
 
-def test_needed_when_there_are_containers_then_one_server_a_task_one_task_an_executor():
+def test_needed_when_containers_then_one_server_per_executor():
     found = needed({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
     assert (found["spark.executor.instances"], found["spark.executor.cores"], found["spark.task.cpus"]) == (
         "8",
@@ -56,7 +56,7 @@ def test_needed_when_there_are_containers_then_one_server_a_task_one_task_an_exe
     assert (found["spark.executor.memory"], found["spark.executor.memoryOverhead"]) == ("512m", "4796m")
 
 
-def test_needed_when_standalone_then_the_executors_heap_counts_what_servers_take():
+def test_needed_when_standalone_then_heap_includes_servers():
     found = needed({"spark.master": "spark://h:7077"}, 2, 1)
     assert found["spark.executor.memory"] == "1213m"
     assert found["spark.cores.max"] == "2"
@@ -66,6 +66,6 @@ def test_needed_when_memory_was_given_then_it_stays():
     assert needed({"spark.executor.memoryOverhead": "9g"}, 2, 1 << 30)["spark.executor.memoryOverhead"] == "9g"
 
 
-def test_container_named_when_the_manager_says_so_then_it_is_its_name():
+def test_container_named_when_manager_says_so_then_is_that_name():
     assert container_named({"CONTAINER_ID": "container_e01_1_01_000002"}, Path("/")) == "container_e01_1_01_000002"
     assert container_named({}, Path("/opt/spark/work/app-20260101-0000/3")) == "app-20260101-0000/3"

@@ -39,7 +39,7 @@ def test_barrier_when_passed_then_a_later_attempt_passes_alone(points):
     assert points.arrive(1, POINT) == {1}
 
 
-def test_barrier_when_an_attempt_is_gone_then_waits_for_the_next_one(points):
+def test_barrier_when_attempt_is_gone_then_waits_for_next_one(points):
     points.arrive(0, POINT)
     points.arrive(1, POINT)
     points.gone(0)
@@ -47,14 +47,14 @@ def test_barrier_when_an_attempt_is_gone_then_waits_for_the_next_one(points):
     assert points.arrive(0, POINT) == {0, 1, 2}
 
 
-def test_open_barriers_when_all_that_came_are_gone_then_there_are_none(points):
+def test_open_barriers_when_all_arrivals_are_gone_then_none(points):
     points.arrive(0, POINT)
     assert points.open_barriers == {POINT}
     points.gone(0)
     assert points.open_barriers == set()
 
 
-def test_barrier_when_another_one_calls_once_there_then_says_who_calls_what_where(points):
+def test_barrier_when_another_calls_once_there_then_names_both(points):
     points.request(2, POINT)
     with pytest.raises(
         WorkerError, match=r"rank 0 calls worker\.barrier\(\) in clock 1 where another one calls worker\.once"
@@ -62,7 +62,7 @@ def test_barrier_when_another_one_calls_once_there_then_says_who_calls_what_wher
         points.arrive(0, POINT)
 
 
-def test_once_when_another_one_is_at_a_barrier_there_then_says_who_calls_what_where(points):
+def test_once_when_another_is_at_barrier_there_then_names_both(points):
     points.arrive(2, POINT)
     with pytest.raises(
         WorkerError, match=r"rank 0 calls worker\.once\(\) in clock 1 where another one calls worker\.barrier"
@@ -70,7 +70,7 @@ def test_once_when_another_one_is_at_a_barrier_there_then_says_who_calls_what_wh
         points.request(0, POINT)
 
 
-def test_once_when_several_ask_then_the_first_makes_it_and_the_others_get_it(points):
+def test_once_when_several_ask_then_first_makes_it_for_all(points):
     assert points.request(1, POINT)
     assert points.value(POINT) is None
     assert not points.request(0, POINT)
@@ -95,7 +95,7 @@ def test_once_when_made_twice_then_the_first_value_stays(points):
     assert points.value(POINT) == b"first"
 
 
-def test_forget_when_a_clock_is_finished_then_its_points_are_gone_and_those_between_stay(points):
+def test_forget_when_clock_is_finished_then_only_its_points_go(points):
     for phase in (0, 1, 2, 3):
         points.request(0, (phase, 0))
         points.publish((phase, 0), b"value")
@@ -111,7 +111,7 @@ def test_forget_when_clocks_go_on_for_long_then_nothing_piles_up(points):
     assert len(points) < 3
 
 
-def test_roll_back_when_some_wait_then_they_are_told_and_come_again(points):
+def test_roll_back_when_some_wait_then_they_are_told_and_return(points):
     points.arrive(0, POINT)
     points.request(1, (3, 1))
     points.request(2, (3, 1))
@@ -120,7 +120,7 @@ def test_roll_back_when_some_wait_then_they_are_told_and_come_again(points):
     assert points.request(2, (3, 1))
 
 
-def test_roll_back_when_the_highest_had_passed_a_barrier_then_the_others_pass_it_again(points):
+def test_roll_back_when_highest_passed_barrier_then_rest_repass(points):
     passed(points, POINT)
     points.roll_back(1, 2)
     assert points.arrive(0, POINT) == {0}

@@ -27,7 +27,7 @@ def service():
     return unit["Service"]
 
 
-def test_the_server_that_the_unit_starts_takes_a_driver_and_ends_when_it_is_told_to(service, tmp_path, until):
+def test_unit_when_started_then_serves_driver_and_stops(service, tmp_path, until):
     command = service["ExecStart"]
     assert command.startswith("/opt/ps2/bin/ps2 server --listen [::]:7070 --data-port 7071 ")
     address = f"127.0.0.1:{free_port()}"

@@ -22,12 +22,12 @@ def path(tmp_path):
     return tmp_path / "token"
 
 
-def test_token_file_when_only_its_owner_reads_it_then_its_token_is_returned(path):
+def test_token_file_when_only_owner_reads_it_then_returns_token(path):
     assert [read_token(path), read_token(str(path))] == [path.read_text().strip()] * 2
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o666])
-def test_token_file_when_others_have_rights_to_it_then_the_error_names_file_mode_and_remedy(path, mode):
+def test_token_file_when_others_have_access_then_says_remedy(path, mode):
     path.chmod(mode)
     with pytest.raises(ConfigError) as caught:
         read_token(path)
@@ -38,13 +38,13 @@ def test_token_file_when_others_have_rights_to_it_then_the_error_names_file_mode
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe" * 20, "zwölf Zeichen und mehr".encode()])
-def test_token_file_when_it_is_no_ascii_text_then_config_error_names_it(path, content):
+def test_token_file_when_not_ascii_then_config_error_names_it(path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"token file {path}: expected a line of ASCII text"):
         read_token(path)
 
 
-def test_token_file_when_it_has_more_than_two_lines_then_auth_error_tells_what_was_expected(path):
+def test_token_file_when_over_two_lines_then_auth_error(path):
     path.write_text("\n".join(new_token() for _ in range(3)))
     with pytest.raises(AuthError, match="expected one token, or two while it is being replaced, got 3 lines"):
         read_token(path)
@@ -68,7 +68,7 @@ def ps2():
     return run
 
 
-def test_ps2_token_when_it_rotates_then_there_are_two_until_the_old_one_is_retired(ps2, tmp_path):
+def test_ps2_token_when_rotating_then_two_until_old_is_retired(ps2, tmp_path):
     path, link = tmp_path / "made", tmp_path / "link"
     assert ps2("token", "new", path)[0] == 0
     link.symlink_to(path)
@@ -88,7 +88,7 @@ def test_ps2_token_when_it_rotates_then_there_are_two_until_the_old_one_is_retir
     assert sorted(tmp_path.iterdir()) == [link, path]
 
 
-def test_ps2_token_when_the_file_will_not_do_then_it_says_why_and_changes_nothing(ps2, path, tmp_path):
+def test_ps2_token_when_file_is_unusable_then_changes_nothing(ps2, path, tmp_path):
     before = path.read_text()
     assert ps2("token", "new", path) == (2, "", f"ps2: {path} exists; 'ps2 token rotate {path}' replaces a token\n")
     assert path.read_text() == before
@@ -103,9 +103,7 @@ def test_ps2_token_when_the_file_will_not_do_then_it_says_why_and_changes_nothin
     assert (code, "No such file" in err) == (6, True)
 
 
-def test_the_token_of_a_server_when_its_file_changes_then_it_has_the_new_ones_and_keeps_them_when_it_is_broken(
-    path, monkeypatch, caplog, until
-):
+def test_server_token_when_file_breaks_then_keeps_last_tokens(path, monkeypatch, caplog, until):
     monkeypatch.setattr(tokens, "LOOK_S", 0.01)
     old = path.read_text().strip()
     kept = tokens.kept_tokens(str(path))

@@ -60,7 +60,7 @@ def posterior_mean(words, chances):
     return mean / total
 
 
-def test_sampled_when_swept_often_then_shares_are_the_posterior_mean(sampled, monkeypatch):
+def test_sampled_when_swept_often_then_shares_are_posterior_mean(sampled, monkeypatch):
     monkeypatch.setattr(inference, "KEPT", 40_000)
     words = np.array([0, 0, 3, 7, 8])
     document = np.bincount(words, minlength=WORDS)[None]
@@ -68,14 +68,14 @@ def test_sampled_when_swept_often_then_shares_are_the_posterior_mean(sampled, mo
     np.testing.assert_allclose(sampled.transform(document)[0], expected, atol=0.01)
 
 
-def test_sampled_when_a_document_lies_elsewhere_then_its_topics_are_the_same(sampled, x):
+def test_sampled_when_document_moves_then_topics_are_the_same(sampled, x):
     shares = sampled.transform(x)
     np.testing.assert_array_equal(sampled.transform(x[::-1].toarray())[::-1], shares)
     np.testing.assert_array_equal(sampled.transform(x[7:8].astype(np.float32))[0], shares[7])
     assert (LDATopics(sampled.counts, ALPHA, BETA, seed=1).transform(x) != shares).any()
 
 
-def test_transform_when_documents_are_lists_or_of_pandas_then_shares_are_the_same(sampled, x):
+def test_transform_when_documents_are_lists_or_pandas_then_same(sampled, x):
     rows = x[:3].toarray()
     for given in (rows.tolist(), pd.DataFrame(rows)):
         np.testing.assert_array_equal(sampled.transform(given), sampled.transform(rows))
@@ -87,7 +87,7 @@ def test_likelihood_when_there_is_no_word_then_it_is_an_error(sampled):
 
 
 @pytest.mark.parametrize("how", ["sampled", "variational"])
-def test_transform_when_documents_are_empty_then_they_have_the_priors_topics(counts, x, how):
+def test_transform_when_documents_are_empty_then_has_prior(counts, x, how):
     shares = LDATopics(counts, ALPHA, BETA, how).transform(x)
     np.testing.assert_allclose(shares[1], ALPHA / ALPHA.sum())
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
@@ -99,7 +99,7 @@ def test_transform_when_there_is_one_topic_then_all_is_of_it(counts, x, how):
     assert (LDATopics(counts[:, :1], [0.1], BETA, how).transform(x) == 1.0).all()
 
 
-def test_sampled_when_topics_are_more_than_16_bits_number_then_the_last_one_is_found():
+def test_sampled_when_topics_exceed_16_bits_then_finds_last_one():
     counts = np.zeros((3, 66_000), np.int32)
     counts[2] = 1_000
     counts[0, 65_999] = counts[1, 3] = 9_000
@@ -120,12 +120,12 @@ def gamma_of(document, lam):
     return gamma
 
 
-def test_variational_when_compared_with_plain_numpy_then_shares_are_the_same(variational, counts, x):
+def test_variational_when_compared_with_numpy_then_shares_match(variational, counts, x):
     gammas = np.array([gamma_of(document, counts + BETA) for document in x.toarray()])
     np.testing.assert_allclose(variational.transform(x), gammas / gammas.sum(axis=1, keepdims=True), atol=2e-3)
 
 
-def test_likelihood_when_compared_with_plain_numpy_then_the_bound_is_the_same(variational, sampled, counts, x):
+def test_likelihood_when_compared_with_numpy_then_bound_matches(variational, sampled, counts, x):
     lam, bound = counts + BETA, 0.0
     log_weights = psi(lam) - psi(lam.sum(axis=0))
     for document in x.toarray():
@@ -141,21 +141,21 @@ def test_likelihood_when_compared_with_plain_numpy_then_the_bound_is_the_same(va
     assert sampled.logPerplexity(x) == pytest.approx(-bound / x.sum(), rel=1e-4)
 
 
-def test_variational_when_words_do_not_fit_at_once_then_shares_are_the_same(variational, counts, x, monkeypatch):
+def test_variational_when_words_come_in_parts_then_shares_match(variational, counts, x, monkeypatch):
     shares = variational.transform(x)
     monkeypatch.setattr(inference, "ROOM", 8 * TOPICS)
     again = LDATopics(counts, ALPHA, BETA, "variational")
     np.testing.assert_allclose(again.transform(x), shares, rtol=1e-9)
 
 
-def test_perplexity_when_computed_then_the_second_halves_are_scored_by_the_first_ones_topics(variational, x):
+def test_perplexity_then_first_half_topics_score_second_half(variational, x):
     first, second = halves(x.astype(np.float64), 5)
     chances = variational.transform(first) @ variational.chances().T
     expected = math.exp(-second.multiply(np.log(chances)).sum() / second.sum())
     assert variational.perplexity(x, seed=5) == pytest.approx(expected)
 
 
-def test_halves_when_dealt_out_then_each_document_has_as_many_tokens_in_both(x):
+def test_halves_when_split_then_have_equal_tokens_per_document(x):
     first, second = halves(x.astype(np.float64), 0)
     np.testing.assert_array_equal((first + second).toarray(), x.toarray())
     more = first.sum(axis=1) - second.sum(axis=1)
@@ -163,7 +163,7 @@ def test_halves_when_dealt_out_then_each_document_has_as_many_tokens_in_both(x):
     assert (first.toarray() != halves(x.astype(np.float64), 1)[0].toarray()).any()
 
 
-def test_describe_when_words_are_as_likely_then_the_first_ones_are_told():
+def test_describe_when_words_tie_then_lists_first_ones():
     topics = LDATopics(np.array([[0, 4], [3, 4], [3, 0], [9, 4]]), [1.0, 1.0], 0.5)
     assert [words.tolist() for words, _ in topics.describeTopics(3)] == [[3, 1, 2], [0, 1, 3]]
     np.testing.assert_allclose(topics.describeTopics(1)[0][1], [9.5 / 17])
@@ -221,12 +221,12 @@ def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
         (np.diag([1.0, np.nan])[:, [0, 1] * 6], InputError, "x: 1 of 2 documents .* such as nan in row 1"),
     ],
 )
-def test_transform_when_documents_hold_no_counts_then_the_error_names_one(sampled, bad, error, message):
+def test_transform_when_documents_have_no_counts_then_names_one(sampled, bad, error, message):
     with pytest.raises(error, match=message):
         sampled.transform(bad)
 
 
-def test_perplexity_when_no_document_has_two_tokens_then_it_is_an_error(sampled):
+def test_perplexity_when_no_document_has_two_tokens_then_raises(sampled):
     with pytest.raises(InputError, match="documents of two tokens at least"):
         sampled.perplexity(np.eye(3, 12))
 
@@ -235,7 +235,7 @@ def test_topics_when_printed_then_are_a_line(sampled):
     assert repr(sampled) == "LDATopics(topics=5, words=12, inference='sampled')"
 
 
-def test_topics_when_alpha_is_not_one_a_topic_then_it_is_an_error(counts):
+def test_topics_when_alpha_is_not_one_per_topic_then_raises(counts):
     with pytest.raises(ShapeError, match=r"one for each topic of counts of shape \(12, 5\), got \(2,\)"):
         LDATopics(counts, [1.0, 1.0], BETA)
 

@@ -24,7 +24,7 @@ def counts():
     return (rng.integers(0, 2000, (WORDS, TOPICS)) * (rng.random((WORDS, TOPICS)) < 0.3)).astype(np.int32)
 
 
-def test_look_when_counts_are_small_and_large_then_finds_likelihood_and_totals(counts):
+def test_look_when_counts_vary_then_finds_likelihood_and_totals(counts):
     likelihood, sums, negative = ops.look(counts, np.array([0.01]))
     assert likelihood == pytest.approx((gammaln(counts + 0.01) - gammaln(0.01)).sum(), rel=1e-12)
     np.testing.assert_array_equal(sums, counts.sum(axis=0))
@@ -39,7 +39,7 @@ def test_look_when_counts_are_negative_then_says_how_many(counts):
 @pytest.mark.parametrize(
     ("begin", "end", "left"), [(0, 103, [3, 4]), (104, 200, [0, 1, 2, 3]), (0, 9, [0, 1, 2, 3, 4])]
 )
-def test_clear_when_words_are_of_several_shards_then_each_clears_its_own(begin, end, left):
+def test_clear_when_words_span_shards_then_each_clears_its_own(begin, end, left):
     counts = np.ones((5, 2), np.int32)
     ops.clear(counts, Partition(1, 100, 105), begin=begin, end=end)
     assert np.flatnonzero(counts[:, 0]).tolist() == left
@@ -50,7 +50,7 @@ def test_operation_when_compiled_ahead_then_it_takes_tiny_arrays(name):
     _compile(lookup(f"topics.{name}"))
 
 
-def test_counts_when_others_change_without_waiting_then_what_was_read_ahead_stays():
+def test_counts_when_others_change_async_then_prefetch_is_valid():
     with installed(session_over(FleetInProcess(2))) as session:
         m = DCV.dense(WORDS, TOPICS, "int32", layout="column").matrix()
         m.pull(columns=[0])
@@ -67,7 +67,7 @@ def test_counts_when_others_change_without_waiting_then_what_was_read_ahead_stay
         assert m.pull(columns=[3, 7])[:, 5].tolist() == [1, 1]
 
 
-def test_apply_without_waiting_when_the_operation_answers_then_usage_error():
+def test_async_apply_when_operation_returns_then_usage_error():
     with installed(session_over(FleetInProcess(2))):
         m = DCV.dense(WORDS, TOPICS, "int32", layout="column").matrix()
         with pytest.raises(UsageError, match=r"'topics.look' returns something"):

@@ -41,7 +41,7 @@ def test_recipe_when_em_then_concentrations_are_pysparks_less_1(caplog):
     assert "topics are found by collapsed Gibbs sampling" in caplog.text
 
 
-def test_models_when_asked_then_are_instances_of_pysparks_local_ones():
+def test_models_then_are_instances_of_pyspark_local_lda():
     assert issubclass(LDAModel, clustering.LocalLDAModel)
     assert not issubclass(LDAModel, clustering.DistributedLDAModel)
 

@@ -17,7 +17,7 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
 
 
-def test_words_when_dealt_to_blocks_then_tokens_are_about_equal_and_no_block_has_too_many_words():
+def test_words_when_dealt_to_blocks_then_tokens_are_about_equal():
     frequencies = (10_000 / np.arange(1, 1001)).astype(np.int64)
     blocks = deal_words(np.random.default_rng(0).permutation(frequencies), 6)
     assert np.bincount(blocks).max() <= -(-1000 // 6)
@@ -26,13 +26,13 @@ def test_words_when_dealt_to_blocks_then_tokens_are_about_equal_and_no_block_has
 
 
 @pytest.mark.parametrize(("width", "blocks"), [(1000, 6), (150, 12), (10, 102)])
-def test_blocks_when_words_are_many_then_each_has_as_many_as_a_worker_can_hold(width, blocks):
+def test_blocks_when_words_are_many_then_each_fits_worker(width, blocks):
     ring = ring_of(3, 1000, width)
     assert (ring.blocks, ring.turns) == (blocks, blocks)
 
 
 @pytest.mark.parametrize("each", [1, 4])
-def test_groups_when_workers_go_through_them_then_no_two_have_the_same_words_and_all_have_all(each):
+def test_groups_when_workers_traverse_then_words_never_overlap(each):
     recipe, rng = SamplingOptions(2, 100, slice_words=5), np.random.default_rng(0)
     taken = []
     for rank in range(3):
@@ -47,7 +47,7 @@ def test_groups_when_workers_go_through_them_then_no_two_have_the_same_words_and
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_rows_when_others_are_as_far_ahead_as_they_may_be_then_they_write_to_none_that_is_read(staleness):
+def test_rows_when_others_are_ahead_then_no_read_row_is_written(staleness):
     ring = ClockRows(2, staleness)
     for clock in range(20):
         read = ring.row(1, clock - staleness - 1)
@@ -56,7 +56,7 @@ def test_rows_when_others_are_as_far_ahead_as_they_may_be_then_they_write_to_non
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 8])
-def test_fits_when_used_then_the_driver_has_made_them_and_their_row_is_still_theirs(staleness):
+def test_fits_when_used_then_are_made_and_still_own_their_row(staleness):
     fits = AlphaSchedule(True, staleness)
     made_after = {fits.made_after(i): i for i in range(1, 200) if fits.made_after(i) is not None}
     for iteration in range(1, 200):
@@ -70,7 +70,7 @@ def test_fits_when_used_then_the_driver_has_made_them_and_their_row_is_still_the
             assert iteration <= made_after[fits.first] + staleness
 
 
-def test_alpha_when_fitted_then_documents_are_likelier_than_with_one_that_is_near():
+def test_alpha_when_fitted_then_beats_nearby_values():
     rng = np.random.default_rng(0)
     true = np.array([0.2, 1.5, 0.05, 0.6])
     counts = np.stack([rng.multinomial(60, share) for share in rng.dirichlet(true, 800)])
@@ -90,7 +90,7 @@ def test_alpha_when_fitted_then_documents_are_likelier_than_with_one_that_is_nea
         assert likelihood(found) > max(likelihood(found * (1 + change)), likelihood(found * (1 - change)))
 
 
-def test_alpha_when_no_document_has_a_topic_then_it_stays_above_0():
+def test_alpha_when_no_document_has_topic_then_stays_above_0():
     keys = np.append(keys_of(np.array([0]), np.array([5])), keys_of(np.array([2]), np.array([5])))
     assert (fit_alpha(np.full(2, 0.1), keys, np.array([9, 9])) > 0).all()
 
@@ -100,7 +100,7 @@ def corpus_of(tokens, number):
     return Corpus(np.array([3]), np.array([0, tokens]), zeros, np.array([number]))
 
 
-def test_saved_topics_when_loaded_then_are_those_of_the_same_tokens_only():
+def test_saved_topics_when_loaded_then_match_only_same_tokens():
     with installed(session_over(FleetInProcess(2))):
         corpora = [corpus_of(2 * PAGE + 1, 7), corpus_of(5, 8)]
         saved = SavedTopics.make(300, sum(corpus.size for corpus in corpora), 2, UNNAMED)

@@ -65,7 +65,7 @@ def tallied(assignments):
     return found
 
 
-def test_corpus_when_documents_are_taken_apart_then_has_each_token(counts, corpus):
+def test_corpus_when_documents_are_split_then_has_each_token(counts, corpus):
     assert corpus.words.tolist() == [0, 10, 20, 30, 50, 60, 70, 80]
     found = np.zeros((DOCUMENTS, WORDS), np.int64)
     np.add.at(found, (corpus.documents, np.repeat(corpus.words // 10, np.diff(corpus.begins))), 1)
@@ -73,7 +73,7 @@ def test_corpus_when_documents_are_taken_apart_then_has_each_token(counts, corpu
     np.testing.assert_array_equal(corpus.lengths, counts.sum(axis=1))
 
 
-def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prior, sampler):
+def test_sampling_when_done_then_counts_match_topics(corpus, prior, sampler):
     given = Assignments.random(corpus, TOPICS, key_of(1, 0), sampler)
     counts, totals = of_words(corpus, given.topics), np.bincount(given.topics, minlength=TOPICS)
     for iteration in range(1, 4):
@@ -86,7 +86,7 @@ def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prio
         np.testing.assert_array_equal(tallied(given), of_documents(corpus, given.topics))
 
 
-def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus, prior, sampler):
+def test_sampling_when_repeated_then_topic_frequencies_are_exact(corpus, prior, sampler):
     rng = np.random.default_rng(0)
     few, draws = 5, 20_000
     prior = Prior(np.array([0.1, 0.4, 0.2, 2.0, 0.05]), prior.beta, prior.vocabulary)
@@ -107,7 +107,7 @@ def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus
     assert chisquare(found, expected / expected.sum() * draws).pvalue > 0.001
 
 
-def test_random_topics_when_documents_lie_on_other_workers_then_are_the_same(counts, corpus):
+def test_random_topics_when_documents_move_then_are_the_same(counts, corpus):
     whole = Assignments.random(corpus, TOPICS, key_of(3, 0))
     parts = []
     for some in (np.arange(0, DOCUMENTS, 2), np.arange(1, DOCUMENTS, 2)):
@@ -129,7 +129,7 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
     assert (changes.by != 0).all()
 
 
-def test_likelihood_when_computed_of_tallies_then_is_that_of_all_counts(corpus, prior, sampler):
+def test_likelihood_when_from_tallies_then_equals_full_counts(corpus, prior, sampler):
     given = Assignments.random(corpus, TOPICS, key_of(7, 0), sampler)
     n_dk, alpha = of_documents(corpus, given.topics), prior.alpha
     expected = (gammaln(n_dk + alpha) - gammaln(alpha)).sum()
@@ -142,7 +142,7 @@ def test_topics_when_they_are_many_then_are_held_in_32_bits():
     assert dtype_of(65_537) == np.int32
 
 
-def test_counts_of_counts_when_some_are_large_then_are_those_of_all_documents(sampler):
+def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
     rng = np.random.default_rng(2)
     corpus = Corpus.of(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
     given = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
@@ -155,6 +155,6 @@ def test_counts_of_counts_when_some_are_large_then_are_those_of_all_documents(sa
 @pytest.mark.parametrize(
     ("topics", "tokens", "kind"), [(8, 4, DenseTally), (8, 3, SparseTally), (300, 600, SparseTally)]
 )
-def test_sampler_when_it_is_chosen_then_rows_are_not_much_larger_than_lists(topics, tokens, kind):
+def test_sampler_when_chosen_then_rows_are_near_list_size(topics, tokens, kind):
     corpus = Corpus.of(sp.csr_array(np.full((2, 1), tokens)), np.arange(1), np.arange(2))
     assert isinstance(Assignments.random(corpus, topics, key_of(0, 0))._tally, kind)

@@ -56,17 +56,17 @@ def test_digamma_when_numbers_are_of_any_size_then_it_is_scipys():
     np.testing.assert_allclose(found, psi(x), rtol=1e-12, atol=1e-12)
 
 
-def test_exp_digamma_when_numbers_are_of_any_size_then_it_is_scipys():
+def test_exp_digamma_when_of_any_size_then_matches_scipy():
     x = np.concatenate([np.geomspace(0.002, 1e9, 4000), np.linspace(0.5, 20, 4000)])
     found = np.array([kernels.exp_digamma(each) for each in x])
     np.testing.assert_allclose(found, np.exp(psi(x)), rtol=1e-12)
 
 
-def test_exp_digamma_when_a_number_is_tiny_then_it_is_as_good_as_0():
+def test_exp_digamma_when_number_is_tiny_then_is_nearly_0():
     assert 0.0 <= kernels.exp_digamma(1e-300) < 1e-290
 
 
-def test_weigh_when_lambda_is_given_then_weights_are_its_expectations():
+def test_weigh_when_lambda_is_given_then_returns_expectations():
     lam = np.random.default_rng(0).gamma(0.5, 2, (WORDS, TOPICS)) + 0.05
     weights = np.empty(lam.shape)
     kernels.weigh(readable(lam - 0.05), 0.05, readable(lam.sum(axis=0)), weights)
@@ -77,7 +77,7 @@ def test_weigh_when_lambda_is_given_then_weights_are_its_expectations():
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.02, 0.1, 0.5, 5.0])
-def test_infer_when_alpha_is_any_then_topics_statistics_and_bound_are_those_of_pyspark(alpha):
+def test_infer_when_alpha_is_any_then_matches_pyspark(alpha):
     counts, weights, alphas = documents(), some_weights(), alpha * np.linspace(0.5, 1.5, TOPICS)
     gammas, stats, bound, shares = infer(counts, weights, alphas)
     expected = inferred(counts, weights, alphas)
@@ -87,12 +87,12 @@ def test_infer_when_alpha_is_any_then_topics_statistics_and_bound_are_those_of_p
     np.testing.assert_allclose(shares, expectation(expected[0]).sum(axis=0), rtol=1e-7)
 
 
-def test_infer_when_documents_are_done_then_statistics_are_all_tokens():
+def test_infer_when_all_are_done_then_statistics_sum_to_tokens():
     counts = documents()
     assert infer(counts, some_weights(), np.full(TOPICS, 0.01))[1].sum() == pytest.approx(counts.sum())
 
 
-def test_infer_when_a_word_is_in_no_topic_to_speak_of_then_the_others_are_as_without_it():
+def test_infer_when_word_is_in_no_topic_then_others_ignore_it():
     counts, weights, alpha = documents(1), some_weights(), np.full(TOPICS, 0.1)
     weights[0] = 0.0
     gammas, _, _, _ = infer(counts, weights, alpha)
@@ -101,7 +101,7 @@ def test_infer_when_a_word_is_in_no_topic_to_speak_of_then_the_others_are_as_wit
     np.testing.assert_allclose(gammas, infer(without, weights, alpha)[0], atol=1e-9)
 
 
-def test_infer_when_a_document_wants_a_topic_back_then_it_gets_it():
+def test_infer_when_document_regains_topic_then_finds_it():
     """A word of one topic only: that has to be found, whatever the document's other words say of it before."""
     weights, alpha = np.full((WORDS, TOPICS), 1e-40), np.full(TOPICS, 0.01)
     weights[1:, 0] = 1.0
@@ -115,7 +115,7 @@ def test_infer_when_a_document_wants_a_topic_back_then_it_gets_it():
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_batch_when_documents_lie_elsewhere_then_the_same_are_drawn():
+def test_batch_when_documents_move_then_draws_the_same():
     counts = documents(400)
     whole = LocalRows(np.arange(WORDS), sp.csr_array(counts))
     ids = ids_of(whole)
@@ -127,7 +127,7 @@ def test_batch_when_documents_lie_elsewhere_then_the_same_are_drawn():
     np.testing.assert_array_equal(ids_of(LocalRows(part.keys, turned)), ids[some][::-1])
 
 
-def test_batch_when_iterations_go_on_then_each_draws_its_share_anew():
+def test_batch_when_iterations_continue_then_draws_anew():
     ids = ids_of(LocalRows(np.arange(WORDS), sp.csr_array(documents(4000))))
     first, second = (kernels.draw(ids, np.uint64(key), 0.25) for key in (1, 2))
     assert abs(first.mean() - 0.25) < 0.03
@@ -142,7 +142,7 @@ def test_batch_when_it_is_of_all_then_all_are_drawn():
 # -- alpha -------------------------------------------------------------------------------------------------------------
 
 
-def test_alpha_when_steps_are_taken_then_it_comes_to_what_is_most_likely():
+def test_alpha_when_steps_are_taken_then_reaches_most_likely():
     true = np.array([0.2, 0.5, 2.0])
     shares = np.log(np.random.default_rng(0).dirichlet(true, 3000)).sum(axis=0)
     alpha = np.ones(3)
@@ -175,7 +175,7 @@ def test_begin_when_lambda_is_drawn_then_it_is_gamma(dtype):
     np.testing.assert_allclose(totals, m.sum(axis=0, dtype=float))
 
 
-def test_begin_when_words_are_cut_otherwise_then_lambda_is_the_same():
+def test_begin_when_words_are_recut_then_lambda_is_the_same():
     whole, part = np.zeros((700, 5)), np.zeros((300, 5))
     ops.begin(whole, Partition(0, 0, 700), seed=3, beta=0.1)
     ops.begin(part, Partition(1, 400, 700), seed=3, beta=0.1)
@@ -190,7 +190,7 @@ def test_begin_when_the_seed_is_another_then_so_is_lambda():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_step_when_it_is_taken_then_lambda_moves_and_statistics_are_0(dtype):
+def test_step_when_taken_then_lambda_moves_and_statistics_are_0(dtype):
     rng = np.random.default_rng(0)
     m, stats = rng.random((600, 7)).astype(dtype), rng.random((600, 7)).astype(dtype)
     expected = 0.9 * m + 2.5 * stats
@@ -216,7 +216,7 @@ def test_recipe_when_it_cannot_be_then_says_so(given, message):
         OnlineOptions(**{"topics": 3, "vocabulary": 10, **given})
 
 
-def test_inference_when_documents_have_seeds_then_each_begins_at_random_and_alike_for_the_same_seed():
+def test_inference_when_seeded_then_random_start_is_reproducible():
     weights, alpha = readable(np.ones((WORDS, TOPICS))), readable(np.full(TOPICS, 0.01))
     documents = sp.csr_array(np.ones((3, WORDS)))
     entries = readable(documents.indptr), readable(documents.indices), readable(documents.data)

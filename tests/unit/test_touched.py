@@ -39,7 +39,7 @@ def test_touched_when_marked_and_cleared_then_is_the_set(calls):
 
 
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 1000])
-def test_touched_when_every_column_is_marked_then_holds_them_in_the_order_given(width):
+def test_touched_when_every_column_is_marked_then_keeps_order(width):
     touched = Touched(width)
     slots = np.random.default_rng(width).permutation(width)
     assert touched.mark(slots)

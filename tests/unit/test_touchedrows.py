@@ -174,7 +174,7 @@ def outcome(call, engine):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(requests() | requests() | requests() | row_updates(), max_size=12), st.sampled_from((1, 30)))
-def test_rows_when_their_touched_columns_are_known_then_hold_the_same_bits(programs, share):
+def test_rows_when_touched_columns_are_known_then_bits_are_equal(programs, share):
     ours, plain = made(), made()
     for call in (_begin, *(call for program in programs for call in program)):
         with pytest.MonkeyPatch.context() as patched:
@@ -195,7 +195,7 @@ def test_rows_when_their_touched_columns_are_known_then_hold_the_same_bits(progr
 
 
 @pytest.mark.parametrize("matrix", [DENSE, SPARSE])
-def test_step_when_its_gradient_has_a_set_then_only_these_columns_are_visited(engine, matrix):
+def test_step_when_gradient_has_set_then_visits_only_its_columns(engine, matrix):
     """Of what nobody told the server, it knows nothing."""
     run(engine, scatter(range(50), [1.0] * 50, matrix=matrix), lazy_adam(matrix), zero(matrix=matrix))
     before = live(engine, matrix).copy()
@@ -219,7 +219,7 @@ def test_rows_when_short_then_have_no_sets():
     assert watched(engine) == {}
 
 
-def test_set_when_its_bytes_do_not_fit_then_there_is_none_and_the_row_is_zero_all_the_same(engine):
+def test_set_when_memory_is_short_then_is_absent_and_row_is_zero(engine):
     run(engine, scatter([1], [1.0]), lazy_adam())
     engine.memory.limit_bytes = engine.memory.taken_bytes
     run(engine, zero())
@@ -227,7 +227,7 @@ def test_set_when_its_bytes_do_not_fit_then_there_is_none_and_the_row_is_zero_al
     assert not live(engine, DENSE)[GRADIENT].any()
 
 
-def test_set_when_there_then_its_bytes_count_until_the_matrix_is_freed(engine):
+def test_set_when_present_then_bytes_count_until_matrix_is_freed(engine):
     taken = engine.memory.taken_bytes
     for _ in range(2):
         run(engine, lazy_adam(), zero())
@@ -249,7 +249,7 @@ def test_set_when_there_then_its_bytes_count_until_the_matrix_is_freed(engine):
     ],
     ids=lambda write: write.name,
 )
-def test_set_when_its_row_is_written_otherwise_then_is_gone_until_the_row_is_zeroed(engine, monkeypatch, write):
+def test_set_when_row_is_overwritten_then_is_gone_until_zeroed(engine, monkeypatch, write):
     monkeypatch.setattr(touched, "SHARE", 2)
     run(engine, lazy_adam(), zero())
     run(engine, write)
@@ -276,7 +276,7 @@ def test_set_when_its_row_is_only_read_then_stays(engine):
     assert watched(engine) == {GRADIENT: [3, 5]}
 
 
-def test_set_when_a_sparse_shard_gets_more_room_then_is_gone_and_one_for_it_comes(engine):
+def test_set_when_sparse_shard_grows_then_is_replaced_on_zero(engine):
     run(engine, lazy_adam(SPARSE), zero(matrix=SPARSE))
     run(engine, scatter(range(1000), [1.0] * 1000, matrix=SPARSE))
     assert watched(engine, SPARSE) == {}
@@ -284,7 +284,7 @@ def test_set_when_a_sparse_shard_gets_more_room_then_is_gone_and_one_for_it_come
     assert watched(engine, SPARSE) == {GRADIENT: list(range(1000, 1010))}
 
 
-def test_set_when_its_row_is_freed_and_used_again_then_is_not_watched(engine):
+def test_set_when_row_is_freed_and_reused_then_is_not_tracked(engine):
     run(engine, lazy_adam(), zero())
     engine.update_rows(DENSE, 0, freed=[GRADIENT], reused=[])
     engine.update_rows(DENSE, 0, freed=[], reused=[GRADIENT])
@@ -298,7 +298,7 @@ def test_set_when_rows_are_added_then_stays(engine):
     assert watched(engine) == {GRADIENT: [3]}
 
 
-def test_set_when_factors_are_added_then_has_all_columns_of_their_features(engine):
+def test_set_when_factors_are_added_then_has_their_columns(engine):
     run(engine, lazy_adam())
     run(engine, zero())
     x, b = np.ones((2, 1), np.float32), np.ones((1, 3), np.float32)

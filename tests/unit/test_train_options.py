@@ -27,22 +27,22 @@ OWN = {"task", "validation", "xgboost"}
 
 
 @pytest.mark.parametrize(("command", "estimators"), [(lr, [LogisticRegression]), (gbt, [GBTClassifier, GBTRegressor])])
-def test_options_when_they_are_not_shared_then_they_are_params_of_an_estimator(command, estimators):
+def test_options_when_not_shared_then_are_estimator_params(command, estimators):
     names = {option.name for option in command.params}
     assert names >= SHARED
     params = {param.name for estimator in estimators for param in estimator().params}
     assert names - SHARED - OWN <= params
 
 
-def test_losses_when_they_are_listed_then_they_are_those_of_the_regression():
+def test_losses_when_listed_then_are_those_of_regression():
     assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
 
 
-def test_growths_when_they_are_listed_then_they_are_those_of_trees():
+def test_growths_when_listed_then_are_those_of_trees():
     assert set(GROWTHS) == set(get_args(GrowthName))
 
 
-def test_errors_when_they_begin_with_a_param_then_they_name_the_option():
+def test_errors_when_they_begin_with_param_then_name_option():
     with click.Context(gbt), pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"), options_named():
         raise ConfigError("maxDepth: expected 1, got 2")
 

@@ -64,7 +64,7 @@ def cells_after(parts, features, bins, absent=None, turns=TURNS):
 
 @pytest.mark.parametrize("bins", [2, 7, 40, 100])
 @pytest.mark.parametrize("zeros", [0, 1, 20])
-def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(bins, zeros):
+def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
     rng = np.random.default_rng(bins)
     x = np.exp(rng.normal(size=(60, 5))) * rng.choice([-1, 1], (60, 5))
     x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
@@ -86,7 +86,7 @@ def test_cuts_of_many_when_values_are_spread_then_are_float32():
 
 
 @pytest.mark.parametrize("base", [1.0, 20240115.0, 1.7e12, -1e-9])
-def test_cells_when_values_lie_close_together_then_bins_are_as_even_as_elsewhere(base):
+def test_cells_when_values_are_close_then_bins_are_as_even(base):
     step = np.spacing(base)
     x = base + np.append(np.arange(5000) * step, [1e300, -1e300])
     cells = cells_after([(Columns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
@@ -96,7 +96,7 @@ def test_cells_when_values_lie_close_together_then_bins_are_as_even_as_elsewhere
     assert held.max() < 1.5 * len(x) / 32
 
 
-def test_value_counts_when_zeros_are_not_held_then_they_are_a_value():
+def test_value_counts_when_zeros_are_absent_then_zero_is_a_value():
     values = feature_columns.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
     found = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
     assert cut_points.value_counts(found, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
@@ -115,7 +115,7 @@ def table(rows=3000, seed=0):
 
 
 @given(st.lists(floats, min_size=1))
-def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
+def test_ordered_bits_when_values_ascend_then_are_invertible(values):
     values = np.array(values)
     bits = feature_columns.ordered_bits(values)
     np.testing.assert_array_equal(from_bits(bits), values)
@@ -127,7 +127,7 @@ def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
 @example([float(np.finfo(np.float32).max), np.inf])
 @example([float(np.finfo(np.float64).min), float(np.finfo(np.float64).max), np.inf])
 @example([20240115.0, 20240116.0])
-def test_cuts_between_when_values_are_neighbours_then_each_cut_parts_two(values):
+def test_cuts_between_when_values_are_adjacent_then_split_them(values):
     values = np.unique(np.array(values) + 0.0)
     cuts = cuts_between(values[:-1], values[1:])
     assert (values[:-1] <= cuts).all()
@@ -156,7 +156,7 @@ def test_cuts_when_rows_lie_otherwise_then_they_are_the_same(bins):
 
 
 @pytest.mark.parametrize("bins", [4, 32, 100])
-def test_cuts_when_values_are_few_then_they_are_exact_and_part_each_two(bins):
+def test_cuts_when_values_are_few_then_split_each_pair(bins):
     x, weights = table()
     cuts = summed_up([(x, weights)], bins)
     assert len(cuts[1]) == 2
@@ -167,7 +167,7 @@ def test_cuts_when_values_are_few_then_they_are_exact_and_part_each_two(bins):
 
 
 @pytest.mark.parametrize("bins", [16, 64, 255])
-def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(bins):
+def test_cuts_when_values_are_many_then_weights_are_near_exact(bins):
     x, weights = table(rows=20_000)
     for feature in (0, 2, 3, 5):
         mine = ~np.isnan(x[:, feature])
@@ -183,7 +183,7 @@ def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(
         assert heaviest(cuts) <= 1.5 * heaviest(exact)
 
 
-def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there():
+def test_cuts_from_when_zeros_are_absent_then_count_them():
     values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0])
     bits, weights = feature_columns.ordered_bits(values), np.array([1, 1, 7, 1, 1])
     rest = values != 0
@@ -193,7 +193,7 @@ def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there()
         np.testing.assert_array_equal(cuts_from(bits, bits, weights - [0, 0, 4, 0, 0], bins, absent=4), expected)
 
 
-def test_cuts_of_few_when_all_features_are_cut_at_once_then_they_are_those_of_each():
+def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     rng = np.random.default_rng(7)
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
@@ -224,11 +224,11 @@ def test_cuts_from_when_nothing_is_there_then_there_is_none():
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 0)])
-def test_columns_when_sparse_rows_hold_nothing_then_are_not_dense(shape):
+def test_columns_when_sparse_rows_are_empty_then_are_not_dense(shape):
     assert not Columns.of_sparse(sp.csr_array(shape)).dense
 
 
-def test_distinct_when_columns_are_sparse_then_they_are_those_of_their_entries():
+def test_distinct_when_columns_are_sparse_then_match_entries():
     rng = np.random.default_rng(3)
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
@@ -275,7 +275,7 @@ def expected_bins(x, bins):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("rows", [1, 500])
-def test_bin_dense_when_binned_then_bins_are_those_of_searchsorted(dtype, rows):
+def test_bin_dense_when_binned_then_matches_searchsorted(dtype, rows):
     x, bins = sample()
     x = x[:rows].astype(dtype)
     assert bins.sizes.tolist() == [4, 3, 4, 1]
@@ -284,7 +284,7 @@ def test_bin_dense_when_binned_then_bins_are_those_of_searchsorted(dtype, rows):
     np.testing.assert_array_equal(found, expected_bins(x.astype(np.float64), bins))
 
 
-def test_bin_dense_when_cuts_lie_close_together_then_bins_are_those_of_searchsorted():
+def test_bin_dense_when_cuts_are_close_then_matches_searchsorted():
     cuts = 20240115.0 + np.arange(300) / 8
     x = 20240114.5 + np.arange(1000)[:, None] / 16
     bins = bins_of([cuts], [0], [False])
@@ -316,7 +316,7 @@ def test_implied_when_zeros_are_then_it_is_the_bin_of_zero():
     assert bins.implied("zero").tolist() == [1, 0, 0, 0]
 
 
-def test_bin_dense_when_a_feature_has_more_than_256_bins_then_they_are_wider():
+def test_bin_dense_when_feature_exceeds_256_bins_then_are_wider():
     bins = bins_of([np.arange(300)], [0], [False])
     found = bins.bin_dense(Columns.of_dense(np.arange(301.0)[:, None]))
     assert found.dtype == np.uint16
@@ -324,7 +324,7 @@ def test_bin_dense_when_a_feature_has_more_than_256_bins_then_they_are_wider():
 
 
 @pytest.mark.parametrize(("feature", "value", "said"), [(0, np.nan, "NaN"), (2, 3.0, "none of its 3 categories")])
-def test_bins_when_missing_values_have_none_then_the_error_names_the_feature(feature, value, said):
+def test_bins_when_missing_values_have_none_then_names_feature(feature, value, said):
     bins = bins_of([[-1, 0.1, 1], [0], [0, 1, 2], []], [0, 0, 3, 0], [False] * 4)
     x = np.zeros((2, 4))
     x[1, feature] = value
@@ -334,12 +334,12 @@ def test_bins_when_missing_values_have_none_then_the_error_names_the_feature(fea
         bins.bin_sparse(sp.csr_array(x), "zero")
 
 
-def test_threshold_when_asked_then_it_is_the_cut_and_infinity_at_the_end():
+def test_threshold_then_is_cut_and_infinity_at_end():
     _, bins = sample()
     assert [bins.threshold(0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
 
 
-def test_first_when_columns_are_cut_in_blocks_then_no_feature_lies_across():
+def test_first_when_columns_are_in_blocks_then_features_fit_one():
     cuts = [np.arange(size) for size in (3, 2, 0, 4, 3, 3)]
     bins = bins_of(cuts, [0] * 6, [False, False, True, False, False, False])
     assert bins.first.tolist() == [0, 4, 7, 9, 14, 18, 22]

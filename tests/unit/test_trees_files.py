@@ -61,7 +61,7 @@ def test_load_when_there_is_nothing_then_the_error_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nodes", "sizes", "sets", "base"])
-def test_load_when_a_file_has_changed_or_is_gone_then_the_error_names_it(name, tmp_path):
+def test_load_when_file_changed_or_is_gone_then_error_names_it(name, tmp_path):
     saved(tmp_path, forest())
     file = tmp_path / f"{name}.npy"
     file.write_bytes(file.read_bytes() + b"x")
@@ -72,7 +72,7 @@ def test_load_when_a_file_has_changed_or_is_gone_then_the_error_names_it(name, t
         load_forest(str(tmp_path))
 
 
-def test_read_when_the_metadata_are_of_another_version_or_lack_something_then_the_error_says_so(tmp_path):
+def test_read_when_metadata_version_differs_then_error_says_so(tmp_path):
     content = saved(tmp_path, forest())
     with pytest.raises(UsageError, match=r"expected trees of format 'ps2\.forest\.v2', got 'ps2\.forest\.v9'"):
         read_forest("here", str(tmp_path), content | {"format": "ps2.forest.v9"})
@@ -87,7 +87,7 @@ def test_read_when_the_metadata_are_of_another_version_or_lack_something_then_th
         load_forest(str(tmp_path))
 
 
-def test_write_when_the_folder_cannot_be_made_then_the_error_names_it(tmp_path):
+def test_write_when_folder_cannot_be_made_then_error_names_it(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecoveryError, match="file"):
         write_forest(str(tmp_path / "file"), forest())

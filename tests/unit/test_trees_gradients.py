@@ -28,21 +28,21 @@ def each_loss(name, margins, y):
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_gradients_when_computed_then_they_are_derivatives_of_the_loss(name):
+def test_gradients_when_computed_then_are_loss_derivatives(name):
     margins, y, _ = sample(name)
     slopes = (each_loss(name, margins + STEP, y) - each_loss(name, margins - STEP, y)) / (2 * STEP)
     np.testing.assert_allclose(pairs_of(name, margins, y)[:, 1], slopes, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["logistic", "squared", "poisson"])
-def test_hessians_when_losses_are_curved_then_they_are_derivatives_of_gradients(name):
+def test_hessians_when_losses_are_curved_then_match_derivatives(name):
     margins, y, _ = sample(name)
     slopes = (pairs_of(name, margins + STEP, y) - pairs_of(name, margins - STEP, y))[:, 1] / (2 * STEP)
     np.testing.assert_allclose(pairs_of(name, margins, y)[:, 0], slopes, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_gradients_when_rows_have_weights_then_they_are_multiplied(name):
+def test_gradients_when_rows_have_weights_then_are_multiplied(name):
     margins, y, weights = sample(name)
     weights[::7] = 0.0
     plain = pairs_of(name, margins, y)
@@ -56,14 +56,14 @@ def test_gradients_when_rows_have_weights_then_they_are_multiplied(name):
 
 
 @pytest.mark.parametrize("margin", [-800.0, -40.0, 0.0, 40.0, 800.0])
-def test_logistic_when_margins_are_far_out_then_nothing_is_lost_or_infinite(margin):
+def test_logistic_when_margins_are_extreme_then_stays_finite(margin):
     (pair,) = pairs_of("logistic", np.array([margin]), np.array([1.0]))
     np.testing.assert_allclose(pair[1], -np.exp(-np.logaddexp(0, margin)), rtol=1e-12)
     assert pair[0] > 0
     np.testing.assert_allclose(each_loss("logistic", [margin], [1.0]), np.logaddexp(0, -margin), rtol=1e-12)
 
 
-def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
+def test_softmax_when_computed_then_gradients_match_loss():
     rng = np.random.default_rng(1)
     margins, y, weights = rng.normal(size=(50, 4)) * 3, rng.integers(0, 4, 50).astype(float), rng.random(50)
     weights[::5] = 0.0
@@ -85,7 +85,7 @@ def sums_of(pairs):
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-9, 1.0, 3.7, 1e12, 1e300])
-def test_sums_below_when_summed_by_exponents_then_are_twice_at_most(size):
+def test_sums_below_when_summed_by_exponent_then_at_most_twice(size):
     rng = np.random.default_rng(5)
     pairs = size * rng.normal(size=(2, 300, 2)) * np.exp(3 * rng.normal(size=(2, 300, 2)))
     pairs[:, ::3] = 0.0
@@ -98,13 +98,13 @@ def test_sums_below_when_summed_by_exponents_then_are_twice_at_most(size):
     assert sums_below(sum(parts)).tolist() == found.tolist()
 
 
-def test_sums_below_when_a_gradient_is_infinite_then_it_is_and_without_weights_rows_count_1():
+def test_sums_below_when_gradient_is_infinite_then_is_infinite():
     assert sums_below(exponents_of(np.array([[[0.25, np.inf], [0.5, 1.0]]]), NONE)).tolist() == [1.5, np.inf, 2.0]
 
 
 @pytest.mark.parametrize("step", [0.0, 0.3, 4.0])
 @pytest.mark.parametrize("name", [*CODES, "softmax"])
-def test_bounds_after_when_margins_move_by_a_step_then_sums_are_below(name, step):
+def test_bounds_after_when_margins_move_by_step_then_bound_sums(name, step):
     rng = np.random.default_rng(3)
     width = 3 if name == "softmax" else 1
     y = rng.integers(0, 3, 500).astype(float) if width == 3 else sample(name, 500)[1]
@@ -151,7 +151,7 @@ def test_losses_when_summed_then_their_mean_is_xgboosts_metric(name, metric):
 
 
 @pytest.mark.parametrize("name", [*CODES, "softmax"])
-def test_base_when_there_are_no_trees_then_no_other_margin_is_better(name):
+def test_base_when_there_are_no_trees_then_is_best_margin(name):
     rng = np.random.default_rng(2)
     width = 3 if name == "softmax" else 1
     y = rng.integers(0, 3, 201).astype(float) if width == 3 else sample(name, 201)[1]
@@ -167,7 +167,7 @@ def test_base_when_there_are_no_trees_then_no_other_margin_is_better(name):
             assert objective.losses(moved, y)[0] >= best * (0.95 if name == "huber" else 1 - 1e-12)
 
 
-def test_base_when_a_class_is_empty_or_nothing_counts_then_it_is_finite():
+def test_base_when_class_is_empty_or_weightless_then_is_finite():
     assert np.isfinite(Objective("logistic").base(0.0, np.array([0.0, 9.0]))).all()
     assert Objective("softmax", 3).base(0.0, np.array([0.4, 0.0, 0.9]), row_weight=0.1).argmin() == 1
     assert np.isfinite(Objective("softmax", 3).base(0.0, np.array([4.0, 0.0, 9.0]))).all()

@@ -44,7 +44,7 @@ def expected(order, places, held, pairs):
 
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_histogram_when_rows_are_dense_then_it_is_the_sum_by_bins(channels, dtype, share):
+def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, dtype, share):
     rows, places, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels, dtype=dtype), np.ones((FEATURES * VALUES, channels), dtype)
@@ -54,7 +54,7 @@ def test_histogram_when_rows_are_dense_then_it_is_the_sum_by_bins(channels, dtyp
 
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
 @pytest.mark.parametrize("most", [9, 300])
-def test_histogram_when_features_are_many_then_those_without_bins_are_passed_over(most, channels, dtype):
+def test_histogram_when_features_are_many_then_skips_binless(most, channels, dtype):
     rng = np.random.default_rng(5)
     rows, sizes = 700, np.full(77, 4)
     sizes[[0, 20]], sizes[40] = 1, most
@@ -75,7 +75,7 @@ def test_histogram_when_features_are_many_then_those_without_bins_are_passed_ove
 
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
 @pytest.mark.parametrize("count", [0, 1, 3, ROWS])
-def test_histogram_when_rows_are_sparse_then_it_has_what_is_not_empty(channels, dtype, count):
+def test_histogram_when_rows_are_sparse_then_has_nonempty_bins(channels, dtype, count):
     rows, places, held = rows_of(sparse=True)
     scratch, pairs = Scratch(FEATURES * VALUES, channels, dtype), pairs_of(channels, dtype=dtype)
     order = np.sort(np.random.default_rng(3).permutation(ROWS)[:count]).astype(np.int32)
@@ -88,7 +88,7 @@ def test_histogram_when_rows_are_sparse_then_it_has_what_is_not_empty(channels, 
         assert not scratch.touched.any()
 
 
-def test_histogram_when_sums_are_as_large_as_int32_holds_then_pairs_do_not_touch_each_other():
+def test_histogram_when_sums_fill_int32_then_pairs_do_not_carry():
     rows, places, held = rows_of(sparse=False)
     pairs = pairs_of(2, dtype="int32")
     for sign in (1, -1):
@@ -101,7 +101,7 @@ def test_histogram_when_sums_are_as_large_as_int32_holds_then_pairs_do_not_touch
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bin", [0, 1, 2, 4])
-def test_part_when_a_node_is_split_then_both_sides_keep_their_order(sparse, bin):
+def test_part_when_node_is_split_then_both_sides_keep_order(sparse, bin):
     rows, places, _ = rows_of(sparse)
     order = np.flatnonzero(np.random.default_rng(4).random(ROWS) < 0.4).astype(np.int32)
     before = order.copy()
@@ -112,7 +112,7 @@ def test_part_when_a_node_is_split_then_both_sides_keep_their_order(sparse, bin)
 
 
 @pytest.mark.parametrize("default", [False, True])
-def test_part_when_values_are_missing_or_categories_then_their_side_is_the_splits(default):
+def test_part_when_missing_or_categorical_then_follows_split(default):
     x = np.array([[0.0, 1], [1, np.nan], [2, 1], [np.nan, 0], [1, 0]])
     bins = Bins(np.array([0, 1, 2, 0.5]), np.array([0, 3, 4]), np.array([3, 0], np.int32), np.array([True, True]))
     dense = DenseRows(bins, bins.bin_dense(Columns.of_dense(x)))
@@ -134,7 +134,7 @@ def test_sums_when_a_node_is_summed_then_they_are_of_its_rows():
     assert growing_kernels.sum_pairs(np.array([0, 2], np.int32), pairs) == (2**32 - 2, 2**32 - 2)
 
 
-def test_add_to_rows_when_a_leaf_says_something_then_only_its_rows_have_it():
+def test_add_to_rows_when_leaf_has_value_then_changes_its_rows():
     margins = np.zeros((4, 2))
     growing_kernels.add_to_rows(np.array([1, 3], np.int32), margins[:, 1], 0.5)
     assert margins.tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0.5]]
@@ -150,13 +150,13 @@ def test_scales_when_all_rows_are_rounded_up_then_sums_still_fit(dtype, rows):
         assert below * scales[0] + rows <= np.iinfo(dtype).max
 
 
-def test_scales_when_there_are_no_gradients_then_they_are_1_and_infinite_ones_are_an_error():
+def test_scales_when_gradients_are_zero_then_are_1():
     assert scales_of(0.0, 0.0, "int64") == (1.0, 1.0)
     with pytest.raises(ConfigError, match="finite"):
         scales_of(1.0, np.inf, "int64")
 
 
-def test_scales_when_gradients_are_subnormal_then_they_and_their_inverses_are_finite():
+def test_scales_when_gradients_are_subnormal_then_are_finite():
     scales = scales_of(5e-324, 1e-310, "int64")
     assert np.isfinite([*scales, 1 / scales[0], 1 / scales[1]]).all()
 
@@ -166,7 +166,7 @@ def whole(pairs, ids, key=5, scales=(8.0, 4.0), dtype="int64"):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_quantise_when_numbers_are_whole_then_they_stay_as_they_are(dtype):
+def test_quantise_when_numbers_are_integers_then_keeps_them(dtype):
     top = 2.0 ** (np.iinfo(dtype).bits - 2)
     pairs = np.array([[1.0, -1.0], [top, -top], [min(top, 2.0**53) - 1, 1 - min(top, 2.0**53)]])
     found = whole(pairs, np.arange(3), scales=(1.0, 1.0), dtype=dtype)
@@ -174,7 +174,7 @@ def test_quantise_when_numbers_are_whole_then_they_stay_as_they_are(dtype):
     np.testing.assert_array_equal(found, pairs.astype(np.int64))
 
 
-def test_quantise_when_rows_lie_otherwise_then_each_has_the_same_numbers():
+def test_quantise_when_rows_are_permuted_then_each_is_the_same():
     rng = np.random.default_rng(6)
     pairs, ids = rng.random((1000, 2)) - [0, 0.5], rng.integers(0, 2**62, 1000)
     order = rng.permutation(1000)
@@ -182,7 +182,7 @@ def test_quantise_when_rows_lie_otherwise_then_each_has_the_same_numbers():
     assert (whole(pairs, ids, key=6) != whole(pairs, ids)).any()
 
 
-def test_quantise_when_many_are_summed_then_nothing_is_lost_on_average():
+def test_quantise_when_many_are_summed_then_is_unbiased():
     pairs = np.tile([0.3, -0.07], (200_000, 1))
     found = whole(pairs, np.arange(len(pairs)))
     np.testing.assert_allclose(found.mean(axis=0), pairs[0] * [8, 4], atol=0.01)
@@ -190,7 +190,7 @@ def test_quantise_when_many_are_summed_then_nothing_is_lost_on_average():
     assert set(np.unique(found[:, 1])) == {-1, 0}
 
 
-def test_quantise_when_a_hessian_is_small_then_it_is_1_and_none_is_0():
+def test_quantise_when_hessian_is_small_then_is_at_least_1():
     found = whole(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
     assert found.tolist() == [[1, 1], [0, 0]]
 
@@ -198,7 +198,7 @@ def test_quantise_when_a_hessian_is_small_then_it_is_1_and_none_is_0():
 @pytest.mark.parametrize(
     ("sign", "left", "right"), [(1, [-1, 3], [3, 9]), (-1, [3, 9], [-1, 3]), (0, [-1, 9], [-1, 9])]
 )
-def test_child_bounds_when_a_feature_is_monotone_then_they_meet_in_the_middle(sign, left, right):
+def test_child_bounds_when_monotone_then_meet_in_middle(sign, left, right):
     w_left, w_right = (2.0, 4.0) if sign >= 0 else (4.0, 2.0)
     found = child_bounds(w_left, w_right, sign, np.array([-1.0, 9.0]))
     assert [one.tolist() for one in found] == [left, right]

@@ -61,7 +61,7 @@ def assert_equal(one, other):
 
 @each_recipe
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_trees_when_clocks_look_into_many_nodes_then_they_are_those_grown_one_by_one(recipe, seed):
+def test_trees_when_clocks_expand_many_nodes_then_same_as_one(recipe, seed):
     x, y = data(seed=seed)
     one = one_by_one(x, y, recipe)
     for batch in (2, 5, 16, 100):
@@ -73,7 +73,7 @@ def test_trees_when_clocks_look_into_many_nodes_then_they_are_those_grown_one_by
 
 
 @each_recipe
-def test_trees_when_leaves_are_limited_then_they_are_the_first_splits_of_trees_without_a_limit(recipe):
+def test_trees_when_leaves_are_limited_then_are_first_splits(recipe):
     x, y = data()
     limited, whole = (grown(x, y, replace(recipe, leaves=leaves)).tree for leaves in (12, 0))
     line, left = [(0.0, 0, 0, 0)], 11  # what comes first; the number in the limited tree; that in the whole one
@@ -95,7 +95,7 @@ def test_trees_when_leaves_are_limited_then_they_are_the_first_splits_of_trees_w
 
 
 @each_recipe
-def test_trees_when_they_are_over_then_margins_are_what_they_predict(recipe):
+def test_trees_when_finished_then_margins_are_predictions(recipe):
     x, y = data()
     made = grown(x, y, recipe)
     forest = Forest((made.tree,), np.zeros(1), x.shape[1])
@@ -106,7 +106,7 @@ def test_trees_when_they_are_over_then_margins_are_what_they_predict(recipe):
 
 @pytest.mark.parametrize("growing", ["leaf", "level"])
 @pytest.mark.parametrize(("leaves", "depth"), [(2, 6), (20, 0), (20, 6), (0, 5)])
-def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(growing, leaves, depth):
+def test_trees_when_values_are_few_then_match_xgboost_splits(growing, leaves, depth):
     x, y = data(rows=800)
     recipe = BoostingOptions(depth=depth or 30, growth=growing, leaves=leaves, rate=0.3)
     given = {
@@ -125,7 +125,7 @@ def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(growing
     assert len(made.tree.leaves) == leaves or not leaves
 
 
-def test_trees_when_they_have_255_leaves_then_clocks_and_rows_of_histograms_are_few():
+def test_trees_when_255_leaves_then_clocks_and_rows_are_few():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 40, (5000, 5)).astype(np.float32)
     y = np.sin(x[:, 0] / 5) * x[:, 1] + x[:, 2] * x[:, 3] / 40 + rng.normal(size=5000)
@@ -148,7 +148,7 @@ def leaf():
     return Node(0, np.zeros(3, np.int64), np.zeros(2), may_split=False)
 
 
-def test_order_when_gains_are_equal_then_the_oldest_node_comes_first():
+def test_order_when_gains_are_equal_then_oldest_node_is_first():
     left, right = node(2.0, node(2.0), node(3.0)), node(2.0)
     order = SplitOrder(10, by_gain=True)
     order.begin(node(1.0, left, right))
@@ -158,7 +158,7 @@ def test_order_when_gains_are_equal_then_the_oldest_node_comes_first():
     assert order.ahead() == []
 
 
-def test_order_when_a_node_is_too_far_back_in_line_then_it_is_not_looked_into():
+def test_order_when_node_is_too_far_back_then_is_not_expanded():
     known, unknown, far = node(3.0), node(4.0), node(1.0)
     unknown.is_known = far.is_known = False
     for splits, chosen, ahead in ((6, 2, [unknown, far]), (5, 2, [unknown]), (4, 2, [unknown]), (3, 3, [])):
@@ -170,6 +170,6 @@ def test_order_when_a_node_is_too_far_back_in_line_then_it_is_not_looked_into():
 
 
 @pytest.mark.parametrize("wrong", [{"growth": "wide"}, {"leaves": -1}])
-def test_recipe_when_it_cannot_be_followed_then_the_error_says_so(wrong):
+def test_recipe_when_invalid_then_error_says_so(wrong):
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
         BoostingOptions(**wrong)

@@ -37,7 +37,7 @@ def dealt(x, leaf, weights, workers, leaves):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.77])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("leaves", [3, 200])
-def test_quantiles_when_found_in_two_steps_then_are_those_of_the_rows_wherever_they_lie(share, weighted, leaves):
+def test_quantiles_when_found_in_two_steps_then_match_exact(share, weighted, leaves):
     rng = np.random.default_rng(0)
     x = rng.normal(size=3000) * 10.0 ** rng.integers(-3, 4, 3000)
     leaf = np.append(np.arange(leaves), rng.integers(0, leaves, 3000 - leaves))
@@ -58,7 +58,7 @@ def test_values_when_they_are_short_numbers_then_are_exact():
     np.testing.assert_array_equal(values, x)
 
 
-def test_quantiles_when_a_leaf_has_no_row_then_nothing_is_found_in_it():
+def test_quantiles_when_leaf_has_no_row_then_finds_none():
     cells, left = quantiles.found(
         np.array([5, (2 << quantiles.CELL_BITS) + 7]), np.array([4, 6]), np.array([2.0, 0.0, 3.0])
     )
@@ -66,6 +66,6 @@ def test_quantiles_when_a_leaf_has_no_row_then_nothing_is_found_in_it():
     assert left.tolist() == [2.0, 0.0, 3.0]
 
 
-def test_totals_when_an_earlier_tree_had_more_leaves_then_are_of_this_ones():
+def test_totals_when_earlier_tree_was_larger_then_ignores_it():
     keys = np.array([3, (1 << quantiles.CELL_BITS) + 1, 7 << quantiles.CELL_BITS])
     assert quantiles._totals(keys, np.array([2, 5, 0]), 2).tolist() == [2.0, 5.0]

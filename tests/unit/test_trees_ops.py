@@ -137,14 +137,14 @@ MIXED = [
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_best_splits_when_features_are_mixed_then_the_best_of_all_is_found(seed, dtype):
+def test_best_splits_when_features_are_mixed_then_finds_best(seed, dtype):
     case = Case(MIXED, seed=seed, dtype=dtype)
     case.check(case.found())
 
 
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_best_splits_when_there_are_penalties_and_minima_then_they_count(seed, channels):
+def test_best_splits_when_penalties_and_minima_set_then_apply(seed, channels):
     case = Case([one for one in MIXED if not one[1] & layout.CATEGORICAL], seed=seed, channels=channels)
     rules = (0.5, 0.25, 1.5, 4.0, 20.0)
     min_third = 25 if channels == 3 else 0
@@ -152,12 +152,12 @@ def test_best_splits_when_there_are_penalties_and_minima_then_they_count(seed, c
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_best_splits_when_weights_are_bounded_or_monotone_then_no_other_are_found(seed):
+def test_best_splits_when_bounded_or_monotone_then_obeys(seed):
     case = Case([(6, layout.INCREASING, -1), (6, layout.DECREASING | layout.HAS_MISSING, -1), (5, 0, 2)], seed=seed)
     case.check(case.found(bounds=(-0.02, 0.03)), bounds=(-0.02, 0.03))
 
 
-def test_best_splits_when_splits_are_equal_then_the_least_feature_and_bin_is_taken():
+def test_best_splits_when_gains_tie_then_takes_least_feature():
     case = Case([(4, 0, -1), (4, 0, -1), (4, 0, -1)], nodes=1, empty=0.0)
     case.m[1] = np.tile([10, -5, 0, 0, 0, 0, 10, 5], 3)
     case.totals[0, :2] = 20, 0
@@ -176,7 +176,7 @@ def test_best_splits_when_nothing_can_be_split_then_it_says_so():
 
 
 @pytest.mark.parametrize(("implied", "goes"), [(0, 1), (1, 1), (2, 0)])
-def test_best_splits_when_a_node_has_no_missing_values_then_they_go_with_the_zeros(implied, goes):
+def test_best_splits_when_no_missing_values_then_join_zeros(implied, goes):
     case = Case([(4, 0, implied)], nodes=1)
     sums = np.array([[10, -50], [10, -50], [10, 50], [10, 50]])
     case.totals[0, :2] = 40, 0
@@ -186,7 +186,7 @@ def test_best_splits_when_a_node_has_no_missing_values_then_they_go_with_the_zer
 
 
 @pytest.mark.parametrize(("gradient", "goes"), [(-50, 1), (50, 0)])
-def test_best_splits_when_a_node_has_no_missing_categories_then_they_go_with_that_of_zeros(gradient, goes):
+def test_best_splits_when_no_missing_category_then_joins_zeros(gradient, goes):
     case = Case([(3, layout.CATEGORICAL, 0)], nodes=1)
     case.totals[0, :2] = 60, gradient
     case.m[1] = np.array([[0, 0], [20, -50], [30, 50]]).reshape(-1)  # those of category 0: 10 and the gradient
@@ -196,14 +196,14 @@ def test_best_splits_when_a_node_has_no_missing_categories_then_they_go_with_tha
 
 
 @pytest.mark.parametrize(("counts", "goes"), [((30, 10), 1), ((10, 30), 0)])
-def test_best_splits_when_dense_rows_have_no_missing_values_then_they_go_with_most(counts, goes):
+def test_best_splits_when_dense_has_no_missing_then_join_most(counts, goes):
     case = Case([(3, layout.HAS_MISSING, -1)], nodes=1)
     case.totals[0, :2] = 40, 0
     case.m[1] = [counts[0], -50, counts[1], 50, 0, 0]
     assert case.found()[1][0].tolist() == [0, 0, goes]
 
 
-def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
+def test_best_splits_when_shard_is_wide_then_threads_match_one():
     rng = np.random.default_rng(5)
     features = [(int(size), 0, -1) for size in rng.integers(1, 9, 40_000)]
     case = Case(features[:1], nodes=2)
@@ -225,7 +225,7 @@ def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
     np.testing.assert_array_equal(np.maximum(part[0], rest[0]), gain)
 
 
-def test_is_drawn_when_features_are_drawn_then_they_are_as_many_as_asked_for_whatever_the_key():
+def test_is_drawn_when_sampling_then_has_requested_number():
     for features, drawn in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
         for key in (0, 7, -3):
             assert sum(is_drawn(f, features, drawn, key) for f in range(features)) == drawn
@@ -236,7 +236,7 @@ def test_is_drawn_when_features_are_drawn_then_they_are_as_many_as_asked_for_wha
     assert counts.max() < 470
 
 
-def test_best_splits_when_features_are_drawn_then_each_node_has_its_own():
+def test_best_splits_when_features_are_drawn_then_differ_by_node():
     case = Case([(5, 0, -1)] * 20, nodes=4, seed=2)
     keys = np.arange(4) * 1000
     gain, where, _, _ = case.found(keys=keys, features=20, drawn=3)
@@ -247,7 +247,7 @@ def test_best_splits_when_features_are_drawn_then_each_node_has_its_own():
         assert tuple(where[node, :2]) == expected[1:]
 
 
-def test_best_splits_when_declared_then_servers_find_it_and_it_can_be_warmed():
+def test_best_splits_when_declared_then_server_can_warm_it():
     op = lookup("trees.best_splits")
     assert op.reduce == "best"
     assert not op.writes
@@ -256,18 +256,18 @@ def test_best_splits_when_declared_then_servers_find_it_and_it_can_be_warmed():
         _compile(lookup(f"trees.{name}"))
 
 
-def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
+def test_best_splits_when_layout_is_missing_then_error_says_so():
     case = Case([(2, 0, -1)])
     with pytest.raises(OutOfRangeError, match=r"row 9 is outside \[0, 4\)"):
         case.found(layout=9)
 
 
-def test_layout_of_when_a_feature_has_too_many_bins_then_the_error_names_it():
+def test_layout_of_when_feature_has_too_many_bins_then_names_it():
     with pytest.raises(LimitError, match="feature 1: expected at most 4,096 bins, got 4,097"):
         layout.layout_of(np.array([2, 4097]), np.array([0, 2, 4099]), None, np.zeros(2, np.int64), 2)
 
 
-def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_over():
+def test_best_splits_when_features_have_gaps_then_skips_them():
     case = Case(MIXED, seed=3)
     gain, where, left, sets = case.found()
     first = case.first + np.arange(len(case.first)) * 3
@@ -281,7 +281,7 @@ def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_o
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_subtract_when_histograms_are_many_then_each_loses_its_own(dtype):
+def test_subtract_when_histograms_are_many_then_pairs_match(dtype):
     m = np.random.default_rng(0).integers(-9, 9, (7, 50)).astype(dtype)
     expected = m.copy()
     expected[[5, 2]] -= m[[1, 6]]
@@ -309,7 +309,7 @@ def marked(case, rng):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_best_splits_when_bins_are_marked_then_the_same_are_found(dtype, channels):
+def test_best_splits_when_bins_are_marked_then_finds_the_same(dtype, channels):
     case = Case(MIXED * 12, seed=3, dtype=dtype, channels=channels, nodes=70)
     plain = case.found()
     case.m, case.rows = marked(case, np.random.default_rng(0))
@@ -319,7 +319,7 @@ def test_best_splits_when_bins_are_marked_then_the_same_are_found(dtype, channel
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_subtract_when_bins_are_marked_then_they_are_those_of_whole_rows(dtype, channels):
+def test_subtract_when_bins_are_marked_then_matches_whole_rows(dtype, channels):
     case = Case(MIXED * 12, dtype=dtype, channels=channels, nodes=4)
     m, rows = marked(case, np.random.default_rng(1))
     some = np.flatnonzero(case.m[2, ::channels])
@@ -328,7 +328,7 @@ def test_subtract_when_bins_are_marked_then_they_are_those_of_whole_rows(dtype, 
     np.testing.assert_array_equal(m[rows[0], : case.m.shape[1]], case.m[1])
 
 
-def test_clear_when_histograms_are_marked_then_nothing_is_left_of_them_alone():
+def test_clear_when_histograms_are_marked_then_clears_only_those():
     case = Case(MIXED * 12, nodes=70)
     m, rows = marked(case, np.random.default_rng(2))
     ops.clear(m, rows[[0, 69]])
@@ -352,14 +352,14 @@ def test_clear_when_rows_have_no_marks_then_the_error_says_so(shape, row):
 
 
 @pytest.mark.parametrize("count", [2, 63, 64, 65, 66, 128, 129, 1000])
-def test_rows_with_marks_when_there_are_so_many_then_all_others_have_room(count):
+def test_rows_with_marks_when_counted_then_others_have_room(count):
     rows = rows_with_marks(count)
     others = [row for row in range(rows) if not has_marks(row)]
     assert len(others) == count
     assert all(row // 65 * 65 + 1 < rows for row in others[:-1])
 
 
-def test_best_splits_when_features_are_many_then_those_that_cannot_gain_change_nothing():
+def test_best_splits_when_many_cannot_gain_then_result_is_same():
     case = Case([(4, 0, 1)] * 60, nodes=3, empty=0.2)
     for rules in ((1, 1, 0, 0, 0), (0.5, 0.25, 1.5, 0, 60.0), (1, 1, 1.0, 3.0, 10.0)):
         case.check(case.found(rules), rules=rules)
@@ -379,7 +379,7 @@ def test_add_rows_when_bins_are_empty_then_they_are_not_marked(dtype, channels):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_mark_when_a_matrix_is_cut_in_another_way_then_bins_are_marked_as_those_that_were_added_there(dtype, channels):
+def test_mark_when_matrix_is_recut_then_marks_are_the_same(dtype, channels):
     rng = np.random.default_rng(4)
     sums = rng.integers(1, 9, (70, 32 * 7, channels)) * (rng.random((70, 32 * 7, 1)) < 0.1)
     rows = marked_rows(rows_with_marks(71))[1:]

@@ -73,7 +73,7 @@ def test_margins_when_there_are_classes_then_each_has_its_trees():
     np.testing.assert_allclose(Predictor(forest).margins(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_margins_when_rows_are_sparse_and_absent_is_missing_then_they_are_xgboosts():
+def test_margins_when_absent_is_missing_then_match_xgboost():
     rng = np.random.default_rng(1)
     x = sp.random_array((ROWS, 500), density=0.05, rng=rng, format="csr", dtype=np.float32)
     y = x[:, :250].sum(axis=1)
@@ -94,7 +94,7 @@ def test_margins_when_rows_are_sparse_then_absent_is_zero(index):
     np.testing.assert_array_equal(predictor.leaves(sparse), predictor.leaves(x))
 
 
-def test_leaves_when_rows_are_at_thresholds_or_in_sets_then_they_are_those_of_a_plain_walk():
+def test_leaves_when_at_thresholds_or_in_sets_then_match_walk():
     rng = np.random.default_rng(2)
     trees = []
     for _ in range(6):
@@ -115,7 +115,7 @@ def test_leaves_when_rows_are_at_thresholds_or_in_sets_then_they_are_those_of_a_
     np.testing.assert_allclose(predictor.margins(x)[:, 0], sums, rtol=1e-12)
 
 
-def test_margins_when_doubles_round_to_the_threshold_then_they_go_left_as_in_training():
+def test_margins_when_doubles_round_to_threshold_then_go_left():
     draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, 0, float(np.float32(0.1)), default_left=False, gain=1.0)
     draft.add_child(0, -1.0, 1.0, 1)
@@ -124,7 +124,7 @@ def test_margins_when_doubles_round_to_the_threshold_then_they_go_left_as_in_tra
     assert predictor.margins(np.array([[0.1 + 1e-10], [0.1 + 1e-6]])).tolist() == [[-1.0], [1.0]]
 
 
-def test_margins_when_there_are_no_trees_or_no_rows_then_they_are_the_base():
+def test_margins_when_there_are_no_trees_or_rows_then_are_base():
     forest = Forest((), np.array([1.5, 2.5]), 2)
     assert Predictor(forest).margins(np.zeros((2, 2))).tolist() == [[1.5, 2.5]] * 2
     assert Predictor(forest).leaves(np.zeros((2, 2))).shape == (2, 0)
@@ -134,7 +134,7 @@ def test_margins_when_there_are_no_trees_or_no_rows_then_they_are_the_base():
     assert predictor.margins(sp.csr_array((0, FEATURES))).shape == (0, 1)
 
 
-def test_margins_when_rows_lie_otherwise_in_memory_then_they_are_the_same():
+def test_margins_when_memory_layout_differs_then_are_the_same():
     x, y = data()
     predictor = Predictor(grown(x, y)[1])
     expected = predictor.margins(x)
@@ -145,7 +145,7 @@ def test_margins_when_rows_lie_otherwise_in_memory_then_they_are_the_same():
     np.testing.assert_array_equal(predictor.margins(whole), predictor.margins(whole.astype(np.float64)))
 
 
-def test_margins_when_x_does_not_fit_then_the_error_says_what_came():
+def test_margins_when_x_is_invalid_then_error_says_what_came():
     predictor = Predictor(Forest((), np.zeros(1), 3))
     with pytest.raises(ShapeError, match=r"expected shape \(n, 3\), got \(2, 4\)"):
         predictor.margins(np.zeros((2, 4)))
@@ -155,7 +155,7 @@ def test_margins_when_x_does_not_fit_then_the_error_says_what_came():
         predictor.margins([[1.0, 2.0, 3.0], [1.0]])
 
 
-def test_margins_when_rows_are_lists_or_of_pandas_then_they_are_the_same():
+def test_margins_when_rows_are_lists_or_pandas_then_are_the_same():
     x, y = data()
     _, forest = grown(x, y)
     predictor, expected = Predictor(forest), Predictor(forest).margins(x)

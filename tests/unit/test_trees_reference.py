@@ -46,7 +46,7 @@ def xgboosts(x, y, recipe, **params):
         Recipe("softmax", rounds=2, depth=3, base=(0.0, 0.0, 0.0)),
     ],
 )
-def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(recipe, missing):
+def test_trees_when_values_are_few_then_match_xgboost_splits(recipe, missing):
     x, y = rows_of_few_values(missing=missing)
     if recipe.loss != "squared":
         y = np.digitize(y, np.quantile(y, [0.5] if recipe.loss == "logistic" else [0.3, 0.6])).astype(float)
@@ -59,7 +59,7 @@ def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(recipe,
     np.testing.assert_allclose(Predictor(forest).margins(x), margins, rtol=1e-12, atol=1e-12)
 
 
-def test_trees_when_rows_have_weights_then_they_are_xgboosts_split_by_split():
+def test_trees_when_rows_have_weights_then_match_xgboost_splits():
     x, y = rows_of_few_values()
     weights = np.random.default_rng(1).integers(0, 4, len(y)).astype(float)
     recipe = Recipe(rounds=2, depth=4)
@@ -69,7 +69,7 @@ def test_trees_when_rows_have_weights_then_they_are_xgboosts_split_by_split():
         assert_same(ours, theirs, x[kept])
 
 
-def test_trees_when_there_are_monotone_constraints_then_they_are_xgboosts_and_margins_ascend():
+def test_trees_when_monotone_then_match_xgboost_and_ascend():
     x, y = rows_of_few_values()
     recipe = Recipe(rounds=3, depth=4, monotone=(1, -1, 0, 1, 0))
     forest, _ = train(x, y, recipe)
@@ -83,21 +83,21 @@ def test_trees_when_there_are_monotone_constraints_then_they_are_xgboosts_and_ma
 
 
 @pytest.mark.parametrize("sums", ["int32", "int64"])
-def test_trees_when_siblings_are_subtracted_then_they_are_those_of_built_ones(sums):
+def test_trees_when_siblings_are_subtracted_then_match_built(sums):
     x, y = rows_of_few_values(missing=0.2)
     forests = [train(x, y, Recipe(rounds=2, depth=5, sums=sums, subtract=s))[0] for s in (True, False)]
     assert forests[0].to_debug_string("") == forests[1].to_debug_string("")
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_trees_when_features_lie_in_blocks_then_they_are_the_same(form):
+def test_trees_when_features_are_in_blocks_then_are_the_same(form):
     x, y = rows_of_few_values()
     forests = [train(form(x), y, Recipe(rounds=2, depth=5, block=block))[0] for block in (0, 7, 10)]
     assert len({forest.to_debug_string("") for forest in forests}) == 1
 
 
 @pytest.mark.parametrize("absent", ["zero", "missing"])
-def test_trees_when_rows_are_sparse_then_they_are_those_of_dense_ones(absent):
+def test_trees_when_rows_are_sparse_then_match_dense_ones(absent):
     x, y = rows_of_few_values()
     x[np.random.default_rng(2).random(x.shape) < 0.6] = 0 if absent == "zero" else np.nan
     held = x != 0 if absent == "zero" else ~np.isnan(x)
@@ -115,7 +115,7 @@ def test_trees_when_rows_are_sparse_then_they_are_those_of_dense_ones(absent):
         np.testing.assert_array_equal(Predictor(others).leaves(sparse), Predictor(forest).leaves(sparse))
 
 
-def test_trees_when_a_feature_is_categorical_then_the_best_set_is_found():
+def test_trees_when_feature_is_categorical_then_finds_best_set():
     rng = np.random.default_rng(3)
     x = rng.integers(0, 70, size=(3000, 2)).astype(float)
     good = rng.random(70) < 0.5
@@ -132,7 +132,7 @@ def test_trees_when_a_feature_is_categorical_then_the_best_set_is_found():
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_trees_when_a_feature_has_4095_categories_and_lacks_values_then_the_best_set_is_found(form):
+def test_trees_when_4095_categories_and_missing_then_finds_best(form):
     count = 4095
     rng = np.random.default_rng(3)
     x = np.column_stack([np.append(np.arange(count), np.full(9, np.nan)), np.zeros(count + 9)])
@@ -173,7 +173,7 @@ def of_all_sizes(name, rows=4000):
 
 
 @pytest.mark.parametrize("name", ["one huge label", "heavy tails", "weights", "counts", "certain"])
-def test_leaves_when_rows_are_of_all_sizes_then_say_what_their_own_sums_do(name):
+def test_leaves_when_row_scales_vary_then_match_own_sums(name):
     loss, y, weights, base = of_all_sizes(name)
     x = np.random.default_rng(9).integers(0, 6, size=(len(y), 4)).astype(float)
     recipe = Recipe(loss, depth=4, rate=1.0, reg_lambda=0.0, min_child_weight=0.0, min_gain=0.0, base=(base,))
@@ -193,7 +193,7 @@ def test_trees_when_they_may_not_be_split_then_they_are_a_leaf():
     np.testing.assert_allclose(margins, np.mean(y), rtol=1e-6)
 
 
-def test_trees_when_they_grow_to_single_rows_then_they_are_xgboosts():
+def test_trees_when_grown_to_single_rows_then_match_xgboost():
     x, y = rows_of_few_values(rows=60)
     recipe = Recipe(depth=12, min_child_weight=0.0)
     assert_same(train(x, y, recipe)[0].trees[0], xgboosts(x, y, recipe)[0], x)
@@ -201,7 +201,7 @@ def test_trees_when_they_grow_to_single_rows_then_they_are_xgboosts():
 
 @pytest.mark.parametrize("rows", [1, 2, 50])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_trees_when_columns_are_odd_then_predictions_are_the_margins_of_training(rows, sparse):
+def test_trees_when_columns_are_odd_then_prediction_is_margin(rows, sparse):
     rng = np.random.default_rng(4)
     x = rng.normal(size=(rows, 6))
     x[:, 0], x[:, 1] = 3.0, np.nan

@@ -24,7 +24,7 @@ def problem(**given):
     [({}, 0, 240_000_000), ({"absent": "missing"}, 20_000_000, 240_000_000 + 20_000_000 * 10 * 16)],
     ids=["any values", "missing values"],
 )
-def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(given, bins, needed):
+def test_room_when_features_are_too_many_then_names_memory_need(given, bins, needed):
     check_room(problem(**given), BoostingOptions(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
     with pytest.raises(LimitError) as raised:
         check_room(problem(**given), BoostingOptions(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)])
@@ -37,13 +37,13 @@ def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(g
         assert part in str(raised.value)
 
 
-def test_room_when_features_have_categories_then_these_are_bins_unless_there_is_one():
+def test_room_when_features_have_categories_then_counts_as_bins():
     of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
     with pytest.raises(LimitError, match="of 4,002 bins at least"):
         check_room(of_categories, BoostingOptions(), ROWS, [(GIB, GIB)])
 
 
-def test_room_when_rows_are_more_than_32_bits_are_for_then_config_error():
+def test_room_when_rows_exceed_32_bits_then_config_error():
     given = problem(), BoostingOptions(bits=32)
     check_room(*given, 2**24, [(GIB, 0)])
     with pytest.raises(ConfigError, match="histogramBits: expected 64 for 16,777,217 rows, got 32"):
@@ -51,7 +51,7 @@ def test_room_when_rows_are_more_than_32_bits_are_for_then_config_error():
 
 
 @pytest.mark.parametrize("mean", [1.0, 0.5, 0.3, 3e-200, 7e100])
-def test_weights_when_as_whole_numbers_then_the_last_digits_of_their_mean_count_nothing(mean):
+def test_weights_when_made_integers_then_ignore_rounding_of_mean(mean):
     unit = unit_of(mean, 8)
     assert unit == unit_of(np.nextafter(mean, 0), 8) == unit_of(np.nextafter(mean, np.inf), 8)
     weights = whole(np.array([mean, mean / 2, mean / 1e9]), unit)

@@ -21,7 +21,7 @@ def drafted():
     return draft
 
 
-def test_draft_when_finished_then_it_is_a_tree_with_values_times_the_rate():
+def test_draft_when_finished_then_is_tree_with_scaled_values():
     tree = drafted().finish(rate=0.5)
     assert tree.feature.tolist() == [0, 1, -1, -1, -1]
     assert tree.left.tolist() == [1, 3, -1, -1, -1]
@@ -32,13 +32,13 @@ def test_draft_when_finished_then_it_is_a_tree_with_values_times_the_rate():
     assert (tree.depth, tree.leaves.tolist()) == (2, [3, 4, 2])
 
 
-def test_trees_when_printed_then_their_size_is_told_and_no_arrays():
+def test_trees_when_printed_then_show_size_without_arrays():
     tree = drafted().finish()
     assert repr(tree) == f"Tree(depth={tree.depth}, nodes={len(tree)}, leaves={tree.leaf_count})"
     assert repr(GBTModel(Forest((tree, tree), np.zeros(1), 2))) == "GBTModel(trees=2, features=2, loss='squared')"
 
 
-def test_to_debug_string_when_asked_then_it_is_as_pyspark_ml_says_it():
+def test_to_debug_string_when_called_then_matches_pyspark_ml():
     forest = Forest((drafted().finish(), TreeBuilder(-0.1, 1.0, 1).finish()), np.zeros(1), 2)
     assert forest.to_debug_string("GBTModel: uid = u, numTrees=2") == (
         "GBTModel: uid = u, numTrees=2\n"
@@ -65,7 +65,7 @@ def test_parts_when_summed_by_weight_then_are_the_forest():
     assert forest.to_debug_string("", 0.5).count("(weight 0.5)") == 1
 
 
-def test_to_debug_string_when_a_tree_is_deep_then_it_is_said_all_the_same():
+def test_to_debug_string_when_tree_is_deep_then_prints_all():
     draft, node = TreeBuilder(0.0, 1.0, 1), 0
     for _ in range(2000):
         draft.split(node, 0, 0.0, default_left=False, gain=0.0)

@@ -87,7 +87,7 @@ def test_scores_when_xgboost_has_the_trees_then_they_are_its_own(tmp_path, kind,
     ],
 )
 @pytest.mark.parametrize("sets", [True, False])
-def test_saved_when_xgboost_loads_it_then_it_predicts_the_same_numbers(loss, width, sets, tmp_path):
+def test_saved_when_xgboost_loads_it_then_predictions_match(loss, width, sets, tmp_path):
     model, x = forest(loss, width=width, sets=sets), rows()
     booster = loaded(model, tmp_path / "model.json")
     margins = Predictor(model).margins(x)
@@ -97,13 +97,13 @@ def test_saved_when_xgboost_loads_it_then_it_predicts_the_same_numbers(loss, wid
     np.testing.assert_allclose(booster.predict(as_matrix(x, sets)).reshape(said.shape), said, rtol=5e-6, atol=1e-6)
 
 
-def test_saved_when_xgboost_loads_it_then_rows_reach_the_same_leaves(tmp_path):
+def test_saved_when_xgboost_loads_it_then_leaves_match(tmp_path):
     model, x = forest("squared"), rows()
     found = loaded(model, tmp_path / "model.json").predict(as_matrix(x), pred_leaf=True)
     np.testing.assert_array_equal(found, Predictor(model).leaves(x))
 
 
-def test_saved_when_only_missing_values_go_right_then_xgboost_loads_it(tmp_path):
+def test_saved_when_only_missing_go_right_then_xgboost_loads_it(tmp_path):
     draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, FEATURES - 1, np.ones(CATEGORIES, np.bool_), False, 1.0)
     for value in (-1.0, 1.0):
@@ -113,7 +113,7 @@ def test_saved_when_only_missing_values_go_right_then_xgboost_loads_it(tmp_path)
     np.testing.assert_array_equal(found, np.where(np.isnan(x[:, -1]), 1.0, -1.0))
 
 
-def test_saved_when_xgboost_loads_it_then_it_goes_on_training_and_explains(tmp_path):
+def test_saved_when_xgboost_loads_it_then_trains_on_and_explains(tmp_path):
     model, x = forest("squared", sets=False), rows()
     booster = loaded(model, tmp_path / "model.json")
     data = xgboost.DMatrix(x, np.nan_to_num(x[:, 0]))
@@ -122,7 +122,7 @@ def test_saved_when_xgboost_loads_it_then_it_goes_on_training_and_explains(tmp_p
     assert xgboost.train({"nthread": 1}, data, 2, xgb_model=booster).num_boosted_rounds() == 14
 
 
-def test_saved_when_rows_are_sparse_then_absent_is_missing_to_xgboost(tmp_path):
+def test_saved_when_rows_are_sparse_then_xgboost_sees_missing(tmp_path):
     model = forest("squared", sets=False)
     x = sp.csr_array(np.nan_to_num(rows()))
     found = loaded(model, tmp_path / "model.json").predict(xgboost.DMatrix(x))
@@ -131,7 +131,7 @@ def test_saved_when_rows_are_sparse_then_absent_is_missing_to_xgboost(tmp_path):
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_saved_when_there_are_no_trees_then_xgboost_says_the_base(width, tmp_path):
+def test_saved_when_without_trees_then_xgboost_predicts_base(width, tmp_path):
     model = Forest((), np.arange(1.0, width + 1), FEATURES, "softmax" if width > 1 else "squared")
     found = loaded(model, tmp_path / "model.json").predict(as_matrix(rows(), False), output_margin=True)
     np.testing.assert_allclose(found.reshape(-1, width), np.tile(model.base, (500, 1)))
@@ -143,7 +143,7 @@ def test_saved_when_names_are_given_then_xgboost_has_them(tmp_path):
     assert xgboost.Booster(model_file=str(tmp_path / "model.json")).feature_names == names
 
 
-def test_saved_when_the_folder_is_not_there_then_the_error_names_the_file(tmp_path):
+def test_saved_when_folder_is_absent_then_error_names_file(tmp_path):
     with pytest.raises(RecoveryError, match=r"model\.json"):
         save_xgboost(str(tmp_path / "none" / "model.json"), forest("squared"))
 
@@ -157,13 +157,13 @@ def stump(threshold, base=0.0, leaves=(-1.0, 1.0)):
 
 
 @pytest.mark.parametrize("threshold", [20240115.5, 1e300, -1e-320])
-def test_saved_when_float32_cannot_part_a_features_values_then_it_is_refused(threshold, tmp_path):
+def test_saved_when_float32_cannot_split_values_then_is_refused(threshold, tmp_path):
     with pytest.raises(UsageError, match=r"tree 0: xgboost rounds features to float32, .* feature 0 on both sides of"):
         save_xgboost(str(tmp_path / "model.json"), stump(threshold))
 
 
 @pytest.mark.parametrize(("base", "leaves"), [(1.7e9, (-10.0, 9.0)), (1e39, (-1e38, 1e38)), (0.0, (1e39, -1e39))])
-def test_saved_when_float32_cannot_hold_margins_then_it_is_refused(base, leaves, tmp_path):
+def test_saved_when_float32_cannot_hold_margins_then_is_refused(base, leaves, tmp_path):
     with pytest.raises(UsageError, match="xgboost adds margins up in float32"):
         save_xgboost(str(tmp_path / "model.json"), stump(0.5, base, leaves))
     assert not (tmp_path / "model.json").exists()

@@ -41,7 +41,7 @@ def order(rotations, slices=2):
 
 
 @pytest.mark.parametrize(("staleness", "slices"), [(0, 1), (0, 2), (1, 2), (2, 4)])
-def test_rotate_when_alone_then_it_has_the_blocks_in_the_order_of_the_schedule(start_worker, vector, staleness, slices):
+def test_rotate_when_alone_then_follows_schedule(start_worker, vector, staleness, slices):
     worker, _ = start_worker(staleness)
     found = []
     for turn in worker.rotate(BLOCKS, 3, slices, fetch=lambda block: worker.prefetch(vector, [block])):
@@ -51,7 +51,7 @@ def test_rotate_when_alone_then_it_has_the_blocks_in_the_order_of_the_schedule(s
     assert found == order(3, slices)
 
 
-def test_turn_when_several_reads_were_asked_for_then_it_pulls_all(start_worker, vector):
+def test_turn_when_several_reads_were_requested_then_pulls_all(start_worker, vector):
     worker, _ = start_worker(1)
     fetch = lambda block: (worker.prefetch(vector, [block]), worker.prefetch(vector))  # noqa: E731
     for turn in worker.rotate(BLOCKS, fetch=fetch):
@@ -59,7 +59,7 @@ def test_turn_when_several_reads_were_asked_for_then_it_pulls_all(start_worker, 
         assert (one.shape, all_.shape) == ((1,), (BLOCKS,))
 
 
-def test_turns_when_counted_then_the_last_one_of_each_rotation_says_so(start_worker):
+def test_turns_when_counted_then_last_of_rotation_is_marked(start_worker):
     worker, _ = start_worker(1)
     turns = [(turn.rotation, turn.number, turn.isLast) for turn in worker.rotate(BLOCKS - 1, 2)]
     last = [turn for turn in turns if turn[2]]
@@ -67,7 +67,7 @@ def test_turns_when_counted_then_the_last_one_of_each_rotation_says_so(start_wor
     assert all(turn == max(other for other in turns if other[0] == turn[0]) for turn in last)
 
 
-def test_rotate_when_it_was_left_then_another_one_begins_at_its_first_turn(start_worker, vector):
+def test_rotate_when_loop_was_left_then_next_begins_at_turn_0(start_worker, vector):
     worker, _ = start_worker(1)
     for turn in worker.rotate(BLOCKS, 2):
         vector.add([1], [turn.block], wait=False)
@@ -78,7 +78,7 @@ def test_rotate_when_it_was_left_then_another_one_begins_at_its_first_turn(start
     assert (worker.clock, vector.pull().tolist()) == (3 + BLOCKS, [1] * BLOCKS)
 
 
-def test_attempt_when_one_before_died_in_a_turn_then_it_goes_on_there(start_worker, vector):
+def test_attempt_when_earlier_died_in_turn_then_resumes_there(start_worker, vector):
     run, found = None, []
     for attempt in range(2):
         worker, control = start_worker(1, run)
@@ -95,7 +95,7 @@ def test_attempt_when_one_before_died_in_a_turn_then_it_goes_on_there(start_work
     assert vector.pull().tolist() == [2] * BLOCKS
 
 
-def test_rotate_when_the_fleet_goes_back_then_turns_are_those_of_the_earlier_clocks(start_worker, vector):
+def test_rotate_when_fleet_rolls_back_then_turns_match_clocks(start_worker, vector):
     worker, control = start_worker(1)
     found, back = [], []
     for turn in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
@@ -115,7 +115,7 @@ def test_rotate_when_the_fleet_goes_back_then_turns_are_those_of_the_earlier_clo
 # -- time control ------------------------------------------------------------------------------------------------------
 
 
-def test_parts_when_the_time_is_up_then_the_rest_comes_first_in_the_next_rotation(start_worker, clock_s):
+def test_parts_when_time_is_up_then_rest_is_first_next_rotation(start_worker, clock_s):
     worker, control = start_worker(1)
     done = []
     for turn in worker.rotate(BLOCKS, 3, budgetS=1.0):
@@ -128,7 +128,7 @@ def test_parts_when_the_time_is_up_then_the_rest_comes_first_in_the_next_rotatio
     assert [times.block for times in control.times[1:]] == order(3)
 
 
-def test_parts_when_there_is_no_budget_then_each_comes_once_and_nothing_is_left(start_worker):
+def test_parts_when_there_is_no_budget_then_each_comes_once(start_worker):
     worker, control = start_worker(1)
     for turn in worker.rotate(BLOCKS, 2):
         assert list(turn.parts([1, 2, 3])) == [1, 2, 3]
@@ -136,7 +136,7 @@ def test_parts_when_there_is_no_budget_then_each_comes_once_and_nothing_is_left(
     assert not any(times.left for times in control.times)
 
 
-def test_done_when_a_kernel_stops_by_itself_then_the_next_turn_begins_after_that(start_worker):
+def test_done_when_kernel_ends_early_then_next_turn_starts_after(start_worker):
     worker, _ = start_worker(1)
     begins = []
     for turn in worker.rotate(BLOCKS, 3):
@@ -168,7 +168,7 @@ def test_done_when_it_is_more_than_there_is_then_it_is_refused(start_worker, cou
         (1, {"fetch": 3}, "fetch: expected a function"),
     ],
 )
-def test_rotate_when_arguments_are_wrong_then_it_is_refused_at_once(start_worker, staleness, arguments, message):
+def test_rotate_when_arguments_are_invalid_then_is_refused(start_worker, staleness, arguments, message):
     worker, _ = start_worker(staleness)
     with pytest.raises(UsageError, match=message):
         worker.rotate(**{"blocks": BLOCKS, **arguments})
@@ -187,7 +187,7 @@ def test_pull_when_nothing_was_asked_for_then_it_is_refused(start_worker):
         next(iter(worker.rotate(BLOCKS))).pull()
 
 
-def test_rotate_when_it_is_within_a_loop_over_clocks_then_it_is_refused(start_worker):
+def test_rotate_when_inside_clock_loop_then_is_refused(start_worker):
     worker, _ = start_worker(1)
     for _ in worker.clocks(1):
         turns = worker.rotate(BLOCKS)
@@ -195,9 +195,7 @@ def test_rotate_when_it_is_within_a_loop_over_clocks_then_it_is_refused(start_wo
             next(turns)
 
 
-def test_rotate_when_the_coordinator_does_not_answer_beside_the_clocks_then_turns_go_on(
-    start_worker, vector, monkeypatch
-):
+def test_rotate_when_coordinator_is_silent_then_turns_continue(start_worker, vector, monkeypatch):
     worker, control = start_worker(1)
 
     def fail(*_):

@@ -56,9 +56,7 @@ def in_step(monkeypatch):
     monkeypatch.setattr(folders, "find", find_together)
 
 
-def test_take_when_two_drivers_choose_the_same_number_then_each_has_its_own_whole_checkpoint(
-    two, tmp_path, monkeypatch
-):
+def test_take_when_two_drivers_pick_same_number_then_both_stay(two, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         in_step(patch)
         for _ in range(3):
@@ -69,7 +67,7 @@ def test_take_when_two_drivers_choose_the_same_number_then_each_has_its_own_whol
     assert {(found.number, found.run) for found in folders.find(str(tmp_path))} == {(3, "a"), (3, "b")}
 
 
-def test_take_when_another_driver_has_made_some_then_they_stay_and_the_number_is_greater(two, tmp_path):
+def test_take_when_other_driver_has_some_then_number_is_greater(two, tmp_path):
     first, second = two
     first.take()
     second.take()
@@ -79,7 +77,7 @@ def test_take_when_another_driver_has_made_some_then_they_stay_and_the_number_is
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_take_when_it_began_with_anothers_checkpoint_then_that_stays_and_older_ones_of_its_run_go(tmp_path, slash):
+def test_take_when_resumed_from_other_driver_then_that_one_stays(tmp_path, slash):
     """The other may be alive, or a third have begun with the same."""
     other, mine = Driver("a", tmp_path, keep=3), Driver("b", tmp_path)
     Driver("z", tmp_path).take()

@@ -63,7 +63,7 @@ class RunsWhenLoaded:
         return self.call
 
 
-def test_function_when_it_succeeds_then_what_it_wrote_stays_and_its_result_comes():
+def test_function_when_it_succeeds_then_writes_and_result_stay():
     def fn(w, v):
         w += v
         return w.sum()
@@ -81,24 +81,24 @@ def test_function_when_it_fails_then_the_rows_are_as_before(fn):
     assert [row.tolist() for row in given] == [[0, 1, 2], [10, 11, 12]]
 
 
-def test_function_when_it_raises_then_the_error_carries_its_traceback():
+def test_function_when_it_raises_then_error_has_its_traceback():
     with pytest.raises(OpError, match=r"(?s)in raises\n.*ValueError: no luck$"):
         run(raises, rows())
 
 
 @pytest.mark.parametrize("fn", FAILURES)
-def test_function_when_there_was_no_memory_for_copies_then_the_error_says_not_undone(fn):
+def test_function_when_it_raises_uncopied_then_says_not_undone(fn):
     given = rows()
     with pytest.raises(OpError, match="was NOT undone"):
         run(fn, given, limit=47)
     assert given[0].tolist() == [-1, -1, -1]
 
 
-def test_function_when_there_was_no_memory_for_copies_but_it_succeeds_then_nothing_is_said():
+def test_function_when_it_succeeds_uncopied_then_says_nothing():
     assert run(lambda w, v: w.size, rows(), limit=0) == 3
 
 
-def test_function_when_the_same_row_is_given_twice_then_it_is_as_before():
+def test_function_when_same_row_is_given_twice_then_is_restored():
     row = np.arange(3.0)
     with pytest.raises(OpError):
         run(raises, [row, row])
@@ -119,6 +119,6 @@ def test_code_when_it_cannot_be_loaded_then_op_error_says_so(content):
         udf.unpickle(content)
 
 
-def test_code_when_it_is_no_function_then_op_error_says_what_it_is():
+def test_code_when_it_is_no_function_then_op_error_says_type():
     with pytest.raises(OpError, match="expected a pickled function, got int"):
         udf.unpickle(code(3))

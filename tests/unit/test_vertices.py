@@ -21,7 +21,7 @@ def test_integers_when_they_are_numbered_then_it_is_by_size(ids):
     assert vertices.named(np.arange(len(ids))).to_pylist() == sorted(ids)
 
 
-def test_strings_when_they_are_numbered_then_it_is_by_their_bytes():
+def test_strings_when_numbered_then_are_ordered_by_bytes():
     vertices = Vertices.of(pa.array(STRINGS))
     expected = sorted(STRINGS, key=lambda text: text.encode())
     assert vertices.named(np.arange(len(STRINGS))).to_pylist() == expected
@@ -36,7 +36,7 @@ def test_numbers_when_an_id_was_not_there_then_it_is_told(ids, other):
         Vertices.of(pa.array(ids)).numbers(pa.array([ids[0], other]))
 
 
-def test_edges_when_they_are_read_then_those_without_weight_are_none():
+def test_edges_when_read_then_zero_weight_ones_are_dropped():
     batch = pa.record_batch({"source": [4, 5, 6], "target": [5, 6, 4], "weight": [1.0, 0.0, 0.5]})
     (edges,) = edges_of([batch], Vertices.of(pa.array([4, 5, 6])))
     assert edges.sources.tolist() == [0, 2]
@@ -51,6 +51,6 @@ def test_edges_when_batches_are_many_then_they_come_together():
     assert edges.weights is None
 
 
-def test_edges_when_they_go_both_ways_then_a_loop_is_one_all_the_same():
+def test_edges_when_undirected_then_loop_is_kept_once():
     both = Edges(np.array([0, 1]), np.array([1, 1]), np.array([0.5, 2.0])).both_directions()
     assert list(zip(both.sources, both.targets, both.weights, strict=True)) == [(0, 1, 0.5), (1, 1, 2.0), (1, 0, 0.5)]

@@ -49,7 +49,7 @@ def check_chances(edges, settings, with_before):
 
 @pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
 @pytest.mark.parametrize("directed", [False, True])
-def test_first_order_when_walks_are_many_then_steps_are_as_often_as_edges_weigh(edges, directed):
+def test_first_order_when_walks_are_many_then_follow_weights(edges, directed):
     edges = Edges(edges, VERTICES, directed)
     settings = WalkSettings(epochs=4000, length=2, seed=1)
     check_chances(edges, settings, with_before=False)
@@ -57,11 +57,11 @@ def test_first_order_when_walks_are_many_then_steps_are_as_often_as_edges_weigh(
 
 @pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
 @pytest.mark.parametrize(("p", "q"), [(0.25, 4.0), (4.0, 0.25), (2.0, 1.0), (1.0, 0.5), (0.5, 0.5)])
-def test_second_order_when_walks_are_many_then_steps_have_the_exact_probabilities(edges, p, q):
+def test_second_order_when_walks_are_many_then_steps_are_exact(edges, p, q):
     check_chances(Edges(edges, VERTICES), WalkSettings(epochs=600, length=12, seed=2, p=p, q=q), with_before=True)
 
 
-def test_second_order_when_the_graph_is_directed_then_an_edge_from_the_vertex_before_counts():
+def test_second_order_when_directed_then_previous_edge_counts():
     check_chances(
         Edges([(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (1, 3), (3, 1), (3, 0)], 4, directed=True),
         WalkSettings(epochs=1500, length=10, seed=3, p=3.0, q=0.2),
@@ -71,16 +71,14 @@ def test_second_order_when_the_graph_is_directed_then_an_edge_from_the_vertex_be
 
 @pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
 @pytest.mark.parametrize("refused", [1, 2])
-def test_second_order_when_neighbours_are_chosen_after_few_proposals_then_probabilities_are_the_same(
-    edges, refused, monkeypatch
-):
+def test_second_order_when_proposals_are_few_then_stay_exact(edges, refused, monkeypatch):
     monkeypatch.setattr(walk_kernels, "MOST_REJECTIONS", refused)
     # Not kept in numba's cache, which does not know of the other number.
     monkeypatch.setattr(walk_kernels, "walk", njit(error_model="numpy")(walk_kernels.walk.py_func))
     check_chances(Edges(edges, VERTICES), WalkSettings(epochs=600, length=12, seed=6, p=4.0, q=0.25), with_before=True)
 
 
-def test_walks_when_no_proposal_is_ever_taken_then_they_go_on_all_the_same():
+def test_walks_when_no_proposal_is_accepted_then_continue():
     """Round a directed ring with chords: there is no way back, and nobody's neighbours know each other."""
     edges = Edges([(i, (i + step) % 20) for i in range(20) for step in (1, 6)], 20, directed=True)
     settings = WalkSettings(epochs=20, length=30, p=1e-12, seed=9)
@@ -93,7 +91,7 @@ def test_walks_when_p_and_q_are_one_then_no_proposal_is_refused():
     assert lists(graph, WalkSettings(2, 20, seed=5)) == lists(graph, WalkSettings(2, 20, seed=5, p=1.0, q=1.0))
 
 
-def test_walks_when_weights_are_all_equal_then_they_are_as_often_as_without():
+def test_walks_when_weights_are_equal_then_match_unweighted():
     edges = Edges([(*pair, 2.5) for pair in PAIRS], VERTICES)
     np.testing.assert_allclose(edges.chances(None, 2, 1, 1), Edges(PAIRS, VERTICES).chances(None, 2, 1, 1))
     check_chances(edges, WalkSettings(epochs=4000, length=2, seed=4), with_before=False)
@@ -106,7 +104,7 @@ def test_walks_when_workers_are_more_then_they_are_the_same(workers, p, q):
     assert lists(graph, settings, workers) == lists(graph, settings)
 
 
-def test_walks_when_edges_come_in_another_order_then_they_are_the_same():
+def test_walks_when_edge_order_differs_then_are_the_same():
     edges, settings = random_edges(30, 200, weighted=True), WalkSettings(3, 9, seed=12)
     assert lists(edges.shuffled(1).local, settings) == lists(edges.local, settings)
 
@@ -116,14 +114,14 @@ def test_walks_when_the_seed_is_another_then_they_are_others():
     assert lists(graph, WalkSettings(2, 9, seed=0)) != lists(graph, WalkSettings(2, 9, seed=1))
 
 
-def test_walks_when_epochs_are_more_then_the_first_ones_are_the_same():
+def test_walks_when_epochs_increase_then_first_ones_are_the_same():
     graph = random_edges(40, 100).local
     few, many = lists(graph, WalkSettings(2, 9)), lists(graph, WalkSettings(4, 9))
     assert many[: len(few)] == few
     assert many[40:80] != many[:40]
 
 
-def test_walks_when_they_are_longer_then_they_begin_with_the_same_vertices():
+def test_walks_when_longer_then_start_with_same_vertices():
     graph = random_edges(40, 100).local
     assert [walk[:5] for walk in lists(graph, WalkSettings(2, 9, p=0.5))] == lists(graph, WalkSettings(2, 5, p=0.5))
 
@@ -146,7 +144,7 @@ def test_a_walk_when_the_only_edge_is_a_loop_then_it_stays():
     assert lists(Edges([(0, 0)], 1).local, WalkSettings(1, 4, q=0.5)) == [[0, 0, 0, 0]]
 
 
-def test_a_walk_when_the_only_way_is_back_then_it_goes_back_however_improbable_that_is():
+def test_walk_when_only_way_is_back_then_goes_back():
     assert lists(Edges([(0, 1)], 2).local, WalkSettings(1, 4, p=1e9)) == [[0, 1, 0, 1], [1, 0, 1, 0]]
 
 
@@ -158,7 +156,7 @@ def numbers(cut, addresses):
 
 
 @pytest.mark.parametrize("packs", [1, 2, 5])
-def test_a_cut_when_vertices_are_found_by_address_then_they_are_those_asked_for(packs):
+def test_cut_when_vertices_are_found_by_address_then_match(packs):
     degrees = np.random.default_rng(0).integers(0, 9, 40)
     degrees[7] = 300
     cut = GraphPartitioning.of(degrees, packs)
@@ -175,7 +173,7 @@ def test_a_cut_when_vertices_are_found_by_address_then_they_are_those_asked_for(
 
 
 @pytest.mark.parametrize("packs", [2, 3])
-def test_a_cut_when_vertices_are_fewer_than_packs_then_some_are_empty(packs):
+def test_cut_when_packs_exceed_vertices_then_some_are_empty(packs):
     cut = GraphPartitioning.of(np.array([4]), packs)
     assert numbers(cut, cut.addresses(np.array([0]))).tolist() == [0]
     assert cut.vertices == 1

@@ -19,23 +19,23 @@ W = np.array([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]])
 B = np.array([0.5, -0.5])
 
 
-def test_margins_when_rows_are_sparse_then_they_are_those_of_the_matrix():
+def test_margins_when_rows_are_sparse_then_match_matrix():
     x = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
     np.testing.assert_allclose(Weights(SOFTMAX, W, B).margins(sp.csr_array(x)), x @ W + B)
 
 
-def test_margins_when_rows_have_another_size_then_the_error_names_both():
+def test_margins_when_row_size_differs_then_error_names_both():
     with pytest.raises(ShapeError, match="features: expected 3 as in training, got rows of 4"):
         Weights(SOFTMAX, W, B).margins(sp.csr_array(np.ones((1, 4))))
 
 
-def test_centred_when_there_is_no_penalty_then_weights_and_intercepts_have_mean_0():
+def test_centred_when_no_penalty_then_weights_have_mean_0():
     centred = Weights(SOFTMAX, W, B + 1).centred()
     np.testing.assert_allclose(centred.weight.mean(axis=1), 0, atol=1e-15)
     np.testing.assert_allclose(centred.biases, [0.5, -0.5])
 
 
-def test_centred_when_there_is_a_penalty_then_weights_are_as_they_are():
+def test_centred_when_there_is_penalty_then_weights_stay():
     assert Weights(Problem("softmax", dim=3, width=2, l2=0.1), W, B).centred().weight is W
 
 
@@ -46,7 +46,7 @@ def test_as_vector_when_most_are_0_then_it_is_sparse():
     assert isinstance(as_vector(np.ones(4)), DenseVector)
 
 
-def test_as_matrix_when_most_are_0_then_it_is_sparse_and_the_same():
+def test_as_matrix_when_mostly_0_then_is_sparse_and_equal():
     rows = np.zeros((3, 8))
     rows[0, 1], rows[2, 7] = 2.0, -3.0
     made = as_matrix(rows)
@@ -78,6 +78,6 @@ def test_rows_of_when_a_row_cannot_be_one_then_it_is_an_error(value):
 @pytest.mark.parametrize(
     ("thresholds", "message"), [((0.5,), "got 1"), ((-1.0, 1.0), "positive"), ((0.0, 0.0), "one may")]
 )
-def test_check_thresholds_when_they_cannot_be_then_it_is_an_error(thresholds, message):
+def test_check_thresholds_when_invalid_then_raises(thresholds, message):
     with pytest.raises(UsageError, match=message):
         check_thresholds(thresholds, 2)

@@ -65,9 +65,7 @@ def ones(vector, wait=False):
 
 
 @pytest.mark.parametrize(("staleness", "applied"), [(1, [0, 0]), (2, [0, 0, 0]), (None, [0, 0, 0, 0, 0])])
-def test_clock_when_its_additions_are_under_way_then_the_worker_goes_on_within_the_staleness(
-    start, fleet, vector, staleness, applied
-):
+def test_clock_when_additions_are_in_flight_then_obeys_staleness(start, fleet, vector, staleness, applied):
     worker, control = start(staleness)
     fleet.open.clear()
     for _ in worker.clocks(10):
@@ -79,7 +77,7 @@ def test_clock_when_its_additions_are_under_way_then_the_worker_goes_on_within_t
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_clock_when_it_ends_then_only_staleness_clocks_are_under_way(start, fleet, vector, staleness):
+def test_clock_when_it_ends_then_only_staleness_are_in_flight(start, fleet, vector, staleness):
     worker, control = start(staleness)
     for _ in worker.clocks(20):
         ones(vector)
@@ -95,7 +93,7 @@ def test_loop_when_it_ends_then_all_additions_are_applied(start, session, vector
     assert control.run.applied() == [3]
 
 
-def test_ids_when_clocks_are_under_way_then_those_that_may_come_again_are_not_settled(start, fleet, vector):
+def test_ids_when_clocks_are_in_flight_then_stay_unsettled(start, fleet, vector):
     worker, _ = start(2)
     fleet.open.clear()
     for t in worker.clocks(3):
@@ -106,7 +104,7 @@ def test_ids_when_clocks_are_under_way_then_those_that_may_come_again_are_not_se
     assert worker._loop.ids.settled == 6
 
 
-def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_count_once(start, fleet, vector):
+def test_attempt_when_died_with_additions_then_next_counts_once(start, fleet, vector):
     worker, control = start(3)
     fleet.open.clear()
     for t in worker.clocks(10):
@@ -125,7 +123,7 @@ def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_
     assert vector.pull().tolist() == [10.0] * 10
 
 
-def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, session, vector, monkeypatch):
+def test_addition_when_it_fails_then_clock_ends_with_its_error(start, session, vector, monkeypatch):
     worker, _ = start(3)
     monkeypatch.setattr(session.dispatch, "network", RefusesForGood(session.network, LimitError("no room"), times=1000))
     clocks = worker.clocks(2)
@@ -136,7 +134,7 @@ def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, sessio
         next(clocks)
 
 
-def test_leave_when_a_loop_was_left_in_a_clock_then_that_is_where_the_worker_stands(start, fleet, vector):
+def test_leave_when_loop_was_left_in_clock_then_worker_is_there(start, fleet, vector):
     worker, control = start(None)
     fleet.open.clear()
     for t in worker.clocks(10):
@@ -150,7 +148,7 @@ def test_leave_when_a_loop_was_left_in_a_clock_then_that_is_where_the_worker_sta
     assert control.run.applied() == [4]
 
 
-def test_additions_when_the_fleet_goes_back_then_those_that_wait_are_forgotten_and_made_again(start, session, vector):
+def test_additions_when_fleet_rolls_back_then_are_made_again(start, session, vector):
     worker, control = start(3)
     control.run.note_cut("checkpoint", control.run.cut())
     seen = []
@@ -173,7 +171,7 @@ def test_additions_when_the_fleet_goes_back_then_those_that_wait_are_forgotten_a
 # -- loops -----------------------------------------------------------------------------------------------------------
 
 
-def test_loop_when_one_before_was_left_in_a_clock_then_it_goes_on_there_and_all_additions_count(start, vector):
+def test_loop_when_earlier_was_left_in_clock_then_resumes_there(start, vector):
     worker, _ = start()
     for t in worker.clocks(5):
         ones(vector, wait=True)
@@ -184,7 +182,7 @@ def test_loop_when_one_before_was_left_in_a_clock_then_it_goes_on_there_and_all_
     assert vector.pull().tolist() == [6.0] * 10
 
 
-def test_loop_when_there_are_no_clocks_left_then_what_is_added_around_it_counts(start, vector):
+def test_loop_when_no_clocks_are_left_then_additions_still_count(start, vector):
     worker, _ = start()
     for n in (2, 2, 1):
         for _ in worker.clocks(n):
@@ -193,7 +191,7 @@ def test_loop_when_there_are_no_clocks_left_then_what_is_added_around_it_counts(
     assert vector.pull().tolist() == [3.0] * 10
 
 
-def test_attempt_when_it_died_after_several_loops_then_the_next_goes_through_all_of_them(start, vector):
+def test_attempt_when_died_after_loops_then_next_replays_them(start, vector):
     run = None
     for _ in range(2):
         worker, control = start(0, run)
@@ -210,7 +208,7 @@ def test_attempt_when_it_died_after_several_loops_then_the_next_goes_through_all
 # -- reading what waits ----------------------------------------------------------------------------------------------
 
 
-def test_pull_when_additions_wait_for_the_limit_then_they_are_in_it_and_go_on_waiting(start, session, vector):
+def test_pull_when_additions_wait_for_rate_then_sees_them(start, session, vector):
     worker, _ = start(1)
     session.async_writer.set_scheduler(SendScheduler.of(None, 1.0))
     for _ in worker.clocks(1):
@@ -222,7 +220,7 @@ def test_pull_when_additions_wait_for_the_limit_then_they_are_in_it_and_go_on_wa
         session.async_writer.set_scheduler(SendScheduler())
 
 
-def test_pull_when_many_additions_wait_without_a_limit_then_it_does_not_wait_for_them(start, session):
+def test_pull_when_many_additions_are_queued_then_does_not_wait(start, session):
     start(1)
     large = DCV.dense(1 << 20, dtype="float64")
     with session.async_writer.held([]) as reading:  # nothing leaves
@@ -232,7 +230,7 @@ def test_pull_when_many_additions_wait_without_a_limit_then_it_does_not_wait_for
     session.async_writer.forget(reading)
 
 
-def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, session, vector):
+def test_sum_when_additions_wait_for_rate_then_includes_them(start, session, vector):
     start(1)
     session.async_writer.set_scheduler(SendScheduler.of(None, 4000.0))
     for _ in range(5):
@@ -244,7 +242,7 @@ def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, s
 # -- budgets ---------------------------------------------------------------------------------------------------------
 
 
-def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worked_on(start, monkeypatch):
+def test_within_when_budget_is_spent_then_takes_no_unused_item(start, monkeypatch):
     worker, _ = start()
     items, now_s = iter(range(100)), [0.0]
     monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
@@ -257,7 +255,7 @@ def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worke
     assert next(items) == 8
 
 
-def test_within_when_the_first_item_takes_all_the_budget_then_it_is_the_only_one(start, monkeypatch):
+def test_within_when_first_item_takes_budget_then_is_only_one(start, monkeypatch):
     worker, _ = start()
     now_s = [0.0]
     monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
@@ -282,7 +280,7 @@ def test_time_left_when_the_loop_is_over_then_it_has_no_end(start):
 
 
 @pytest.mark.parametrize("budget", [0, -1, "1", True, float("nan")])
-def test_clocks_when_the_budget_is_no_positive_number_then_they_are_refused(start, budget):
+def test_clocks_when_budget_is_not_positive_then_is_refused(start, budget):
     with pytest.raises(UsageError, match="budgetS"):
         start()[0].clocks(3, budgetS=budget)
 

@@ -12,7 +12,7 @@ from ps2 import DCV, PS2Conf, PS2Context
 pytestmark = pytest.mark.yarn
 
 
-def test_a_fleet_when_python_comes_in_an_archive_then_its_servers_run_with_that(spark, processes, tmp_path):
+def test_fleet_when_python_comes_in_archive_then_servers_use_it(spark, processes, tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPS2_TEST_ARCHIVE=came exec {sys.executable} "$@"\n')
     python.chmod(0o755)

@@ -50,20 +50,20 @@ def counted(ps, sc, weight, on_clock, clock_s=0.0):
     return ps.run(sc.parallelize(range(1, 100), WORKERS), work, workers=WORKERS, onClock=on_clock)
 
 
-def test_servers_when_the_fleet_runs_then_status_names_container_and_node(ps):
+def test_servers_when_fleet_runs_then_status_names_container(ps):
     places = ps._fleet.launcher.locations()
     assert len(set(places.values())) == 3
     assert all(re.fullmatch(r"container container_\S+ on \S+:\d+", place) for place in places.values())
 
 
-def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_on_no_disk(ps, cluster, processes):
+def test_token_when_fleet_runs_then_is_in_no_argv_and_on_no_disk(ps, cluster, processes):
     assert not processes(ps._token)
     files = [path for path in cluster.logs.rglob("*") if path.is_file() and path.stat().st_size < 1 << 20]
     assert len(files) > 10
     assert not [path for path in files if ps._token.encode() in path.read_bytes()]
 
 
-def test_training_when_data_are_on_hdfs_then_the_sum_is_exact_and_so_is_what_a_save_holds(ps, spark, cluster):
+def test_training_when_data_is_on_hdfs_then_save_is_exact(ps, spark, cluster):
     path = f"{cluster.hdfs}/data/numbers"
     spark.range(1, 1001).write.mode("overwrite").parquet(path)
     total = DCV.dense(DIM, dtype="int64")
@@ -77,7 +77,7 @@ def test_training_when_data_are_on_hdfs_then_the_sum_is_exact_and_so_is_what_a_s
     assert fsspec.core.url_to_fs(saved)[0].exists("/models/total/manifest.json")
 
 
-def test_a_run_when_a_servers_container_is_killed_then_it_goes_on_and_is_exact(ps, sc, processes):
+def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, processes):
     weight = DCV.dense(DIM, dtype="int64")
     before = ps._fleet.launcher.locations()
     killed = []
@@ -99,9 +99,7 @@ def test_a_run_when_a_servers_container_is_killed_then_it_goes_on_and_is_exact(p
 
 
 @pytest.mark.parametrize("words", [("python", "launchers.spark_app"), ("java", "ExecutorLauncher")])
-def test_a_run_when_the_fleets_application_loses_its_driver_or_master_then_it_goes_on_and_is_exact(
-    ps, sc, processes, words
-):
+def test_run_when_driver_or_master_is_killed_then_stays_exact(ps, sc, processes, words):
     weight = DCV.dense(DIM, dtype="int64")
     program, *said = words
     killed, before = [], len(ps.recoveries)

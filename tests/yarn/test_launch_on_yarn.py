@@ -34,9 +34,7 @@ def ps2(cluster, tmp_path):
     return run
 
 
-def test_ps2_launch_on_yarn_then_a_driver_attaches_and_all_ends_with_ps2_stop_or_the_launcher(
-    ps2, processes, tmp_path, until
-):
+def test_launch_when_driver_attached_then_ends_with_stop_or_kill(ps2, processes, tmp_path, until):
     launch = ["launch", "--on", "spark", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1", "--detach", "--"]
     launch += ["--master", "yarn", "--queue", "default"]
     launch += [part for name, value in SMALL.items() for part in ("--conf", f"{name}={value}")]

@@ -46,23 +46,23 @@ def refused(spark, servers=1, memory=MEMORY, timeout_s=60, **conf):
     return str(error.value)
 
 
-def test_get_or_create_when_there_is_no_such_queue_then_launch_error_names_it(spark):
+def test_get_or_create_when_queue_is_unknown_then_names_it(spark):
     assert "unknown queue: nope" in refused(spark, spark_yarn_queue="nope")
 
 
-def test_get_or_create_when_a_server_wants_more_than_yarn_gives_then_launch_error_has_both_numbers(spark):
+def test_get_or_create_when_server_is_too_large_then_names_both(spark):
     why = refused(spark, memory=100 << 30)
     assert "(103100 MB)" in why
     assert re.search(r"above the max threshold \(\d+ MB\)", why)
 
 
-def test_get_or_create_when_the_queue_has_no_room_then_launch_error_says_what_was_granted_and_where(spark):
+def test_get_or_create_when_queue_is_full_then_says_granted(spark):
     why = refused(spark, servers=9, timeout_s=30)
     assert "9 containers were asked for" in why
     assert re.search(r"is RUNNING in queue root.default, with \d+ containers", why)
 
 
-def test_get_or_create_when_nodes_have_no_such_python_then_launch_error_names_it(spark):
+def test_get_or_create_when_nodes_lack_python_then_names_it(spark):
     assert 'Cannot run program "/no/such/python"' in refused(spark, spark_pyspark_python="/no/such/python")
 
 
@@ -73,13 +73,13 @@ def test_get_or_create_when_nodes_have_no_such_python_then_launch_error_names_it
         (WITHOUT_PS2, ["No module named 'ps2'"]),
     ],
 )
-def test_get_or_create_when_nodes_have_another_python_then_launch_error_says_which(spark, tmp_path, first, words):
+def test_get_or_create_when_python_differs_then_says_which(spark, tmp_path, first, words):
     (tmp_path / "sitecustomize.py").write_text(first)
     why = refused(spark, spark_executorEnv_PYTHONPATH=f"{tmp_path}:{REPO}")
     assert not [word for word in words if word not in why], why
 
 
-def test_get_or_create_when_nodes_have_another_ps2_then_launch_error_names_both(spark, tmp_path):
+def test_get_or_create_when_ps2_version_differs_then_names_both(spark, tmp_path):
     other = tmp_path / "ps2"
     other.mkdir()
     for part in (REPO / "ps2").iterdir():
