@@ -68,7 +68,7 @@ class _Model:
         self.gradient.add(g / (FRACTION * self.rows), rows.keys)
 
     def update(self, ps: PS2Context, step: int) -> None:
-        """Take the optimiser step at columns whose gradient is not 0."""
+        """Take the optimizer step at columns whose gradient is not 0."""
         with ps.batch():
             self.weight.zip(self.velocity, self.square, self.gradient).apply("adam", lr=LR, step=step + 1, lazy=True)
             self.gradient.zero()

@@ -137,7 +137,7 @@ class _Staying:
     """
 
     name: str
-    # Takes an optimiser step. Arguments: context, vectors, factor for the mean of the summed gradients, learning rate,
+    # Takes an optimizer step. Arguments: context, vectors, factor for the mean of the summed gradients, learning rate,
     # step.
     _update: Callable[[PS2Context, Sequence[DCV], float, float, int], None]
 

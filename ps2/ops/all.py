@@ -64,7 +64,7 @@ def lookup_at(name: str) -> Op:
 
 
 def optimizer_steps() -> dict[str, Op]:
-    """Return all optimiser steps by name, including those that users' modules declare."""
+    """Return all optimizer steps by name, including those that users' modules declare."""
     return {name: op for name, op in TABLE.items() if op.optimizer is not None}
 
 

@@ -1,4 +1,4 @@
-"""Optimiser steps at the columns whose gradient is not 0."""
+"""Optimizer steps at the columns whose gradient is not 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCAN = 1 << 20
 def over_nonzero(
     loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars, columns: Int64s | None
 ) -> None:
-    """Take an optimiser step at the columns where the gradient, the last of the rows, is not 0.
+    """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
 
     Args:
         columns: int64, distinct: the only columns to look at, as the gradient is 0 elsewhere; None for all.

@@ -1,10 +1,10 @@
-"""Optimiser steps, each fused into one pass over its rows (paper, section 3 and Figure 4).
+"""Optimizer steps, each fused into one pass over its rows (paper, section 3 and Figure 4).
 
 Steps compute in the rows' dtype. Values that are equal for all columns are computed once, in float64. The types of
 hyperparameters include their ranges; ``Op.check`` checks them on the caller's side.
 
 ``l1`` and ``l2`` are strengths of penalties that are not part of the gradient. With them, a proximal step follows each
-optimiser step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is what the optimiser step divides
+optimizer step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is what the optimizer step divides
 by. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
 """
 

@@ -1,6 +1,6 @@
-"""Optimiser steps followed by the proximal step of an L1 and an L2 penalty.
+"""Optimizer steps followed by the proximal step of an L1 and an L2 penalty.
 
-The penalty l1 |w|_1 + l2/2 |w|^2 is not part of the gradient. After the optimiser step, each column minimises the
+The penalty l1 |w|_1 + l2/2 |w|^2 is not part of the gradient. After the optimizer step, each column minimises the
 penalty plus h / (2 lr) times its squared distance, where h is the metric of the step (Duchi et al., 2011, for Adagrad).
 The solution is w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h).
 

@@ -1,4 +1,4 @@
-"""The formulas of the optimisers for one column, and the compiled loops that apply them to rows.
+"""The formulas of the optimizers for one column, and the compiled loops that apply them to rows.
 
 ``adam`` and its like process all columns; ``adam_at`` and its like process the listed columns, and skip those whose
 gradient is 0. A loop computes all results of a column before it stores any: only then does LLVM turn ``adam`` into SIMD

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import xxhash
 from ps2.errors import ConfigError, DTypeError, ShapeError
 from ps2.matrix import partition
 from ps2.matrix.partition import DTYPES
+from ps2.ops.declaration import LOCAL, OF_SHARD, Reduce, check_annotations, check_declared
 from ps2.ops.operands import Along, Answer, answers_of, axes_of
 
 Array = npt.NDArray[Any]
@@ -44,16 +45,10 @@ Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that tr
 Integers = Annotated[npt.NDArray[np.int64], "integers"]  # any int64 numbers that travelled with the request
 # The columns that the shard holds: the matrix's column number is the shard's column number plus ``begin``.
 Partition = Annotated[partition.Partition, "partition"]
-OF_SHARD = ("row", "block", "blocks")
-# Kinds that do not travel with the request.
-LOCAL = (*OF_SHARD, "partition")
 
 # Type of the keyword parameter ``columns`` of an operation with a ``Nonzero``.
 Columns = npt.NDArray[np.int64] | None
 
-# How the partitions' answers are combined. "best": row by row, the answer whose first column (or first array, if there
-# are several) is largest; the first of equals. "concat": one after the other. "list": a list in order of partitions.
-Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
 FLOATS = ("float32", "float64")
 ALL = tuple(DTYPES)
 
@@ -124,28 +119,40 @@ class Nonzero:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Marks an operation as an optimiser step. Its rows are weight, state (initially zeros) and gradient.
+    """Marks an operation as an optimizer step. Its rows are weight, state (initially zeros) and gradient.
 
     It has the scalars ``l1`` and ``l2``, for penalties on the weight. It has ``step``, from 1, if it depends on the
     step number; and ``lazy``, if it can skip columns whose gradient is 0.
 
     Attributes:
         rate: name of the learning rate's scalar.
-        catch_up: for an optimiser whose weights follow from sums over all steps (FTRL): the operation on weight and
+        catch_up: for an optimizer whose weights follow from sums over all steps (FTRL): the operation on weight and
             state that recomputes weights for larger penalties. Penalties of a step then stand for all steps so far.
     """
 
     rate: str = "lr"
     catch_up: str | None = None
 
-    def check(self, name: str, signature: inspect.Signature) -> None:
-        """Raise ConfigError unless the operation has the parameters of an optimiser step."""
-        given = list(signature.parameters)
-        rows = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    def check(self, name: str, signature: inspect.Signature, writes: tuple[str, ...]) -> None:
+        """Raise ConfigError unless the operation has the parameters of an optimizer step."""
+        given, parameters = list(signature.parameters), signature.parameters.values()
+        rows = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         if rows[:1] != ["weight"] or rows[-1:] != ["gradient"] or not {self.rate, "l1", "l2"} <= set(given):
             raise ConfigError(
-                f"operation {name!r}: an optimiser step takes weight, its state, gradient, and the scalars "
+                f"operation {name!r}: an optimizer step takes weight, its state, gradient, and the scalars "
                 f"{self.rate}, l1 and l2, got {', '.join(given)}"
+            )
+        if kept := [row for row in rows[:-1] if row not in writes]:
+            raise ConfigError(
+                f"operation {name!r}: writes: expected weight and its state, of which {', '.join(kept)} is missing"
+            )
+        known = {self.rate, "l1", "l2", "step", "lazy"}
+        if foreign := [
+            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in known
+        ]:
+            raise ConfigError(
+                f"operation {name!r}: {', '.join(foreign)}: expected a default, got none: estimators pass "
+                f"{self.rate}, l1, l2, step and lazy only"
             )
 
 
@@ -174,7 +181,7 @@ class Op:
         creates: True if absent sparse keys are added before it runs.
         nonzero: the row of which it needs only the nonzero columns; None if there is none.
         span: name of the scalar that gives the number of columns written from each slot on; None: one.
-        optimizer: declares an optimiser step; None for any other operation.
+        optimizer: declares an optimizer step; None for any other operation.
         doc: its docstring.
     """
 
@@ -327,12 +334,14 @@ def op(
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = _named(fn)
         if optimizer is not None:
-            optimizer.check(name, inspect.signature(fn))
+            optimizer.check(name, inspect.signature(fn), writes)
         hints = get_type_hints(fn, include_extras=True)
         signature = inspect.signature(fn).parameters.values()
         arrays = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
         scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "columns"]
+        check_annotations(name, arrays, scalars, hints)
         notes = {p.name: get_args(hints[p.name])[1:] for p in arrays}
+        check_declared(name, [p.name for p in arrays if notes[p.name][0] in OF_SHARD], writes, reduce, hints)
         TABLE[name] = Op(
             name=name,
             module=fn.__module__,

@@ -1,4 +1,4 @@
-"""The set of a row's touched columns: the columns that a lazy optimiser step has to visit."""
+"""The set of a row's touched columns: the columns that a lazy optimizer step has to visit."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.ops.declaration import OF_SHARD
 from ps2.ops.operands import BLOCK, Along, lengths
-from ps2.ops.table import OF_SHARD, Array, Op
+from ps2.ops.table import Array, Op
 from ps2.protocol.messages import NO_RESULT, Operation, Result
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard, lined_up, with_shards

@@ -1,4 +1,4 @@
-"""``zip``: the optimisers and users' functions on the servers, against NumPy."""
+"""``zip``: the optimizers and users' functions on the servers, against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimiser that is not PS2's: sign descent, as docs/contributing/optimizer.md has it."""
+"""An optimizer that is not PS2's: sign descent, as docs/contributing/optimizer.md has it."""
 
 from __future__ import annotations
 

@@ -59,10 +59,12 @@ class Plain:
             move, h = 0.1 * self.v, 0.1
         elif self.name == "sgd":
             move, h = g, 1.0
-        else:
+        elif self.name in ("adagrad", "rmsprop"):
             keep, add = (1.0, 1.0) if self.name == "adagrad" else (0.9, 0.1)
             self.s = keep * self.s + add * g**2
             move, h = g, np.sqrt(self.s) + EPS
+        else:
+            raise NotImplementedError(f"the formula of optimizer {self.name!r} is missing here")
         w = self.w - LR * move / h
         self.w = np.sign(w) * np.maximum(np.abs(w) - LR * self.l1 / h, 0) / (1 + LR * self.l2 / h)
 
@@ -89,7 +91,9 @@ def options_of(optimizer, lazy=False, steps=STEPS, **more):
     return SolverOptions(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
 
 
-CASES = [(name, False, BOTH) for name in optimizer_steps()]
+# Other optimizers have an oracle of their own in tests/unit/test_ops.py.
+FORMULAS = {"sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"}
+CASES = [(name, False, BOTH) for name in optimizer_steps() if name in FORMULAS]
 CASES += [("ftrl", True, BOTH), ("adagrad", True, {}), ("adam", True, {})]
 
 

@@ -158,6 +158,39 @@ def test_optimizer_when_scalars_are_missing_then_config_error():
     assert "halve" not in TABLE
 
 
+def bare(u, *, low: float) -> None: ...
+def plain(u: np.ndarray, *, low: float) -> None: ...
+def positional(u: Row, low: float) -> None: ...
+def untyped(u: Row, *, low) -> None: ...
+def good(u: Row) -> None: ...
+def number(u: Row) -> float: ...
+def stateful(weight: Row, mean: Row, gradient: Row, *, lr: float, l1: float = 0.0, l2: float = 0.0) -> None: ...
+def foreign(weight: Row, gradient: Row, *, lr: float, decay: float, l1: float = 0.0, l2: float = 0.0) -> None: ...
+
+
+STEP = {"optimizer": Optimizer(), "writes": ("weight",)}
+
+
+@pytest.mark.parametrize(
+    ("fn", "declared", "message"),
+    [
+        (bare, {}, "'bare': u: expected an array of ps2.ops.table .*, got no annotation; scalars are keyword-only"),
+        (plain, {}, "'plain': u: expected an array of ps2.ops.table .*, got <class 'numpy.ndarray'>"),
+        (positional, {}, "'positional': low: expected an array .*, got <class 'float'>; scalars are keyword-only"),
+        (untyped, {}, "'untyped': low: expected bool, int or float, .*, got no annotation"),
+        (good, {"writes": ("v",)}, r"'good': writes: expected vectors or matrices of it \(u\), got 'v'"),
+        (number, {"reduce": "maximum"}, "'number': reduce: expected one of sum, max, .*, got 'maximum'"),
+        (number, {}, "'number': expected a reduce for the numbers that its partitions return, got none"),
+        (stateful, STEP, "'stateful': writes: expected weight and its state, of which mean is missing"),
+        (foreign, STEP, "'foreign': decay: expected a default, got none: estimators pass lr, l1, l2, step and lazy"),
+    ],
+)
+def test_op_when_declared_wrongly_then_config_error(fn, declared, message):
+    with pytest.raises(ConfigError, match=message):
+        op(**declared)(fn)
+    assert fn.__name__ not in TABLE
+
+
 @pytest.mark.parametrize(("family", "module"), families().items())
 def test_families_when_found_then_operation_names_have_prefix(family, module):
     import_module(module)

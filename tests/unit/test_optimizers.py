@@ -1,4 +1,4 @@
-"""Optimisers follow their formulas over several steps, written here once more in plain NumPy."""
+"""Optimizers follow their formulas over several steps, written here once more in plain NumPy."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         """Return the names of the columns to train on."""
 
         def named(param: str) -> str | None:
-            return self.getOrDefault(param) or None if self.isSet(param) else None
+            return self.getOrDefault(param) or None if self.hasParam(param) and self.isSet(param) else None
 
         return ColumnNames(
             self._features, self.getOrDefault("labelCol"), named("weightCol"), named("validationIndicatorCol")

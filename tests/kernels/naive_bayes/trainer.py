@@ -24,7 +24,8 @@ class Counting:
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         rows = reading.training
-        of_class = rows.y == np.arange(self.counts.rows)[:, None]  # (classes, n)
+        assert rows.y is not None
+        of_class = np.equal(rows.y, np.arange(self.counts.rows)[:, None])  # (classes, n)
         for _ in worker.clocks(FIRST_CLOCK + 1):
             self.counts.add(range(self.counts.rows), of_class.astype(float) @ rows.x, rows.keys)
 

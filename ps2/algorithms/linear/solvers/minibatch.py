@@ -1,4 +1,4 @@
-"""Gradients of minibatches, and an optimiser on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3)."""
+"""Gradients of minibatches, and an optimizer on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of an optimiser on the servers."""
+"""Steps of an optimizer on the servers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ DECAYING = {"adamW": "adam", "gd": "sgd"}
 
 
 def step_of(name: str) -> Op:
-    """Return the operation that is the step of an optimiser."""
+    """Return the operation that is the step of an optimizer."""
     return optimizer_steps()[DECAYING.get(name, name)]
 
 
 def states_of(name: str) -> tuple[str, ...]:
-    """Return the vectors that an optimiser keeps beside weight and gradient."""
+    """Return the vectors that an optimizer keeps beside weight and gradient."""
     return step_of(name).reads[1:-1]
 
 
 def lazy_ones() -> list[str]:
-    """Return the optimisers whose step can leave columns alone where the gradient is 0."""
+    """Return the optimizers whose step can leave columns alone where the gradient is 0."""
     return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
 
 
 class Optimizer:
-    """Steps of one optimiser on the servers.
+    """Steps of one optimizer on the servers.
 
     Which there are, and what they take, their operations declare. FTRL keeps its penalties out of the steps: its
     weights follow from sums over all steps (McMahan et al., 2013).

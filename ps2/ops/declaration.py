@@ -1,0 +1,56 @@
+"""Checks of an operation's declaration: an error names the operation, what was expected and what came."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from ps2.errors import ConfigError
+
+# Kinds of positional parameters. Those of the shard:
+OF_SHARD = ("row", "block", "blocks")
+# Kinds that do not travel with the request.
+LOCAL = (*OF_SHARD, "partition")
+KINDS = (*LOCAL, "slots", "row_ids", "values", "unsigned", "floats", "integers")
+
+# How the partitions' answers are combined. "best": row by row, the answer whose first column (or first array, if there
+# are several) is largest; the first of equals. "concat": one after the other. "list": a list in order of partitions.
+Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
+
+
+def check_annotations(
+    name: str, arrays: Sequence[inspect.Parameter], scalars: Sequence[inspect.Parameter], hints: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError unless each parameter has an annotation of the table."""
+    for parameter in arrays:
+        hint = hints.get(parameter.name)
+        if not any(note in KINDS for note in get_args(hint)[1:2]):
+            raise ConfigError(
+                f"operation {name!r}: {parameter.name}: expected an array of ps2.ops.table (Row, Block, Slots, "
+                f"Values, ...), got {hint if parameter.name in hints else 'no annotation'}; scalars are keyword-only"
+            )
+    for parameter in scalars:
+        if parameter.name not in hints:
+            raise ConfigError(
+                f"operation {name!r}: {parameter.name}: expected bool, int or float, or Annotated[float, Range(...)], "
+                "got no annotation"
+            )
+
+
+def check_declared(
+    name: str, of_shard: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for a declaration that contradicts the function."""
+    if unknown := [each for each in writes if each not in of_shard]:
+        raise ConfigError(
+            f"operation {name!r}: writes: expected vectors or matrices of it ({', '.join(of_shard) or 'it has none'}), "
+            f"got {', '.join(map(repr, unknown))}"
+        )
+    if reduce is not None and reduce not in get_args(Reduce):
+        raise ConfigError(f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, got {reduce!r}")
+    if reduce is None and hints.get("return") in (int, float):
+        raise ConfigError(
+            f"operation {name!r}: expected a reduce for the numbers that its partitions return, got none; one of "
+            f"{', '.join(get_args(Reduce))}"
+        )
