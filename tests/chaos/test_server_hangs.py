@@ -11,7 +11,6 @@ from faults import processes
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
-from ps2.coordinator import fleet
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.launchers.processes.child import end
 from ps2.errors import UnavailableError
@@ -45,7 +44,7 @@ class CannotKill(LocalLauncher):
 
 @pytest.fixture
 def ps(monkeypatch):
-    monkeypatch.setattr(fleet, "LocalLauncher", CannotKill)
+    monkeypatch.setattr(LocalLauncher, "of", CannotKill.of)
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(heartbeatS=0.2, lostAfterS=1.0)) as ps:
         yield ps
 

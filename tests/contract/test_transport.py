@@ -231,7 +231,7 @@ def test_memory_when_exhausted_then_limit_error_and_server_lives(transport, addr
             transport,
             address,
             changing(op("push", 0, arrays=[np.zeros(126)], start=0)),
-            changing(op("push", 0, arrays=[np.zeros(125)], start=0)),
+            changing(op("push", 0, arrays=[np.zeros(60)], start=0)),  # Execute holds it twice
             DENSE_KEYS,
         )
     finally:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
+import pytest
 from faults.rules import (
     CutAfterApply,
     CutReply,
@@ -31,7 +32,6 @@ from faults.rules import (
 )
 
 from ps2.config import read_token
-from ps2.coordinator import fleet
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.launchers.processes.child import Child
 from ps2.errors import UnavailableError
@@ -115,11 +115,11 @@ class Network:
         class Launcher(ProxiedLauncher):
             network = self
 
-        before, fleet.LocalLauncher = fleet.LocalLauncher, Launcher
         try:
-            yield self
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(LocalLauncher, "of", Launcher.of)
+                yield self
         finally:
-            fleet.LocalLauncher = before
             self.close()
 
 
