@@ -50,6 +50,8 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
     Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers,
     and integers that do not fit are an error.
     """
+    if type(values) is np.ndarray and values.dtype == dtype and values.shape == shape and values.flags.c_contiguous:
+        return values
     array = as_array(name, values)
     # An empty list has no dtype of its own.
     if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):

@@ -57,7 +57,7 @@ class Target:
         return tuple(matrix for matrix, _ in self.others)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Plan(Generic[T]):
     """A call, ready to send.
 
@@ -98,11 +98,11 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
     """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if that is given."""
     dtype = target.dtype
     out = np.empty(stop - start, dtype) if out is None else as_target(out, dtype, (stop - start,))
-    operations = tuple(
+    operations = [
         _pull(target, index, lo, hi, out[origin : origin + hi - lo])
         for index, lo, hi, origin in _windows(target, start, stop)
-    )
-    return Plan(target.matrix, target.route, operations, lambda _: out, mutates=False)
+    ]
+    return Plan(target.matrix, target.route, tuple(operations), lambda _: out, mutates=False)
 
 
 def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
@@ -165,11 +165,11 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
     """Plan "push", "push_add", "push_sub"... of values onto columns ``[start, stop)`` of a dense row."""
     _check(verb, target.spec.dtype)
     array = as_sent(values, target.spec, (stop - start,))
-    operations = tuple(
+    operations = [
         _push(target, verb, index, lo, array[origin : origin + hi - lo])
         for index, lo, hi, origin in _windows(target, start, stop)
-    )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+    ]
+    return Plan(target.matrix, target.route, tuple(operations), _nothing, mutates=True)
 
 
 def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[None]:
@@ -410,6 +410,9 @@ def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Itera
     """Cut columns ``[start, stop)`` by partition and block: (partition, local start, local stop, offset)."""
     step = max(1, BLOCK_BYTES // per_block // target.dtype.itemsize)
     for p in target.partitions:
+        if start <= p.begin < p.end <= stop and p.width <= step:
+            yield p.index, 0, p.width, p.begin - start
+            continue
         for lo in range(max(start, p.begin), min(stop, p.end), step):
             hi = min(lo + step, stop, p.end)
             yield p.index, lo - p.begin, hi - p.begin, lo - start
