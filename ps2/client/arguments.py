@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
-from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.partition import DTYPES, Int64Array, MatrixSpec
 from ps2.ops.table import Array
 
 # One gibibyte of keys; more belongs in several calls.
@@ -161,3 +161,13 @@ def as_integers(name: str, numbers: Any) -> Int64Array:
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
         raise OutOfRangeError(f"{name}: {array.max()} is not below 2**63")
     return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would give a scalar a dimension
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype that vectors may have, or raise DTypeError."""
+    try:
+        if dtype is None:
+            raise TypeError("numpy would take it for float64")
+        return np.dtype(dtype).name
+    except TypeError as error:
+        raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error

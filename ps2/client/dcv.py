@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ps2.client import factors, plans, storage
+from ps2.client.arguments import dtype_name
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
-from ps2.client.declared import declared
+from ps2.client.declared import Step, declared
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import beside, within
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, ShapeError, UsageError
-from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Wire
+from ps2.matrix.partition import Layout, MatrixSpec, Wire
 
 Scalar = int | float
 DEFAULT_ROWS = 4
@@ -78,7 +78,7 @@ class DCV(Handle):
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
-        spec = MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire, layout)
+        spec = MatrixSpec(dim, rows, dtype_name(dtype), "dense", align, partitionsPerServer, wire, layout)
         return create(DCV, spec, name)
 
     @staticmethod
@@ -97,7 +97,7 @@ class DCV(Handle):
         The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
-        spec = MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout)
+        spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout)
         return create(DCV, spec, name)
 
     # -- row access ------------------------------------------------------------------------------------------------
@@ -318,14 +318,14 @@ class DCV(Handle):
     __rmul__ = __mul__
 
     def __rsub__(self, other: Scalar) -> DCV:
-        if not _is_number(other):
+        if not isinstance(other, Real):
             return NotImplemented
-        return self._derived(_Step("copy", (self,)), _Step("mul_scalar", value=-1), _Step("add_scalar", value=other))
+        return self._derived(Step("copy", (self,)), Step("mul_scalar", value=-1), Step("add_scalar", value=other))
 
     def __rtruediv__(self, other: Scalar) -> DCV:
-        if not _is_number(other):
+        if not isinstance(other, Real):
             return NotImplemented
-        return self._derived(_Step("fill", value=other), _Step("div", (self,)))
+        return self._derived(Step("fill", value=other), Step("div", (self,)))
 
     def __neg__(self) -> DCV:
         return self._new("mul", -1)
@@ -418,34 +418,21 @@ class DCV(Handle):
         return self
 
     def _new(self, verb: str, other: DCV | Scalar) -> DCV:
-        if not isinstance(other, DCV) and not _is_number(other):
+        if not isinstance(other, DCV) and not isinstance(other, Real):
             return NotImplemented
         if isinstance(other, DCV):
-            step = _Step(verb, (beside(self, other),))
+            step = Step(verb, (beside(self, other),))
         else:
-            step = _Step(f"{verb}_scalar", value=other)
-        return self._derived(_Step("copy", (self,)), step)
+            step = Step(f"{verb}_scalar", value=other)
+        return self._derived(Step("copy", (self,)), step)
 
-    def _derived(self, *steps: _Step) -> DCV:
+    def _derived(self, *steps: Step) -> DCV:
         """Return a new vector that the steps have been taken on."""
         for step in steps:
-            step.plan_on(self)  # checked before a row is taken
+            step.plan_on(self._target(*step.others))  # checked before a row is taken
         result = self.derive()
-        submit_all(self._session, [step.plan_on(result) for step in steps])
+        submit_all(self._session, [step.plan_on(result._target(*step.others)) for step in steps])
         return result
-
-
-@dataclass(frozen=True)
-class _Step:
-    """An operation on a vector that does not exist yet; ``value`` is that of an operation with a number."""
-
-    name: str
-    others: tuple[DCV, ...] = ()
-    value: Scalar | None = None
-
-    def plan_on(self, vector: DCV) -> plans.Plan[Any]:
-        params = {} if self.value is None else {"value": self.value}
-        return vector._plan(self.name, *self.others, **params)
 
 
 def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
@@ -456,16 +443,3 @@ def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
         if not isinstance(vector, DCV):
             raise DTypeError(f"{name}: expected DCVs, got {type(vector).__name__}")
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)
-
-
-def _dtype_name(dtype: Any) -> str:
-    try:
-        if dtype is None:
-            raise TypeError("numpy would take it for float64")
-        return np.dtype(dtype).name
-    except TypeError as error:
-        raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error

@@ -22,6 +22,18 @@ from ps2.ops.table import Array, Op
 from ps2.protocol.messages import Keys, Operation, Result
 
 
+@dataclass(frozen=True)
+class Step:
+    """An operation on a vector that does not exist yet; ``value`` is the argument of an operation with a number."""
+
+    name: str
+    others: tuple[Any, ...] = ()
+    value: int | float | None = None
+
+    def plan_on(self, target: Target) -> Plan[Any]:
+        return declared(target, self.name, {} if self.value is None else {"value": self.value})
+
+
 def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     """Plan a call of an operation on every partition that it is about.
 

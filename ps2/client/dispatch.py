@@ -334,7 +334,7 @@ def check_process(pid: int) -> None:
 
 def _is_named(request: Request) -> bool:
     """Return True if servers may remember keys of a request by name."""
-    for operation in request.operations:  # noqa: SIM110: several times as fast as any()
+    for operation in request.operations:  # noqa: SIM110 - several times as fast as any()
         if operation.keys is not None and operation.keys.digest is not None:
             return True
     return False

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
-import cloudpickle
 import numpy as np
 
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
 from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
-from ps2.client.results import PartitionResults
 from ps2.config import WireConfig
 from ps2.errors import UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
@@ -219,35 +216,6 @@ def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
         )
     )
     return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found), mutates=True)
-
-
-def map_partitions(
-    target: Target, fn: Callable[..., Any], with_index: bool, read_only: bool = False
-) -> Plan[PartitionResults]:
-    """Plan a user's function on every partition."""
-    if not callable(fn):
-        raise UsageError(f"mapPartitions: expected a function, got {fn!r}")
-    try:
-        code = np.frombuffer(cloudpickle.dumps(fn), np.uint8)
-    except Exception as error:  # a closure may hold anything, and each thing fails in its own way
-        raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
-    operations = tuple(
-        Operation(
-            "look" if read_only else "map",
-            target.matrix,
-            p.index,
-            target.rows,
-            {"with_index": int(with_index)},
-            (code,),
-            others=target.other_matrices,
-        )
-        for p in target.partitions
-    )
-
-    def merge(results: list[Result]) -> PartitionResults:
-        return PartitionResults([pickle.loads(result.arrays[0].tobytes()) for result in results])
-
-    return Plan(target.matrix, target.route, operations, merge, mutates=not read_only, batchable=False)
 
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:

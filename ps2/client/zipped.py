@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, Generic
 
-from ps2.client import plans
 from ps2.client.batch import submit
 from ps2.client.declared import declared
+from ps2.client.functions import map_partitions
 from ps2.client.handle import H, Handle
 from ps2.client.realign import beside
 from ps2.client.results import PartitionResults
@@ -88,7 +88,7 @@ class ZippedDCV(Generic[H]):
     def _map(self, fn: Callable[..., Any], with_index: bool, read_only: bool) -> PartitionResults:
         first = self._vectors[0]
         near = [v if first.isColocated(v) else beside(first, v) for v in self._vectors]
-        plan = plans.map_partitions(first._target(*near[1:]), fn, with_index, read_only)
+        plan = map_partitions(first._target(*near[1:]), fn, with_index, read_only)
         results: Any = submit(first._session, plan)
         names = tuple(str(i) for i in range(len(near)))
         if not read_only:

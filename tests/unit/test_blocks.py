@@ -8,6 +8,7 @@ import pytest
 from ps2 import DCV
 from ps2.client import blocks, keysets, plans
 from ps2.client.declared import declared
+from ps2.client.functions import map_partitions
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.blocks import columns_add, columns_add_some, columns_pull, columns_push, fold, unfold
@@ -238,7 +239,7 @@ def test_map_when_it_writes_then_the_rows_have_changed(world):
         u *= 2
         return float(u.sum())
 
-    assert run(plans.map_partitions(target, double, with_index=False)).sum() == 2 * model[:, 1].sum()
+    assert run(map_partitions(target, double, with_index=False)).sum() == 2 * model[:, 1].sum()
     model[:, 1] *= 2
     check(*world)
 

@@ -7,6 +7,7 @@ import pytest
 
 from ps2.client import keysets, plans
 from ps2.client.declared import declared
+from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
 from ps2.errors import ConfigError, DTypeError, NotFoundError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec, partition_bounds, place
@@ -213,7 +214,7 @@ def test_map_when_index_is_requested_then_partition_comes_first():
     over = session_over(FleetInProcess(servers=3))
     info = over.new_matrix(MatrixSpec(10, 2))
     target = Target(info.id, info.spec, info.route, (0,))
-    plan = plans.map_partitions(target, lambda p, row: (p.index, p.begin, p.end, row.size), with_index=True)
+    plan = map_partitions(target, lambda p, row: (p.index, p.begin, p.end, row.size), with_index=True)
     assert over.dispatch.run([plan])[0].collect() == [(0, 0, 3, 3), (1, 3, 6, 3), (2, 6, 10, 4)]
 
 
@@ -229,8 +230,8 @@ def test_map_when_index_is_requested_then_partition_comes_first():
         (lambda t: plans.push(t, "push", np.ones(10), 0, 10), True),
         (lambda t: declared(t, "rows_dot", {"rows_a": [0], "rows_b": [1]}), False),
         (lambda t: declared(t, "rows_axpy", {"rows_y": [0], "rows_x": [1], "alphas": [1.0]}), True),
-        (lambda t: plans.map_partitions(t, len, False), True),
-        (lambda t: plans.map_partitions(t, len, False, read_only=True), False),
+        (lambda t: map_partitions(t, len, False), True),
+        (lambda t: map_partitions(t, len, False, read_only=True), False),
     ],
 )
 def test_plan_when_made_then_it_says_whether_it_changes_data(plan, mutates):
@@ -268,7 +269,7 @@ def test_plan_when_reading_columns_then_operations_state_counts():
             ShapeError,
             "alphas: expected 1 along 'pair' as rows_y has, got 2",
         ),
-        (lambda t: plans.map_partitions(t, 3, False), UsageError, "expected a function, got 3"),
+        (lambda t: map_partitions(t, 3, False), UsageError, "expected a function, got 3"),
     ],
 )
 def test_plan_when_the_call_cannot_work_then_the_error_says_why(make, error, said):
@@ -294,4 +295,4 @@ def test_map_when_function_cannot_be_pickled_then_usage_error():
 
     lock = threading.Lock()
     with pytest.raises(UsageError, match=r"cannot be pickled: .*lock"):
-        plans.map_partitions(a_target(), lambda row: lock, False)
+        map_partitions(a_target(), lambda row: lock, False)

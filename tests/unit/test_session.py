@@ -13,6 +13,7 @@ from ps2.client import async_writer, plans, routes, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.declared import declared
 from ps2.client.fleet import Access, FleetRef, seal, unseal
+from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
 from ps2.config import RetryConfig, WireConfig
@@ -153,7 +154,7 @@ def test_map_when_ack_is_lost_then_result_is_of_first_run(fleet, target):
         return row.sum()
 
     over = session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[0]))
-    (results,) = over.dispatch.run([plans.map_partitions(target, grow, with_index=False)])
+    (results,) = over.dispatch.run([map_partitions(target, grow, with_index=False)])
     assert results.collect() == [5.0, 5.0]
     assert values(fleet, target) == [1.0] * 10
 
