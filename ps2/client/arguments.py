@@ -171,3 +171,7 @@ def dtype_name(dtype: Any) -> str:
         return np.dtype(dtype).name
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real)

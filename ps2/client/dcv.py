@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ps2.client import factors, plans, storage
-from ps2.client.arguments import dtype_name
+from ps2.client.arguments import dtype_name, is_number
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.declared import Step, declared
 from ps2.client.handle import Handle, create
@@ -318,12 +318,12 @@ class DCV(Handle):
     __rmul__ = __mul__
 
     def __rsub__(self, other: Scalar) -> DCV:
-        if not isinstance(other, Real):
+        if not is_number(other):
             return NotImplemented
         return self._derived(Step("copy", (self,)), Step("mul_scalar", value=-1), Step("add_scalar", value=other))
 
     def __rtruediv__(self, other: Scalar) -> DCV:
-        if not isinstance(other, Real):
+        if not is_number(other):
             return NotImplemented
         return self._derived(Step("fill", value=other), Step("div", (self,)))
 
@@ -418,7 +418,7 @@ class DCV(Handle):
         return self
 
     def _new(self, verb: str, other: DCV | Scalar) -> DCV:
-        if not isinstance(other, DCV) and not isinstance(other, Real):
+        if not isinstance(other, DCV) and not is_number(other):
             return NotImplemented
         if isinstance(other, DCV):
             step = Step(verb, (beside(self, other),))
