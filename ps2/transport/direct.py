@@ -196,7 +196,10 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
     came = [bytes(reply[:got])]
     if into is not None and got > len(reply):
         came.append(bytes(byte_view(into)[: got - len(reply)]))
-    return _receive_any(connection, request, came)
+    outcome = _receive_any(connection, request, came)
+    if header is not None and header.shape is not None and (known := connection.handles.get(header.shape)):
+        header.know(known)
+    return outcome
 
 
 def _comes_plain(into: Array, operation: Operation) -> bool:

@@ -32,6 +32,7 @@ from ps2.ops.warm import compile_all, compiling_alone, warm
 
 # Called by other kernels only: part of those, once they are loaded from the cache.
 INNER = {
+    "ps2.ops.blocks.fit",
     "ps2.ops.keyindex._mix",
     "ps2.ops.keyindex._cell",
     "ps2.ops.keyindex.find",
