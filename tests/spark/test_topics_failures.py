@@ -63,7 +63,7 @@ class DyingWorker:
 
     def _die(self, is_time):
         if is_time and self.rank == 1 and self._worker.clock == self._clock and not os.path.exists(self._path):
-            self._worker._flush()
+            self._worker._loop.flush()
             Path(self._path).touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
