@@ -25,7 +25,7 @@ def assigned(monkeypatch):
     found = []
 
     def fitted(driver, original=trainer._Driver.fitted):
-        found.append(saved_counts(driver._fleet, driver._recipe, 2))
+        found.append(saved_counts(driver._fleet, driver._options, 2))
         return original(driver)
 
     monkeypatch.setattr(trainer._Driver, "fitted", fitted)
