@@ -119,7 +119,7 @@ def prepare(
         key = (
             *(operation.name, request.route_version, operation.matrix, operation.partition, operation.rows),
             *(operation.others, operation.wire, operation.keys is None, None if id is None else id.scope),
-            *(len(operation.params), *[array.ndim for array in operation.arrays]),
+            *(*operation.params, *[array.ndim for array in operation.arrays]),  # scalars by name: their order counts
         )
         header = connection.headers.get(key)
         if header is None:
