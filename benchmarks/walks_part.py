@@ -17,8 +17,8 @@ from benchmarks.local_spark import start_spark
 from ps2 import PS2Context
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.ml.walking import walks_frame
-from ps2.algorithms.embeddings.vertices import Vertices
 from ps2.algorithms.embeddings.walks import Graph, WalkSettings
+from ps2.data.ids import Ids
 
 SERVERS = WORKERS = 2
 GOAL = 5e6
@@ -99,7 +99,7 @@ def _table(spark: Any, asked: Asked) -> EdgeTable:
     ends = [F.pmod(F.xxhash64("id", F.lit(end)), F.lit(asked.vertices)).alias(end) for end in ("source", "target")]
     weight = [(F.rand(1) + 0.1).alias("weight")] if asked.weighted else []
     frame = spark.range(0, asked.edges, 1, 4 * WORKERS).select(*ends, *weight)
-    vertices = Vertices(pa.array(np.arange(asked.vertices)))
+    vertices = Ids(pa.array(np.arange(asked.vertices)))
     return EdgeTable(frame, LongType(), asked.edges, asked.weighted, True, vertices)
 
 

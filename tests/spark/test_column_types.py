@@ -13,15 +13,16 @@ from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 
+from ps2.algorithms.embeddings.edges import edges_of
 from ps2.algorithms.embeddings.encoding import numbered
 from ps2.algorithms.embeddings.ml.edges import INTEGERS as INTEGER_TYPES
 from ps2.algorithms.embeddings.ml.edges import _check_weights, collected, id_type
 from ps2.algorithms.embeddings.ml.words import check_sentences
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.embeddings.vertices import Vertices, edges_of
 from ps2.algorithms.estimators.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
+from ps2.data.ids import Ids
 from ps2.errors import InputError
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -165,7 +166,7 @@ def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
         if (source in INTEGERS and target in INTEGERS) or source == target == "string":
             kind = INTEGER_TYPES.get(type(id_type(frame, source, target)), pa.string())
             edges = pa.record_batch([given[name].cast(kind) for name in (source, target)], ["source", "target"])
-            (found,) = edges_of([edges], Vertices.of(edges.column(0)))
+            (found,) = edges_of([edges], Ids.of(edges.column(0)))
             assert (found.sources.tolist(), found.targets.tolist()) == ([0, 1], [0, 1])
         else:
             with pytest.raises(InputError, match="expected ids, integers in both or strings in both"):

@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
 
+from ps2.algorithms.embeddings.edges import Edges, edges_of
 from ps2.algorithms.embeddings.server_graph import ServerGraph
-from ps2.algorithms.embeddings.vertices import Edges, Vertices, edges_of
 from ps2.algorithms.embeddings.walks import LocalGraph
 from ps2.algorithms.estimators.tables import column, field
 from ps2.client.dcv import DCV
+from ps2.data.ids import Ids
 from ps2.errors import InputError
 
 # From narrow to wide: types of Spark and of Arrow.
@@ -59,7 +60,7 @@ class EdgeTable:
     rows: int
     weighted: bool
     directed: bool
-    vertices: Vertices
+    vertices: Ids
 
     @property
     def arrow_id(self) -> pa.DataType:
@@ -124,7 +125,7 @@ def look(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
     """Check edges and number their vertices; raises as ``checked`` does."""
     edges, kind, rows = checked(frame, columns)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
-    vertices = Vertices.of(collected(ids).column(0).combine_chunks())
+    vertices = Ids.of(collected(ids).column(0).combine_chunks())
     return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
 
 

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from ps2.algorithms.embeddings.edges import Edges
 from ps2.algorithms.embeddings.keyed import KeyedSentences
 from ps2.algorithms.embeddings.ml.edges import EdgeColumns, checked
 from ps2.algorithms.embeddings.sentences import EdgeSentences
-from ps2.algorithms.embeddings.vertices import Edges
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]

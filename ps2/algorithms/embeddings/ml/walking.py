@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
-from ps2.algorithms.embeddings.vertices import Vertices
 from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
+from ps2.data.ids import Ids
 
 # graphOn="auto" places larger graphs on the servers.
 MOST_ON_WORKER = 256 << 20
@@ -53,7 +53,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: WalkSett
     return made
 
 
-def _batches(walks: Walks, vertices: Vertices, arrow_id: pa.DataType) -> Iterator[pa.RecordBatch]:
+def _batches(walks: Walks, vertices: Ids, arrow_id: pa.DataType) -> Iterator[pa.RecordBatch]:
     """Yield walks as Arrow batches of bounded size."""
     step = max(1, BATCH_IDS // walks.vertices.shape[1])
     for begin in range(0, len(walks.walkers), step):

@@ -1,0 +1,90 @@
+"""Ids of one kind, such as vertices, users or items, and their numbers, which follow the order of the ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ps2.errors import InputError
+
+Array = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+UNKNOWN = -1
+WRONG = "rows have ids that were missing at the first reading: persist the DataFrame"
+
+
+@dataclass(frozen=True, eq=False)
+class Ids:
+    """Distinct ids, numbered from 0 in ascending order.
+
+    Attributes:
+        values: int64 or strings, ascending, distinct.
+    """
+
+    values: pa.Array
+
+    @staticmethod
+    def of(values: pa.Array) -> Ids:
+        """Number distinct ids, given in any order: integers by value, strings by their UTF-8 bytes."""
+        if pa.types.is_integer(values.type):
+            return Ids(pa.array(np.sort(values.cast(pa.int64()).to_numpy())))
+        return Ids(values.take(pc.sort_indices(values)))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether ids are integers; else they are strings."""
+        return bool(pa.types.is_integer(self.values.type))
+
+    def find(self, ids: pa.Array) -> Int64s:
+        """Return the numbers of ids; ``UNKNOWN`` for ids that are not here.
+
+        Args:
+            ids: none of them null, integers or strings as these are.
+        """
+        if not self.are_integers:
+            found = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
+            return found.to_numpy(zero_copy_only=False).astype(np.int64)
+        values = ids.cast(pa.int64()).to_numpy()
+        if not len(self):
+            return np.full(len(values), UNKNOWN)
+        known = self._integers
+        if self._without_gaps:
+            inside = (values >= known[0]) & (values <= known[-1])
+            return np.where(inside, values - np.where(inside, known[0], values), UNKNOWN)
+        numbers = np.minimum(np.searchsorted(known, values), len(known) - 1)
+        return np.where(known[numbers] == values, numbers, UNKNOWN)
+
+    def numbers(self, ids: pa.Array) -> Int64s:
+        """Return the numbers of ids, all of which are known.
+
+        Raises:
+            InputError: an id is unknown.
+        """
+        found = self.find(ids)
+        if len(found) and found.min() == UNKNOWN:
+            raise InputError(WRONG)
+        return found
+
+    def named(self, numbers: Array) -> pa.Array:
+        """Return the ids of numbers."""
+        if self.are_integers and self._without_gaps:
+            return pa.array(numbers + self._integers[0])
+        return self.values.take(pa.array(numbers))
+
+    @cached_property
+    def _integers(self) -> Int64s:
+        return self.values.to_numpy()
+
+    @cached_property
+    def _without_gaps(self) -> bool:
+        return int(self._integers[-1]) - int(self._integers[0]) == len(self) - 1
