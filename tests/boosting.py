@@ -14,16 +14,16 @@ from pyspark.ml.linalg import Vectors
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import is_dense
 from ps2.algorithms.trees.trainer import TrainedForest, train
 from ps2.algorithms.trees.tree import Forest
 
 FEATURES = 32
 CATEGORIES = {6: 70}
-PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
-SOFTMAX = Problem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
-MEDIAN = Problem(Objective("absolute"), FEATURES, (0.0,), categories=CATEGORIES)
+PROBLEM = TreeProblem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
+SOFTMAX = TreeProblem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
+MEDIAN = TreeProblem(Objective("absolute"), FEATURES, (0.0,), categories=CATEGORIES)
 RECIPE = BoostingOptions(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
 # For forests of more trees a round.
 SHORT = replace(RECIPE, rounds=2, depth=3)
@@ -79,7 +79,7 @@ def trained(
     workers: int = 2,
     sparse: bool = False,
     recipe: BoostingOptions = RECIPE,
-    problem: Problem = PROBLEM,
+    problem: TreeProblem = PROBLEM,
     on_step: Any = lambda report: None,
 ) -> TrainedForest:
     """Train on the table."""

@@ -10,7 +10,7 @@ from cut_points import cuts_from
 
 from ps2.algorithms.trees import growing_kernels, ops, search_kernels
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.feature_columns import Columns, distinct
+from ps2.algorithms.trees.feature_columns import FeatureColumns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.algorithms.trees.tree import Forest, TreeBuilder
@@ -39,7 +39,7 @@ class Recipe:
 def bins_of(x, recipe):
     """Return bins with a cut between each two values."""
     sparse = sp.issparse(x)
-    columns = Columns.of_sparse(x) if sparse else Columns.of_dense(x)
+    columns = FeatureColumns.of_sparse(x) if sparse else FeatureColumns.of_dense(x)
     found = distinct(columns, 5000)
     assert not len(found.many)
     cuts, missing = [], np.zeros(x.shape[1], bool)
@@ -65,7 +65,7 @@ def binned(x, recipe):
     bins = bins_of(x, recipe)
     if sp.issparse(x):
         return SparseRows(bins, *bins.bin_sparse(x, recipe.absent), recipe.absent)
-    return DenseRows(bins, bins.bin_dense(Columns.of_dense(x)))
+    return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(x)))
 
 
 def train(x, y, recipe, weights=None, seed=0):

@@ -69,7 +69,7 @@ def render(
     """Print the manifests of a fleet as YAML, for kubectl apply."""
     import yaml
 
-    from ps2.cli.manifests import Fleet, manifests
+    from ps2.cli.manifests import FleetSettings, manifests
 
-    fleet = Fleet(image, servers, memory, cores, name, namespace, token_secret, tls_secret)
+    fleet = FleetSettings(image, servers, memory, cores, name, namespace, token_secret, tls_secret)
     click.echo(yaml.safe_dump_all(manifests(fleet), sort_keys=False), nl=False)

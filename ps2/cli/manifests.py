@@ -25,7 +25,7 @@ COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetSettings:
     """The settings of a fleet on Kubernetes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Fleet:
         return [f"{self.name}-{index}.{self.name}:{GRPC_PORT}" for index in range(self.servers)]
 
 
-def manifests(fleet: Fleet) -> list[Object]:
+def manifests(fleet: FleetSettings) -> list[Object]:
     """Return the objects of a fleet, in the order in which they are applied."""
     return [
         _object(fleet, "v1", "ServiceAccount", automountServiceAccountToken=False),
@@ -65,18 +65,18 @@ def manifests(fleet: Fleet) -> list[Object]:
     ]
 
 
-def _object(fleet: Fleet, version: str, kind: str, **rest: Any) -> Object:
+def _object(fleet: FleetSettings, version: str, kind: str, **rest: Any) -> Object:
     metadata: Object = {"name": fleet.name, "labels": _labels(fleet)}
     if fleet.namespace is not None:
         metadata["namespace"] = fleet.namespace
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 
 
-def _labels(fleet: Fleet) -> Object:
+def _labels(fleet: FleetSettings) -> Object:
     return {"app.kubernetes.io/name": "ps2", "app.kubernetes.io/instance": fleet.name}
 
 
-def _selector(fleet: Fleet) -> Object:
+def _selector(fleet: FleetSettings) -> Object:
     return {"matchLabels": _labels(fleet)}
 
 
@@ -84,7 +84,7 @@ def _ports() -> dict[str, int]:
     return {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
 
 
-def _service(fleet: Fleet) -> Object:
+def _service(fleet: FleetSettings) -> Object:
     # Drivers also call servers that are not ready, by name, and judge for themselves.
     return {
         "clusterIP": "None",
@@ -96,12 +96,12 @@ def _service(fleet: Fleet) -> Object:
     }
 
 
-def _disruption_budget(fleet: Fleet) -> Object:
+def _disruption_budget(fleet: FleetSettings) -> Object:
     # Without a driver no pod is ready, and then no pod blocks the draining of a node.
     return {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
 
 
-def _network_policy(fleet: Fleet) -> Object:
+def _network_policy(fleet: FleetSettings) -> Object:
     """Allow pods of this namespace only. An overlay may allow other namespaces."""
     ports = [{"protocol": "TCP", "port": name} for name in _ports()]
     return {
@@ -111,7 +111,7 @@ def _network_policy(fleet: Fleet) -> Object:
     }
 
 
-def _stateful_set(fleet: Fleet) -> Object:
+def _stateful_set(fleet: FleetSettings) -> Object:
     return {
         "serviceName": fleet.name,
         "replicas": fleet.servers,
@@ -121,7 +121,7 @@ def _stateful_set(fleet: Fleet) -> Object:
     }
 
 
-def _pod(fleet: Fleet) -> Object:
+def _pod(fleet: FleetSettings) -> Object:
     return {
         "serviceAccountName": fleet.name,
         "automountServiceAccountToken": False,
@@ -147,7 +147,7 @@ def _pod(fleet: Fleet) -> Object:
     }
 
 
-def _kernels(fleet: Fleet) -> Object:
+def _kernels(fleet: FleetSettings) -> Object:
     """Copy the image's compiled kernels to a writable folder, the only one that numba reads."""
     return {
         "name": "kernels",
@@ -163,7 +163,7 @@ def _confined() -> Object:
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
-def _container(fleet: Fleet) -> Object:
+def _container(fleet: FleetSettings) -> Object:
     mounts = [{"name": "token", "mountPath": SECRETS, "readOnly": True}, {"name": "scratch", "mountPath": SCRATCH}]
     if fleet.tls_secret is not None:
         mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})
@@ -190,7 +190,7 @@ def _container(fleet: Fleet) -> Object:
     }
 
 
-def _arguments(fleet: Fleet) -> list[str]:
+def _arguments(fleet: FleetSettings) -> list[str]:
     arguments = [
         f"--listen=[::]:{GRPC_PORT}",
         f"--data-port={DATA_PORT}",
@@ -206,12 +206,12 @@ def _arguments(fleet: Fleet) -> list[str]:
     return arguments
 
 
-def _probe(fleet: Fleet) -> Object:
+def _probe(fleet: FleetSettings) -> Object:
     """A probe of gRPC's health service, which needs no token. Kubernetes' own gRPC probes do not support TLS."""
     return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
 
 
-def _volumes(fleet: Fleet) -> list[Object]:
+def _volumes(fleet: FleetSettings) -> list[Object]:
     volumes: list[Object] = [
         {"name": "token", "secret": {"secretName": fleet.token_secret, "defaultMode": 0o440}},
         {"name": "scratch", "emptyDir": {}},

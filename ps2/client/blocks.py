@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
-from ps2.client.keysets import SPLITS, Split
+from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target, dense_only
 from ps2.errors import UsageError
 from ps2.matrix.partition import Int64Array
@@ -96,7 +96,7 @@ def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
     return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
 
 
-def _arranged(parts: Split, values: Array) -> Iterator[Array]:
+def _arranged(parts: SplitKeys, values: Array) -> Iterator[Array]:
     """Yield the values of each group."""
     if parts.order is not None:
         values = values.take(parts.order, axis=0)

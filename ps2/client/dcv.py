@@ -11,7 +11,7 @@ import numpy as np
 from ps2.client import factors, plans, storage
 from ps2.client.arguments import dtype_name, is_number
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
-from ps2.client.declared import Step, declared
+from ps2.client.declared import DeclaredStep, declared
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import beside, within
@@ -320,12 +320,14 @@ class DCV(Handle):
     def __rsub__(self, other: Scalar) -> DCV:
         if not is_number(other):
             return NotImplemented
-        return self._derived(Step("copy", (self,)), Step("mul_scalar", value=-1), Step("add_scalar", value=other))
+        return self._derived(
+            DeclaredStep("copy", (self,)), DeclaredStep("mul_scalar", value=-1), DeclaredStep("add_scalar", value=other)
+        )
 
     def __rtruediv__(self, other: Scalar) -> DCV:
         if not is_number(other):
             return NotImplemented
-        return self._derived(Step("fill", value=other), Step("div", (self,)))
+        return self._derived(DeclaredStep("fill", value=other), DeclaredStep("div", (self,)))
 
     def __neg__(self) -> DCV:
         return self._new("mul", -1)
@@ -421,12 +423,12 @@ class DCV(Handle):
         if not isinstance(other, DCV) and not is_number(other):
             return NotImplemented
         if isinstance(other, DCV):
-            step = Step(verb, (beside(self, other),))
+            step = DeclaredStep(verb, (beside(self, other),))
         else:
-            step = Step(f"{verb}_scalar", value=other)
-        return self._derived(Step("copy", (self,)), step)
+            step = DeclaredStep(f"{verb}_scalar", value=other)
+        return self._derived(DeclaredStep("copy", (self,)), step)
 
-    def _derived(self, *steps: Step) -> DCV:
+    def _derived(self, *steps: DeclaredStep) -> DCV:
         """Return a new vector that the steps have been taken on."""
         for step in steps:
             step.plan_on(self._target(*step.others))  # checked before a row is taken

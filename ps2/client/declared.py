@@ -12,7 +12,7 @@ import numpy as np
 
 from ps2.client import merging, plans
 from ps2.client.arguments import as_array, as_indices, as_integers, as_rows, as_sent, as_values
-from ps2.client.keysets import SPLITS, Split
+from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
 from ps2.errors import ConfigError, DTypeError, UsageError
 from ps2.matrix.partition import MAX_ROWS, Partition
@@ -23,7 +23,7 @@ from ps2.protocol.messages import Keys, Operation, Result
 
 
 @dataclass(frozen=True)
-class Step:
+class DeclaredStep:
     """An operation on a vector that does not exist yet; ``value`` is the argument of an operation with a number."""
 
     name: str
@@ -113,7 +113,7 @@ class _Arrays:
     target: Target
     operands: tuple[tuple[str, str, Along, Array], ...]
     lengths: Mapping[str, int]
-    split: Split | None
+    split: SplitKeys | None
     repeated: bool
 
     @classmethod
@@ -267,7 +267,7 @@ def _ordered(array: Array, said: Along, order: Array, counts: Mapping[str, Array
     return array[np.repeat(starts[order] - moved, sizes[order]) + np.arange(array.size)]
 
 
-def _repeated(split: Split) -> Iterator[tuple[int, slice]]:
+def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
     """Yield partitions and where their columns are, duplicates side by side."""
     assert split.order is not None
     assert split.firsts is not None

@@ -11,7 +11,7 @@ from ps2.client import plans
 from ps2.client.arguments import as_array, as_indices, as_sent
 from ps2.client.declared import declared
 from ps2.client.handle import Handle
-from ps2.client.keysets import SPLITS, Split
+from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
 from ps2.client.send_scheduler import packed_bytes
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
@@ -88,7 +88,7 @@ def _rows(b: Any, spec: MatrixSpec) -> Array:
     return as_sent(b, spec, shape)
 
 
-def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> Split:
+def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
     """Return the first column of each key, grouped by partition."""
     if spec.kind == "sparse":
         raise UsageError(
@@ -121,7 +121,7 @@ def _is_sparse(x: Any) -> bool:
     return hasattr(x, "tocsc")
 
 
-def _factor(x: Any, rows: Array, parts: Split, some: slice) -> tuple[str, dict[str, Array]]:
+def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, dict[str, Array]]:
     """Return the operation that adds some samples of x, and x: in the order of the parts, equal features as one."""
     count = parts.columns.size if parts.order is None else parts.order.size
     if np.shape(x) != (len(rows), count):
@@ -161,7 +161,7 @@ def _sent_itemsize(spec: MatrixSpec) -> int:
     return 2 if spec.wire is not None else spec.np_dtype.itemsize
 
 
-def _key_bytes(parts: Split) -> int:
+def _key_bytes(parts: SplitKeys) -> int:
     return sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
 
 

@@ -49,7 +49,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitKeys:
     """Columns grouped by partition: ascending and distinct in each group, or, for blocks, in the order given.
 
     Attributes:
@@ -107,7 +107,7 @@ class Split:
         assert self.firsts is not None
         return np.diff(self.firsts, append=self.order.size)
 
-    def named(self, least: int) -> Split:
+    def named(self, least: int) -> SplitKeys:
         """Return the same with hashes of its groups of at least so many columns, and with columns of its own."""
         columns = self.columns.copy()
         groups = tuple(
@@ -128,7 +128,7 @@ def keys_bytes(keys: Int64Array) -> int:
     return keys.size * narrowest(8 * gap).itemsize
 
 
-def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
     """Group columns by partition for operations on blocks: those stay in the order given, with their duplicates.
 
     To put blocks in order takes as long as to send them, and servers take them in any order.
@@ -139,21 +139,21 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
     check_columns(spec, columns)
     count = len(route.addresses)
     if count == 1:
-        return Split(columns, _groups([0, columns.size], _blocks_in_group(spec)))
+        return SplitKeys(columns, _groups([0, columns.size], _blocks_in_group(spec)))
     owners = partition_of(spec, route.bounds, columns)
     order: Int64Array | None = None
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
         columns, owners = columns[order], owners[order]
     cuts = np.searchsorted(owners, np.arange(count + 1))
-    return Split(columns, _groups(cuts, _blocks_in_group(spec)), order)
+    return SplitKeys(columns, _groups(cuts, _blocks_in_group(spec)), order)
 
 
 def _blocks_in_group(spec: MatrixSpec) -> int:
     return min(GROUP_KEYS, max(1, GROUP_BYTES // spec.block_bytes))
 
 
-def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
     """Group columns by partition.
 
     Args:
@@ -183,7 +183,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
         cuts = np.searchsorted(owners[by_owner], np.arange(count + 1))
         columns = columns[by_owner]
         order, firsts = _reordered(by_owner, order, firsts)
-    return Split(columns, _groups(cuts, GROUP_KEYS), order, firsts)
+    return SplitKeys(columns, _groups(cuts, GROUP_KEYS), order, firsts)
 
 
 def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
@@ -210,7 +210,7 @@ def _reordered(
     return order[np.repeat(firsts[by_owner], counts) + within], starts
 
 
-Cutter = Callable[[MatrixSpec, Route, Int64Array], Split]
+Cutter = Callable[[MatrixSpec, Route, Int64Array], SplitKeys]
 
 
 class SplitCache:
@@ -220,17 +220,19 @@ class SplitCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._seen: OrderedDict[Any, None] = OrderedDict()
-        self._splits: OrderedDict[Any, Split] = OrderedDict()
+        self._splits: OrderedDict[Any, SplitKeys] = OrderedDict()
         self._bytes = 0
 
-    def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
         return self._split(split, GROUP_KEYS, MIN_NAMED_KEYS, spec, route, columns)
 
-    def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
         least = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
         return self._split(split_blocks, _blocks_in_group(spec), least, spec, route, columns)
 
-    def _split(self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    def _split(
+        self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64Array
+    ) -> SplitKeys:
         """Args:
         size, least: columns of a group at most, and of one that is named at least.
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.client.keysets import Split
+from ps2.client.keysets import SplitKeys
 from ps2.errors import ShapeError
 from ps2.matrix.partition import Partition
 from ps2.ops.operands import COLUMNS, SLOTS, Axis
@@ -53,7 +53,7 @@ class Part:
 Answers = Sequence[tuple[Part, Result]]
 
 
-def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Any:
+def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers) -> Any:
     """Return what the answers of all parts of a call make together.
 
     Args:
@@ -94,7 +94,7 @@ def reduced(op: Op, results: Sequence[Result]) -> Any:
 
 
 def _laid(
-    op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Split | None, parts: Answers
+    op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers
 ) -> Array:
     """Lay an answer that runs along columns side by side, in the caller's order."""
     axes = op.answers[number].axes

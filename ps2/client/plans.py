@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
-from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
+from ps2.client.keysets import GROUP_KEYS, SPLITS, SplitKeys
 from ps2.config import WireConfig
 from ps2.errors import UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
@@ -357,7 +357,7 @@ def _gather(target: Target, partition: int, keys: Keys, into: Array) -> Operatio
     )
 
 
-def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, parts: Split) -> Iterator[Operation]:
+def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, parts: SplitKeys) -> Iterator[Operation]:
     """Yield operations in which duplicates stand one after the other, for what cannot be summed up before."""
     assert parts.order is not None
     assert parts.firsts is not None

@@ -10,7 +10,7 @@ from ps2.rpc.network import Network
 
 
 @dataclass(frozen=True)
-class Report:
+class ContainerReport:
     """The state of a container's server.
 
     Attributes:
@@ -63,7 +63,7 @@ class LauncherControl:
         self._transport = transport
         self._address = address
 
-    def report(self, report: Report) -> Order:
+    def report(self, report: ContainerReport) -> Order:
         """Report the state of a server; return the launcher's instruction."""
         reply = self._transport.call(
             self._address, "Launcher/Report", report_to_pb(report), pb.ReportReply, SIGN_OF_LIFE_TIMEOUT_S
@@ -71,7 +71,7 @@ class LauncherControl:
         return Order(reply.order, tuple(reply.arguments), reply.leave, reply.refused, reply.address)
 
 
-def report_to_pb(report: Report) -> pb.ReportRequest:
+def report_to_pb(report: ContainerReport) -> pb.ReportRequest:
     return pb.ReportRequest(
         index=report.index,
         attempt=report.attempt,
@@ -86,8 +86,8 @@ def report_to_pb(report: Report) -> pb.ReportRequest:
     )
 
 
-def report_from_pb(message: pb.ReportRequest) -> Report:
-    return Report(
+def report_from_pb(message: pb.ReportRequest) -> ContainerReport:
+    return ContainerReport(
         message.index,
         message.attempt,
         message.container,

@@ -22,7 +22,7 @@ from ps2.transport.at_once import at_once
 from ps2.transport.connection import Connection
 from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
-from ps2.transport.liveness import Carried, Look, carried
+from ps2.transport.liveness import Carried, ConnectionCounts, carried
 from ps2.transport.pool import CLOSED, ConnectionPool, Peer, name_of
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import PlainSocket, abstract, give_up_unanswered
@@ -224,7 +224,7 @@ class FleetNetwork:
         request = pb.HelloRequest(protocol=PROTOCOL_VERSION, connection=connection)
         return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
 
-    def _look(self, address: str, connection: Connection) -> Look | None:
+    def _look(self, address: str, connection: Connection) -> ConnectionCounts | None:
         """See what both ends of a connection have counted: ``exchange.Ask``."""
         there = self._hello(address, name_of(connection))
         here = carried(connection, connected=True)
@@ -232,4 +232,4 @@ class FleetNetwork:
             return None
         if not there.HasField("carried"):
             raise UnavailableError("it has given up the connection")
-        return Look(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))
+        return ConnectionCounts(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))

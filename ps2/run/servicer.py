@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Answer = Coroutine[pb.CoordinatorMessage]
 
 
-class Caller(Protocol):
+class ClientConnection(Protocol):
     """The connection that a message came on.
 
     Attributes:
@@ -40,7 +40,7 @@ class WorkerServicer:
         self._run = run
         self._requests = WorkerRequests(run)
 
-    def handle(self, caller: Caller, encoded: bytes) -> Coroutine[bytes]:
+    def handle(self, caller: ClientConnection, encoded: bytes) -> Coroutine[bytes]:
         """Return the coroutine that answers a message. An error ends the connection."""
         try:
             message = pb.WorkerMessage.FromString(encoded)
@@ -54,7 +54,7 @@ class WorkerServicer:
             answer = yield from self._join(caller, message)
         return answer.SerializeToString()
 
-    def _join(self, caller: Caller, message: pb.WorkerMessage) -> Answer:
+    def _join(self, caller: ClientConnection, message: pb.WorkerMessage) -> Answer:
         if message.WhichOneof("ask") != "join":
             raise ProtocolError(f"a worker's first message is Join, not {message.WhichOneof('ask')}")
         join = message.join
@@ -65,7 +65,7 @@ class WorkerServicer:
         joined = yield from self._requests.acquire_rank(caller.lease)
         return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
 
-    def _ahead(self, caller: Caller, ask: pb.Ahead) -> Answer:
+    def _ahead(self, caller: ClientConnection, ask: pb.Ahead) -> Answer:
         horizon, epoch = yield from self._requests.poll_progress(
             ask.rank, ask.attempt, ask.applied, ask.clock, ask.epoch, caller.wake
         )

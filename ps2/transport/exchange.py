@@ -17,13 +17,13 @@ from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.at_once import at_once
 from ps2.transport.connection import Connection
-from ps2.transport.liveness import Look, carries_nothing, is_held_back
+from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_back
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
 
 Outcome = Reply | PS2Error
 # Finds out what both ends of a connection, to the server at an address, have counted; None where nothing is counted.
 # Raises a PS2Error if the server does not answer, or does not know the connection.
-Ask = Callable[[str, Connection], Look | None]
+Ask = Callable[[str, Connection], ConnectionCounts | None]
 
 # The system may wake a little too early.
 TICK_S = 0.02
@@ -63,7 +63,7 @@ class InFlightRequests:
         self.failed = False
         self.heard_s = self.looked_s = time.monotonic()
         self.is_patient = False
-        self._seen: Look | None = None
+        self._seen: ConnectionCounts | None = None
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._refused: dict[int, PS2Error] = {}

@@ -44,14 +44,14 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Look:
+class ConnectionCounts:
     """The counts of both ends at about one time; ``there`` was taken before ``here``."""
 
     here: Carried
     there: Carried
 
 
-def carries_nothing(before: Look, now: Look) -> bool:
+def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
     """Return True if bytes that were under way at the earlier look did not arrive although the receiver reads."""
     there, here = now.there, now.here
     is_sent_in_vain = there.received == before.there.received < before.here.sent and not there.unread

@@ -9,7 +9,7 @@ from ps2 import PS2Context
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growth import LAYOUT
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.errors import LimitError
 
@@ -20,7 +20,7 @@ FEATURES = 4_992
 def test_histograms_when_too_many_then_names_count_and_size():
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(np.zeros(FEATURES), np.arange(FEATURES + 1), none, none > 0, block=32)
-    problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12, bits=32)
+    problem, recipe = TreeProblem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12, bits=32)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
         fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, Quantiles, _Part
 from ps2.data.rows import LocalRows
 
@@ -35,7 +35,7 @@ def features():
 
 
 def cut(x, workers, weights=None, sparse=False):
-    problem = Problem(Objective("logistic"), x.shape[1], (0.0,))
+    problem = TreeProblem(Objective("logistic"), x.shape[1], (0.0,))
     sums = Quantiles.make(problem, BINS, None if weights is None else float(weights.mean()))
     parts = []
     for mine in np.array_split(np.arange(len(x)), workers):

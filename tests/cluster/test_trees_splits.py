@@ -13,7 +13,7 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
-from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
 from ps2.algorithms.trees.tree_matrices import add_histograms
@@ -55,7 +55,7 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps, dtype):
 
 
 def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
-    quantiles = Quantiles.make(Problem(Objective("logistic"), 2, (0.0,)), 16, None, least=4)
+    quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, least=4)
     quantiles.held.add(np.array([2**31 - 1, 3]))
     quantiles.held.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))

@@ -12,7 +12,7 @@ from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, dealt, digest, fac
 from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
 
@@ -85,7 +85,7 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, spark, monk
     x[rng.random(x.shape) < np.linspace(0.6, 0.99, 40)] = 0
     y = (x[:, :6].sum(axis=1) > 0).astype(float)
     problem, recipe = (
-        Problem(Objective("logistic"), 40, (0.0,)),
+        TreeProblem(Objective("logistic"), 40, (0.0,)),
         BoostingOptions(rounds=2, depth=4, min_child_weight=8.0),
     )
     rows = dealt(spark, x, y, 2, sparse=True)
@@ -107,7 +107,10 @@ def test_training_when_many_features_then_histograms_stay_put(ps, spark, statuse
     def note(report):
         after.append(sum(status.bytes_out for status in statuses()))
 
-    problem, recipe = Problem(Objective("logistic"), features, (0.0,)), BoostingOptions(rounds=4, depth=4, bins=bins)
+    problem, recipe = (
+        TreeProblem(Objective("logistic"), features, (0.0,)),
+        BoostingOptions(rounds=4, depth=4, bins=bins),
+    )
     train(ps, dealt(spark, x, y, 2), problem, recipe, facts_of(y), note)
     histogram = features * bins * 2 * 4
     assert (np.diff(after) < histogram / 2).all()

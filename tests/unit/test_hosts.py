@@ -9,9 +9,9 @@ import pytest
 from ps2.coordinator.launchers.containers.hosting import listening
 from ps2.coordinator.launchers.containers.hosts import Hosts
 from ps2.errors import ProtocolError
-from ps2.rpc.launcher_control import Order, Report, order_to_pb, report_from_pb, report_to_pb
+from ps2.rpc.launcher_control import ContainerReport, Order, order_to_pb, report_from_pb, report_to_pb
 
-FIRST = Report(0, 7, "c_7", "node1", "1.0")
+FIRST = ContainerReport(0, 7, "c_7", "node1", "1.0")
 START = Order(1, ("server",))
 
 

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from ps2.cli.main import cli
-from ps2.cli.manifests import Fleet, manifests
+from ps2.cli.manifests import FleetSettings, manifests
 from ps2.cli.server import server
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -74,9 +74,9 @@ def test_what_is_there_is_what_kubernetes_knows(version):
     objects = [each for folder in folders for each in customized(folder)]
     known = [each for each in objects if "cert-manager.io" not in each["apiVersion"]]
     _, policy = customized(FOLDER / "components" / "monitoring")
-    labels = manifests(Fleet("ps2:dev"))[0]["metadata"]["labels"]
+    labels = manifests(FleetSettings("ps2:dev"))[0]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    for each in [*known, policy, *manifests(Fleet("ps2:dev", namespace="ml", tls_secret="t"))]:
+    for each in [*known, policy, *manifests(FleetSettings("ps2:dev", namespace="ml", tls_secret="t"))]:
         kubernetes_validate.validate(each, version, strict=True)
     assert {each["kind"] for each in objects if each not in known} == {"Issuer", "Certificate"}
     kubernetes_validate.validate(yaml.safe_load((FOLDER / "job" / "driver.yaml").read_text()) | DRIVER, version)
@@ -84,7 +84,9 @@ def test_what_is_there_is_what_kubernetes_knows(version):
 
 def test_the_overlay_with_tls_says_what_render_prints():
     (made,) = [each for each in customized(FOLDER / "overlays" / "tls") if each["kind"] == "StatefulSet"]
-    (rendered,) = [each for each in manifests(Fleet("ps2:dev", tls_secret="ps2-tls")) if each["kind"] == "StatefulSet"]
+    (rendered,) = [
+        each for each in manifests(FleetSettings("ps2:dev", tls_secret="ps2-tls")) if each["kind"] == "StatefulSet"
+    ]
     ours, theirs = (each["spec"]["template"]["spec"] for each in (made, rendered))
     for each in (ours, theirs):
         del each["topologySpreadConstraints"], each["containers"][0]["resources"]
@@ -110,7 +112,7 @@ def test_an_overlay_names_what_is_in_the_base(overlay):
     folder = FOLDER / "overlays" / overlay
     said = yaml.safe_load((folder / "kustomization.yaml").read_text())
     assert all((folder / each / "kustomization.yaml").is_file() for each in said["resources"])
-    there = {(each["kind"], each["metadata"]["name"]) for each in manifests(Fleet("ps2:dev"))}
+    there = {(each["kind"], each["metadata"]["name"]) for each in manifests(FleetSettings("ps2:dev"))}
     assert {("StatefulSet", each["name"]) for each in said["replicas"]} <= there
     assert {(each["target"]["kind"], each["target"]["name"]) for each in said.get("patches", [])} <= there
 
@@ -128,7 +130,7 @@ def test_probes_use_tcp_when_tls_is_on():
 
 
 def test_no_secret_is_printed_or_committed():
-    assert "Secret" not in {each["kind"] for each in manifests(Fleet("ps2:dev", tls_secret="t"))}
+    assert "Secret" not in {each["kind"] for each in manifests(FleetSettings("ps2:dev", tls_secret="t"))}
 
 
 @pytest.mark.parametrize(
@@ -148,4 +150,4 @@ def test_an_option_that_cannot_be_is_refused(wrong):
 
 
 def test_addresses_are_the_names_of_the_pods():
-    assert Fleet("ps2:dev", name="model").addresses == ["model-0.model:7070", "model-1.model:7070"]
+    assert FleetSettings("ps2:dev", name="model").addresses == ["model-0.model:7070", "model-1.model:7070"]

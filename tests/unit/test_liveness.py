@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ps2.transport.liveness import Carried, Look, carried, carries_nothing, is_held_back
+from ps2.transport.liveness import Carried, ConnectionCounts, carried, carries_nothing, is_held_back
 
 
 def look(here, there):
-    return Look(Carried(*here), Carried(*there))
+    return ConnectionCounts(Carried(*here), Carried(*there))
 
 
 BEFORE = look((100, 50, 0), (60, 80, 0))

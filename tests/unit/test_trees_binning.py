@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ps2.algorithms.trees import cut_points, feature_columns
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import Cells, Refinement, cuts_between
-from ps2.algorithms.trees.feature_columns import Columns, Distinct, from_bits
+from ps2.algorithms.trees.feature_columns import Distinct, FeatureColumns, from_bits
 from ps2.errors import ConfigError, InputError
 
 floats = st.floats(allow_nan=False)
@@ -30,7 +30,7 @@ def exact_cuts(values, weights, bins):
 
 def summed_up(parts, bins):
     """Return the cuts of all features by the way that workers and servers go."""
-    columns = [Columns.of_dense(x) for x, _ in parts]
+    columns = [FeatureColumns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
     found = [feature_columns.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
     held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in found])
@@ -69,7 +69,7 @@ def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
     x = np.exp(rng.normal(size=(60, 5))) * rng.choice([-1, 1], (60, 5))
     x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
     absent = zeros * np.arange(1, 6)
-    cells = cells_after([(Columns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
+    cells = cells_after([(FeatureColumns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
     assert [int(cells_of(cells, place)[2].sum()) for place in range(5)] == (60 + absent).tolist()
     cuts, sizes = cut_points.cuts_of_many(cells, bins)
     for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
@@ -79,7 +79,7 @@ def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
 
 def test_cuts_of_many_when_values_are_spread_then_are_float32():
     x = np.random.default_rng(0).normal(size=(20_000, 1))
-    cells = cells_after([(Columns.of_dense(x), np.ones(len(x), np.int64))], np.arange(1), 64)
+    cells = cells_after([(FeatureColumns.of_dense(x), np.ones(len(x), np.int64))], np.arange(1), 64)
     cuts, _ = cut_points.cuts_of_many(cells, 64)
     assert len(cuts) == 63
     np.testing.assert_array_equal(cuts, cuts.astype(np.float32))
@@ -89,7 +89,7 @@ def test_cuts_of_many_when_values_are_spread_then_are_float32():
 def test_cells_when_values_are_close_then_bins_are_as_even(base):
     step = np.spacing(base)
     x = base + np.append(np.arange(5000) * step, [1e300, -1e300])
-    cells = cells_after([(Columns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
+    cells = cells_after([(FeatureColumns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
     cuts, _ = cut_points.cuts_of_many(cells, 32)
     held = np.bincount(np.searchsorted(cuts, x))
     assert len(held) >= 30
@@ -197,7 +197,7 @@ def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     rng = np.random.default_rng(7)
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
-    columns, weights = Columns.of_sparse(x), rng.integers(0, 2, 40)
+    columns, weights = FeatureColumns.of_sparse(x), rng.integers(0, 2, 40)
     found = feature_columns.distinct(columns, 5, weights)
     held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
     absent = (weights.sum() - held).astype(np.int64)
@@ -225,7 +225,7 @@ def test_cuts_from_when_nothing_is_there_then_there_is_none():
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 0)])
 def test_columns_when_sparse_rows_are_empty_then_are_not_dense(shape):
-    assert not Columns.of_sparse(sp.csr_array(shape)).dense
+    assert not FeatureColumns.of_sparse(sp.csr_array(shape)).dense
 
 
 def test_distinct_when_columns_are_sparse_then_match_entries():
@@ -233,7 +233,7 @@ def test_distinct_when_columns_are_sparse_then_match_entries():
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
     weights = rng.integers(0, 4, 200)
-    found = feature_columns.distinct(Columns.of_sparse(x), 3, weights)
+    found = feature_columns.distinct(FeatureColumns.of_sparse(x), 3, weights)
     entries = x.tocoo()
     for feature in range(300):
         mine = entries.col == feature
@@ -279,7 +279,7 @@ def test_bin_dense_when_binned_then_matches_searchsorted(dtype, rows):
     x, bins = sample()
     x = x[:rows].astype(dtype)
     assert bins.sizes.tolist() == [4, 3, 4, 1]
-    found = bins.bin_dense(Columns.of_dense(x))
+    found = bins.bin_dense(FeatureColumns.of_dense(x))
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, expected_bins(x.astype(np.float64), bins))
 
@@ -288,7 +288,7 @@ def test_bin_dense_when_cuts_are_close_then_matches_searchsorted():
     cuts = 20240115.0 + np.arange(300) / 8
     x = 20240114.5 + np.arange(1000)[:, None] / 16
     bins = bins_of([cuts], [0], [False])
-    np.testing.assert_array_equal(bins.bin_dense(Columns.of_dense(x)), expected_bins(x, bins))
+    np.testing.assert_array_equal(bins.bin_dense(FeatureColumns.of_dense(x)), expected_bins(x, bins))
     begins, columns = bins.bin_sparse(sp.csr_array(x), "zero")
     found = np.zeros(1000, np.int64)
     found[np.diff(begins) > 0] = columns
@@ -318,7 +318,7 @@ def test_implied_when_zeros_are_then_it_is_the_bin_of_zero():
 
 def test_bin_dense_when_feature_exceeds_256_bins_then_are_wider():
     bins = bins_of([np.arange(300)], [0], [False])
-    found = bins.bin_dense(Columns.of_dense(np.arange(301.0)[:, None]))
+    found = bins.bin_dense(FeatureColumns.of_dense(np.arange(301.0)[:, None]))
     assert found.dtype == np.uint16
     assert found[0].tolist() == list(range(301))
 
@@ -329,7 +329,7 @@ def test_bins_when_missing_values_have_none_then_names_feature(feature, value, s
     x = np.zeros((2, 4))
     x[1, feature] = value
     with pytest.raises(InputError, match=f"feature {feature}: .*{said}"):
-        bins.bin_dense(Columns.of_dense(x))
+        bins.bin_dense(FeatureColumns.of_dense(x))
     with pytest.raises(InputError, match=f"feature {feature}: .*{said}"):
         bins.bin_sparse(sp.csr_array(x), "zero")
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, DriverMessage, FinalNodes, Task
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import BoostingOptions, Problem, key_of
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
@@ -83,4 +83,4 @@ def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
     ],
 )
 def test_least_rows_when_nodes_must_be_heavy_then_follow(objective, recipe, mean_weight, expected):
-    assert least_rows(Problem(objective, 5, (0.0,)), recipe, mean_weight) == expected
+    assert least_rows(TreeProblem(objective, 5, (0.0,)), recipe, mean_weight) == expected

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.feature_columns import Columns
+from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.errors import ConfigError
@@ -26,7 +26,7 @@ def rows_of(sparse, seed=0):
     places = (x + 2).astype(int) + np.arange(FEATURES) * VALUES
     if sparse:
         return SparseRows(bins, *bins.bin_sparse(sp.csr_array(x), "zero"), "zero"), places, x != 0
-    return DenseRows(bins, bins.bin_dense(Columns.of_dense(x))), places, np.ones(x.shape, bool)
+    return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(x))), places, np.ones(x.shape, bool)
 
 
 def pairs_of(channels, most=1000, seed=1, dtype="int64"):
@@ -62,7 +62,7 @@ def test_histogram_when_features_are_many_then_skips_binless(most, channels, dty
     nothing = np.zeros(77)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), nothing.astype(np.int32), nothing.astype(bool))
     places = rng.integers(0, sizes, (rows, 77))
-    dense = DenseRows(bins, bins.bin_dense(Columns.of_dense(places.astype(float))))
+    dense = DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(places.astype(float))))
     assert dense.columns.itemsize == (1 if most < 256 else 2)
     order = np.flatnonzero(rng.random(rows) < 0.8).astype(np.int32)
     pairs = rng.integers(1, 1000, (rows, channels)).astype(dtype)
@@ -115,7 +115,7 @@ def test_part_when_node_is_split_then_both_sides_keep_order(sparse, bin):
 def test_part_when_missing_or_categorical_then_follows_split(default):
     x = np.array([[0.0, 1], [1, np.nan], [2, 1], [np.nan, 0], [1, 0]])
     bins = Bins(np.array([0, 1, 2, 0.5]), np.array([0, 3, 4]), np.array([3, 0], np.int32), np.array([True, True]))
-    dense = DenseRows(bins, bins.bin_dense(Columns.of_dense(x)))
+    dense = DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(x)))
     filled = sp.csr_array((x.reshape(-1), np.tile([0, 1], 5), np.arange(6) * 2), shape=x.shape)
     sparse = SparseRows(bins, *bins.bin_sparse(filled, "missing"), "missing")
     some = Split(0, -1, default, np.array([0b101]))

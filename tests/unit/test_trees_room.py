@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import unit_of, whole
 from ps2.algorithms.trees.tree_matrices import check_room
 from ps2.errors import ConfigError, LimitError
@@ -16,7 +16,7 @@ ROWS = 20_000_000
 
 
 def problem(**given):
-    return Problem(Objective("logistic"), 10_000_000, (0.0,), **given)
+    return TreeProblem(Objective("logistic"), 10_000_000, (0.0,), **given)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Literal
 
-from ps2.algorithms.estimators.tables import Look, column, names_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, names_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import SlotsError
@@ -27,7 +27,7 @@ def check_workers(spark_context: Any, wanted: int | None) -> None:
         )
 
 
-def deal(frame: Any, columns: ColumnNames, found: Look, wanted: int | None) -> Table:
+def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | None) -> Table:
     """Bring the columns of a DataFrame into one rdd_partition for each worker.
 
     Args:

@@ -12,13 +12,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.tables import Look, column, dim_of, field, first_row, unwrapped
+from ps2.algorithms.estimators.tables import TableSurvey, column, dim_of, field, first_row, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
 
 
 @dataclass(frozen=True)
-class Documents(Look):
+class Documents(TableSurvey):
     """Result of a survey of documents; ``dim`` is the size of the vocabulary.
 
     Attributes:

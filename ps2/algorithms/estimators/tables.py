@@ -33,7 +33,7 @@ MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
 
 
 @dataclass(frozen=True)
-class Look:
+class TableSurvey:
     """Result of a survey of any table.
 
     Attributes:
@@ -56,7 +56,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Survey(Look):
+class Survey(TableSurvey):
     """Result of a survey of a table with labels.
 
     Attributes:

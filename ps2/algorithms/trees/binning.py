@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.feature_columns import Columns, ordered_bits
+from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
 from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
@@ -92,7 +92,7 @@ class Bins:
     def _for_kernels(self) -> tuple[UInt64s, Int64s, Int32s, Int32s]:
         return ordered_bits(self.cuts), readable(self.offsets), readable(self.categories), self.missing_bin
 
-    def bin_dense(self, columns: Columns) -> Array:
+    def bin_dense(self, columns: FeatureColumns) -> Array:
         """Return the bins of dense columns, uint8 or uint16, shape (features, n).
 
         Raises:

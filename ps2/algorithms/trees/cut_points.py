@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Columns, Distinct, from_bits
+from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -137,7 +137,7 @@ class Refinement:
 
 
 def children(
-    columns: Columns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
+    columns: FeatureColumns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
 ) -> Int64s:
     """Return the weights in the children of some features' cells, int64.
 

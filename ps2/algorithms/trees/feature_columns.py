@@ -27,7 +27,7 @@ COST = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class FeatureColumns:
     """Values by feature, as ordered bits.
 
     Attributes:
@@ -43,19 +43,19 @@ class Columns:
     count: int
 
     @staticmethod
-    def of_dense(x: Array) -> Columns:
+    def of_dense(x: Array) -> FeatureColumns:
         """Take all values of rows, float32 or float64, shape (n, features)."""
         count, features = x.shape
         bits = np.empty((features, count), np.uint64)
         over_blocks(kernels.to_columns, (np.arange(features),), readable(x), bits, cost=COST * count)
-        return Columns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
+        return FeatureColumns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
 
     @staticmethod
-    def of_sparse(x: sp.csr_array) -> Columns:
+    def of_sparse(x: sp.csr_array) -> FeatureColumns:
         """Take the values that sparse rows hold; those that they do not hold are nowhere in it."""
         columns = sp.csc_array(x)
         bits = ordered_bits(columns.data)
-        return Columns(
+        return FeatureColumns(
             bits, readable(columns.indptr.astype(np.int64)), readable(columns.indices.astype(np.int32)), x.shape[0]
         )
 
@@ -114,7 +114,7 @@ def from_bits(bits: UInt64s) -> Float64s:
     return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
 
 
-def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
+def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
     """Find the distinct values of each feature, missing ones aside.
 
     Args:
@@ -133,7 +133,7 @@ def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Dist
     return Distinct(features, values[some][order], counts[some][order], np.flatnonzero(found < 0))
 
 
-def missing(columns: Columns, weights: Int64s = NO_WEIGHTS) -> Int64s:
+def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's missing values, as far as ``columns`` have them, int64."""
     out = np.empty(columns.features, np.int64)
     held = (columns.bits, columns.begin, columns.rows, readable(weights), out)

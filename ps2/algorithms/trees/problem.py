@@ -28,7 +28,7 @@ Bits = Literal[64, 32]
 
 
 @dataclass(frozen=True)
-class Problem:
+class TreeProblem:
     """The target of the prediction.
 
     Attributes:

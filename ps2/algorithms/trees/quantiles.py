@@ -34,9 +34,9 @@ from ps2.algorithms.trees.cut_points import (
     cuts_of_many,
     value_counts,
 )
-from ps2.algorithms.trees.feature_columns import ZERO, Columns, Distinct, distinct
+from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
-from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
@@ -90,7 +90,7 @@ class Quantiles:
         heavy: int64, one column: how many features have cells that the next turn cuts.
     """
 
-    problem: Problem
+    problem: TreeProblem
     bins: int
     weight_unit: float
     least: int
@@ -106,7 +106,7 @@ class Quantiles:
 
     @staticmethod
     def make(
-        problem: Problem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, least: int = 0
+        problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, least: int = 0
     ) -> Quantiles:
         """Make zero sums, or find those of a training that goes on.
 
@@ -134,7 +134,7 @@ class Quantiles:
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    def take_part(self, worker: Any, rows: LocalRows) -> Columns | None:
+    def take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
         """Take part in the clocks; return the columns of dense rows, if they were made for all features.
 
         Raises:
@@ -148,7 +148,7 @@ class Quantiles:
                 f"{error}; start more servers, or with a larger memory limit"
             ) from error
 
-    def _take_part(self, worker: Any, rows: LocalRows) -> Columns | None:
+    def _take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
         part, used = None, rows
         for clock in worker.clocks(END):
             if clock == FIRST_CLOCK:
@@ -286,7 +286,7 @@ def whole(weights: Array, unit: float) -> Int64s:
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)
 
 
-def bins_of(problem: Problem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
+def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
     """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
     categories = np.zeros(problem.dim, np.int32)
     categories[list(problem.categories)] = list(problem.categories.values())
@@ -306,7 +306,7 @@ def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
     return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
 
 
-def _categories(problem: Problem) -> tuple[Float64s, Int64s]:
+def _categories(problem: TreeProblem) -> tuple[Float64s, Int64s]:
     """Return all categories, which are the cuts of their features, and the feature of each."""
     counts = np.array(list(problem.categories.values()), np.int64)
     features = np.repeat(np.array(list(problem.categories), np.int64), counts)
@@ -324,7 +324,7 @@ class _Part:
     """
 
     sums: Quantiles
-    columns: Columns
+    columns: FeatureColumns
     features: Int64s
     weights: Int64s
 
@@ -337,8 +337,8 @@ class _Part:
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
             x = laid_out(with_all_columns(rows, dim), sums.problem.absent)
-            return _Part(sums, Columns.of_dense(x), np.arange(dim), readable(weights))
-        return _Part(sums, Columns.of_sparse(rows.x), rows.keys, readable(weights))
+            return _Part(sums, FeatureColumns.of_dense(x), np.arange(dim), readable(weights))
+        return _Part(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
         lacking = feature_columns.missing(self.columns, self.weights)

@@ -12,7 +12,7 @@ from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.feature_columns import Columns
+from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Absent
 from ps2.data.rows import LocalRows
@@ -56,7 +56,7 @@ def laid_out(x: sp.csr_array, absent: Absent) -> Array:
     return out
 
 
-def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: Columns | None = None) -> Binned:
+def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
     """Return rows by bins.
 
     Args:
@@ -66,7 +66,7 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: Columns | None 
         return DenseRows(bins, bins.bin_dense(columns))
     x = with_all_columns(rows, bins.features)
     if is_dense(x, bins.features):
-        return DenseRows(bins, bins.bin_dense(Columns.of_dense(laid_out(x, absent))))
+        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(laid_out(x, absent))))
     x.sort_indices()
     return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 

@@ -21,7 +21,7 @@ from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.growth import BestSplits, Growth
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room
@@ -46,7 +46,7 @@ class TrainedForest:
 def train(
     ps: Any,
     table: Table,
-    problem: Problem,
+    problem: TreeProblem,
     options: BoostingOptions,
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
@@ -88,7 +88,7 @@ def train(
         driver.free()
 
 
-def least_rows(problem: Problem, options: BoostingOptions, mean_weight: float | None) -> int:
+def least_rows(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
     """Return the least number of rows that hold a feature for it to part any node.
 
     One side of a split has only rows that hold the feature, and these must be heavy enough.
@@ -100,7 +100,7 @@ def least_rows(problem: Problem, options: BoostingOptions, mean_weight: float | 
     return max(1, options.min_third, math.ceil(options.min_hessian / most))
 
 
-def settings_of(problem: Problem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
+def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
     """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
     settings = {**asdict(problem), **asdict(options), "rows": rows, "weighted": mean_weight is not None}
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
@@ -143,7 +143,7 @@ class _TreeDriver:
     def __init__(
         self,
         table: Table,
-        problem: Problem,
+        problem: TreeProblem,
         options: BoostingOptions,
         facts: Facts,
         record: Record,

@@ -14,7 +14,7 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import shapes_of
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -43,7 +43,7 @@ class TreeMatrices:
         sizes: ``shapes_of`` the bins.
     """
 
-    problem: Problem
+    problem: TreeProblem
     bins: Bins
     histograms: DCVMatrix
     cuts: DCV
@@ -51,7 +51,7 @@ class TreeMatrices:
     channels: int
 
     @staticmethod
-    def make(bins: Bins, problem: Problem, options: BoostingOptions, rows: int) -> TreeMatrices:
+    def make(bins: Bins, problem: TreeProblem, options: BoostingOptions, rows: int) -> TreeMatrices:
         """Make the matrices, with the layout of the bins.
 
         Raises:
@@ -75,7 +75,9 @@ class TreeMatrices:
         return TreeMatrices(problem, bins, histograms, cuts, sizes, options.channels)
 
     @staticmethod
-    def known(bins: Bins, problem: Problem, options: BoostingOptions, numbers: tuple[int, int, int]) -> TreeMatrices:
+    def known(
+        bins: Bins, problem: TreeProblem, options: BoostingOptions, numbers: tuple[int, int, int]
+    ) -> TreeMatrices:
         """Return the matrices of an earlier driver, perhaps on another number of servers."""
         first, cuts, sizes = (known(DCV, number) for number in numbers)
         fleet = TreeMatrices(problem, bins, first.matrix(), cuts, sizes, options.channels)
@@ -165,7 +167,7 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
         ) from error
 
 
-def check_room(problem: Problem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise an error if the training cannot fit, whatever its rows hold.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
@@ -192,7 +194,7 @@ def check_room(problem: Problem, options: BoostingOptions, rows: int, servers: S
         )
 
 
-def _least_bins(problem: Problem) -> int:
+def _least_bins(problem: TreeProblem) -> int:
     """Return how many bins there are that can part rows, at least."""
     lacks = problem.absent == "missing"  # a bin of its own, in each feature
     numeric = problem.dim - len(problem.categories)

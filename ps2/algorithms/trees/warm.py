@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import Cells, Refinement
-from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, Columns
+from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
@@ -60,7 +60,7 @@ def _bins() -> Bins:
 
 def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     some = np.zeros(1, np.int64)
-    for columns in (Columns.of_dense(x), Columns.of_sparse(sparse)):
+    for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
             feature_columns.distinct(columns, 2, weights)
             cells = Cells.whole(1)
@@ -69,7 +69,7 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
                 cells = cells.parted(refinement, cut_points.children(columns, some, cells, refinement, weights))
             cut_points.cuts_of_many(cells, 2)
             feature_columns.missing(columns, weights)
-    _bins().bin_dense(Columns.of_dense(x))
+    _bins().bin_dense(FeatureColumns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 
 

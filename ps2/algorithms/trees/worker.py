@@ -13,11 +13,11 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
-from ps2.algorithms.trees.feature_columns import Columns
+from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
-from ps2.algorithms.trees.problem import BoostingOptions, Problem, key_of
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows, binned, draw, row_ids, whole_weights
 from ps2.algorithms.trees.tree_matrices import add_histograms
@@ -43,7 +43,7 @@ class TreeProgram:
         first: the clock that the run begins with.
     """
 
-    problem: Problem
+    problem: TreeProblem
     options: BoostingOptions
     quantiles: Quantiles
     leaf_quantiles: LeafQuantiles | None = None
@@ -82,7 +82,7 @@ class _Grower:
     """
 
     def __init__(
-        self, program: TreeProgram, rows: LocalRows, held_out: LocalRows | None, columns: Columns | None = None
+        self, program: TreeProgram, rows: LocalRows, held_out: LocalRows | None, columns: FeatureColumns | None = None
     ) -> None:
         """Args:
         columns: of ``rows``, if they have been made.
@@ -254,7 +254,7 @@ class _RowGroup:
     margins: Float64s
 
     @staticmethod
-    def of(problem: Problem, rows: LocalRows, bins: Bins, columns: Columns | None = None) -> _RowGroup:
+    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> _RowGroup:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = np.tile(np.array(problem.base), (len(rows), 1))

@@ -36,7 +36,7 @@ NEIGHBOURS = 5
 
 
 @dataclass(frozen=True)
-class Files:
+class GraphFiles:
     """Files of a graph.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Job:
     """
 
     name: str
-    files: Files
+    files: GraphFiles
     setting: Setting
     shown: int
     params: dict[str, Any]
@@ -72,7 +72,7 @@ class _Job:
 
 
 files_options = gathered(
-    Files,
+    GraphFiles,
     "files",
     [
         click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
@@ -120,7 +120,7 @@ def walk_options(command: Command) -> Command:
 @click.command(epilog=EPILOG.format("deepwalk"))
 @walk_options
 @embedding_options
-def deepwalk(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+def deepwalk(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from random walks.
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
@@ -142,7 +142,7 @@ def deepwalk(files: Files, setting: Setting, shown: int, **params: Any) -> None:
 )
 @walk_options
 @embedding_options
-def node2vec(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+def node2vec(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from walks that p and q steer.
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
@@ -157,7 +157,7 @@ def node2vec(files: Files, setting: Setting, shown: int, **params: Any) -> None:
 )
 @click.option("--hashed", is_flag=True, help="Hash ids: any integers, with memory for touched ids only.")
 @embedding_options
-def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+def line(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from edges (LINE).
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
@@ -166,7 +166,7 @@ def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     _run("LINE", files, setting, shown, params)
 
 
-def _run(family: str, files: Files, setting: Setting, shown: int, params: dict[str, Any]) -> None:
+def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: dict[str, Any]) -> None:
     from ps2.algorithms.spark import interruptible
 
     given = {name: value for name, value in params.items() if value is not None}

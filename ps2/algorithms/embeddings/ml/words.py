@@ -16,7 +16,7 @@ from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.ml.edges import collected
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.estimators.tables import Look, column, field
+from ps2.algorithms.estimators.tables import TableSurvey, column, field
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 
@@ -26,7 +26,7 @@ SOME_WORDS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Sentences(Look):
+class SentencesSurvey(TableSurvey):
     """Checked sentences; ``dim`` is the size of the vocabulary.
 
     Attributes:
@@ -57,7 +57,7 @@ class ReadSentences:
         return InMemorySentences(tokens, cut(lengths, self.longest))
 
 
-def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
+def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesSurvey:
     """Check sentences and count their words, in two Spark jobs.
 
     Args:
@@ -83,7 +83,7 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
         )
     table = enough.sort_by([("count", "descending"), ("word", "ascending")])
     words = Names(table.column("word").combine_chunks().cast(pa.string()))
-    return Sentences(len(words), rows_in, words, table.column("count").combine_chunks().to_numpy())
+    return SentencesSurvey(len(words), rows_in, words, table.column("count").combine_chunks().to_numpy())
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:

@@ -21,7 +21,7 @@ from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.label_sums import label_sums
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import TrainedForest, train
 from ps2.algorithms.trees.tree import Absent
 from ps2.coordinator.context import PS2Context
@@ -60,7 +60,7 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         table = dealt()
         warn_of_wide_integers(table.frame, found.features)
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
-        problem = Problem(objective, found.dim, self._base(objective, found, table), absent, categories)
+        problem = TreeProblem(objective, found.dim, self._base(objective, found, table), absent, categories)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest:
             return train(ps, table, problem, options, found.facts, on_step)

@@ -23,7 +23,7 @@ from ps2.coordinator.launchers.processes.child import END_TIMEOUT_S, LOG_TAIL_LI
 from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
-from ps2.rpc.launcher_control import LauncherControl, Report
+from ps2.rpc.launcher_control import ContainerReport, LauncherControl
 from ps2.rpc.network import FleetNetwork
 from ps2.transport.reach import unreachable
 from ps2.version import __version__
@@ -56,7 +56,7 @@ def host(index: int, launcher: str, generation: int) -> None:
     assert context is not None
     tls = Pems(**json.loads(os.environ[TLS_VARIABLE])) if TLS_VARIABLE in os.environ else None
     secrets = Secrets(os.environ[TOKEN_VARIABLE], tls)
-    report = Report(
+    report = ContainerReport(
         index,
         (generation << 32) + context.taskAttemptId(),
         container_named(os.environ, Path.cwd()),
@@ -112,7 +112,7 @@ def listening(own: str, before: str) -> str:
     return join_address(own, port if host == own else 0)
 
 
-def _keep(report: Report, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
+def _keep(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
     server: Server | None = None
     heard_s = time.monotonic()
     try:

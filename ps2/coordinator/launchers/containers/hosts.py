@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ps2.coordinator.launchers.processes.child import ending
 from ps2.errors import ProtocolError
-from ps2.rpc.launcher_control import Order, Report
+from ps2.rpc.launcher_control import ContainerReport, Order
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Slot:
     order: int = 0
     arguments: tuple[str, ...] = ()
     taken_by: int | None = None
-    host: Report | None = None
+    host: ContainerReport | None = None
     left: bool = False
     ended: str | None = None
     address: str = ""
@@ -65,7 +65,7 @@ class Hosts:
         with self._lock:
             return all(slot.left or slot.host is None for slot in self._slots)
 
-    def report(self, report: Report) -> Order:
+    def report(self, report: ContainerReport) -> Order:
         """Note a host's report; return its next order.
 
         Raises:
@@ -132,6 +132,6 @@ class Hosts:
             return {index: where(slot.host) for index, slot in enumerate(self._slots) if slot.host is not None}
 
 
-def where(report: Report) -> str:
+def where(report: ContainerReport) -> str:
     """Name the container of a report, and its node."""
     return f"container {report.container} on {report.node}"
