@@ -1,0 +1,237 @@
+"""Coordinate descent agrees with the same in plain NumPy, in float64, over all cells."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.factors import ops
+from ps2.algorithms.factors.ccd_descent import HELD_LOSS, LOSS, PENALTY, WEIGHT, Descent
+from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.options import FactorOptions
+from ps2.errors import OutOfRangeError
+
+USERS, ITEMS, RANK = 30, 17, 5
+
+
+class Local:
+    """Items' coordinates, solved in this process by the servers' operation."""
+
+    def __init__(self, options, descent, ridge):
+        self.options, self.ranks = options, options.rank + options.biases
+        self.m = np.zeros((2 * self.ranks, descent.q.shape[1]), np.float32)
+        self.sums = np.zeros((4, descent.q.shape[1]), np.float32)
+        self.sums[2] = ridge
+        self.descent, self.iteration, self.step = descent, 0, 0
+
+    def iterate(self):
+        self.old, self.new = self.iteration % 2 * self.ranks, (self.iteration + 1) % 2 * self.ranks
+        self.m[self.old : self.old + self.ranks] = self.descent.q
+        self.descent.iterate(self.solve)
+        self.iteration += 1
+        return self.descent.evaluate()
+
+    def solve(self, one, sums, gram):
+        self.sums[:2] = sums.T
+        self.step += 1
+        where = {"rank": one.item, "ranks": self.ranks, "old": self.old, "new": self.new}
+        ops.solve(
+            *(self.m, self.sums, gram),
+            **where,
+            first=0,
+            workers=1,
+            ridge=2,
+            done=3,
+            step=self.step,
+            nonnegative=one.nonnegative,
+        )
+        return self.m[self.new + one.item].copy()
+
+
+def options_of(**given):
+    return FactorOptions(**{"rank": RANK, "reg": 0.1, "solver": "ccd", "alpha": 3.0, **given})
+
+
+def ratings_of(options, weighted=False, seed=0):
+    """Return users, items, ratings and weights of random cells, and the same as UserRatings."""
+    rng = np.random.default_rng(seed)
+    cells = rng.permutation(USERS * ITEMS)[:200]
+    users, items = cells // ITEMS, cells % ITEMS
+    users[users == 3] = 4  # repeated cells, and a user without ratings
+    r = rng.integers(1, 6, len(cells)).astype(np.float32)
+    w = rng.uniform(0.5, 2, len(cells)).astype(np.float32) if weighted else None
+    return (users, items, r, w), UserRatings.of(RatingRows(users, items, r, w), USERS, options)
+
+
+def begun(options, weighted=False, mean=0.0):
+    raw, ratings = ratings_of(options, weighted)
+    descent = Descent(options, ITEMS, ratings, mean=mean)
+    rng = np.random.default_rng(1)
+    descent.q[:] = rng.normal(size=descent.q.shape)
+    descent.p[:] = rng.normal(size=descent.p.shape)
+    if options.nonnegative:
+        descent.q[:], descent.p[:] = np.abs(descent.q), np.abs(descent.p)
+    descent.evaluate()
+    return raw, descent, Local(options, descent, cells_of(options, raw)[3])
+
+
+def cells_of(options, raw):
+    """Return curvatures and targets of all cells, and the ridges, in float64: what the objective is made of."""
+    users, items, r, w = raw
+    a, b = np.zeros((USERS, ITEMS)), np.zeros((USERS, ITEMS))
+    counts_u, counts_i = np.zeros(USERS), np.zeros(ITEMS)
+    for e in range(len(r)):
+        weight = 1.0 if w is None else float(w[e])
+        if options.implicit:
+            confidence = options.alpha * r[e]
+            terms, counted = (weight * confidence, weight * (1 + confidence)), weight
+        else:
+            terms, counted = (weight, weight * r[e]), weight
+        a[users[e], items[e]] += terms[0]
+        b[users[e], items[e]] += terms[1]
+        counts_u[users[e]] += counted
+        counts_i[items[e]] += counted
+    return a + options.implicit, b, options.reg * counts_u, options.reg * counts_i
+
+
+def dense_descent(options, raw, p, q, mean=0.0):
+    """Return the vectors after one iteration; p of shape (ranks, users)."""
+    a, b, ridge_u, ridge_i = cells_of(options, raw)
+    p, q = p.astype(np.float64), q.astype(np.float64)
+    rank = options.rank
+
+    def prediction():
+        x = p[:rank].T @ q[:rank] + mean
+        return x + p[rank][:, None] + q[rank] if options.biases else x
+
+    def solved(above, below, floor):
+        value = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+        return np.maximum(value, 0) if floor else value
+
+    if options.biases:
+        p[rank] = solved((b - a * (prediction() - p[rank][:, None])).sum(axis=1), a.sum(axis=1) + ridge_u, False)
+        q[rank] = solved((b - a * (prediction() - q[rank])).sum(axis=0), a.sum(axis=0) + ridge_i, False)
+    for f in range(rank):
+        rest = b - a * (prediction() - np.outer(p[f], q[f]))
+        p[f] = solved(rest @ q[f], a @ q[f] ** 2 + ridge_u, options.nonnegative)
+        q[f] = solved(p[f] @ rest, p[f] ** 2 @ a + ridge_i, options.nonnegative)
+    return p, q
+
+
+KINDS = [
+    {},
+    {"reg": 0.0},
+    {"nonnegative": True},
+    {"biases": True},
+    {"implicit": True},
+    {"implicit": True, "nonnegative": True},
+    {"implicit": True, "reg": 0.0},
+]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_descent_when_iterated_then_as_dense(kind, weighted):
+    options = options_of(**kind)
+    mean = 3.0 if options.biases else 0.0
+    raw, descent, local = begun(options, weighted, mean)
+    p, q = descent.p.copy(), descent.q.copy()
+    for _ in range(3):
+        local.iterate()
+        p, q = dense_descent(options, raw, p, q, mean)
+    np.testing.assert_allclose(descent.p, p, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(descent.q, q, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_descent_when_iterated_then_objective_falls(kind, weighted):
+    options = options_of(**kind)
+    _, descent, local = begun(options, weighted)
+    told = [descent.evaluate(), *(local.iterate() for _ in range(10))]
+    objectives = [one[LOSS] + one[PENALTY] for one in told]
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_when_explicit_then_squared_errors(weighted):
+    raw, descent, _ = begun(options_of(), weighted)
+    users, items, r, w = raw
+    errors = (r - (descent.p.T @ descent.q)[users, items]) ** 2
+    told = descent.evaluate()
+    assert told[LOSS] == pytest.approx(float(errors @ (np.ones(len(r)) if w is None else w)), rel=1e-5)
+    assert told[WEIGHT] == pytest.approx(len(r) if w is None else w.sum())
+
+
+def test_loss_when_implicit_then_as_brute_force():
+    (users, items, r, _), _ = ratings_of(options_of(implicit=True))
+    first = np.unique(users * ITEMS + items, return_index=True)[1]  # of repeated cells, ALS has another loss
+    options = options_of(implicit=True)
+    ratings = UserRatings.of(RatingRows(users[first], items[first], r[first]), USERS, options)
+    descent = Descent(options, ITEMS, ratings)
+    rng = np.random.default_rng(2)
+    descent.p[:], descent.q[:] = rng.normal(size=descent.p.shape), rng.normal(size=descent.q.shape)
+    preference = np.zeros((USERS, ITEMS))
+    preference[users[first], items[first]] = r[first]
+    confidence = 1 + 3.0 * preference
+    expected = np.sum(confidence * ((preference > 0) - descent.p.T @ descent.q) ** 2)
+    assert descent.evaluate()[LOSS] == pytest.approx(expected, rel=1e-5)
+
+
+def test_ratings_when_negative_implicit_then_not_liked():
+    rows = RatingRows(np.array([0, 0]), np.array([0, 1]), np.float32([-2, 3]))
+    ratings = UserRatings.of(rows, 1, options_of(implicit=True))
+    assert ratings.curvatures.tolist() == [6, 9]
+    assert ratings.targets.tolist() == [0, 10]
+    assert ratings.counted.tolist() == [0, 1]
+
+
+def test_ratings_when_shuffled_then_same():
+    (users, items, r, w), ratings = ratings_of(options_of(), weighted=True)
+    order = np.random.default_rng(3).permutation(len(r))
+    again = UserRatings.of(RatingRows(users[order], items[order], r[order], w[order]), USERS, options_of())
+    for name in ("ends", "items", "curvatures", "targets"):
+        assert np.array_equal(getattr(ratings, name), getattr(again, name)), name
+
+
+def test_held_out_when_given_then_its_loss():
+    options = options_of()
+    _, ratings = ratings_of(options)
+    held = UserRatings.of(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), USERS, options)
+    descent = Descent(options, ITEMS, ratings, held)
+    assert descent.evaluate()[HELD_LOSS] == 20
+
+
+def test_user_when_without_ratings_then_zero():
+    _, descent, local = begun(options_of(reg=0.0))
+    local.iterate()
+    assert not descent.p[:, 3].any()
+
+
+def test_solve_when_step_was_done_then_unchanged():
+    m, sums = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
+    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3}
+    ops.solve(m, sums, np.zeros(0), **places, step=1, nonnegative=False)
+    assert not m.any()
+    ops.solve(m, sums, np.zeros(0), **places, step=2, nonnegative=False)
+    assert m[1].tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("wrong", [{"old": 2}, {"new": -1}, {"first": 3}, {"ridge": 4}, {"done": 4}, {"rank": 1}])
+def test_solve_when_rows_are_outside_then_error(wrong):
+    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3, **wrong}
+    with pytest.raises(OutOfRangeError):
+        ops.solve(
+            *(np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float32), np.zeros(0)),
+            **places,
+            step=1,
+            nonnegative=False,
+        )
+
+
+def test_solve_when_several_workers_then_their_sum():
+    m, sums = np.zeros((2, 2), np.float32), np.zeros((8, 2), np.float32)
+    sums[:6] = np.arange(1, 7)[:, None]  # numerators 1, 3, 5; denominators 2, 4, 6
+    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 3, "ridge": 6, "done": 7}
+    ops.solve(m, sums, np.zeros(0), **places, step=1, nonnegative=False)
+    assert m[1].tolist() == [0.75] * 2
