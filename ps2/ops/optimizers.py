@@ -29,7 +29,7 @@ STEP_COST = 4
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
-@op(writes=("weight", "velocity", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer())
+@op(writes=("weight", "velocity", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer(damping=1.0))
 def adam(
     weight: Row,
     velocity: Row,
@@ -133,7 +133,7 @@ def momentum(
         over_blocks(steps.momentum, rows, scalars)
 
 
-@op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer())
+@op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer(damping=0.5))
 def adagrad(
     weight: Row,
     square: Row,
@@ -173,7 +173,7 @@ def adagrad(
         over_blocks(steps.adagrad, rows, scalars, cost=STEP_COST)
 
 
-@op(writes=("weight", "square"), dtypes=FLOATS, optimizer=Optimizer())
+@op(writes=("weight", "square"), dtypes=FLOATS, optimizer=Optimizer(damping=1.0))
 def rmsprop(
     weight: Row,
     square: Row,
@@ -207,7 +207,10 @@ def rmsprop(
 
 
 @op(
-    writes=("weight", "z", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer("alpha", catch_up="ftrl_weights")
+    writes=("weight", "z", "square"),
+    dtypes=FLOATS,
+    nonzero=LAZY,
+    optimizer=Optimizer("alpha", catch_up="ftrl_weights", damping=0.5),
 )
 def ftrl(
     weight: Row,

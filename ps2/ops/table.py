@@ -128,10 +128,14 @@ class Optimizer:
         rate: name of the learning rate's scalar.
         catch_up: for an optimizer whose weights follow from sums over all steps (FTRL): the operation on weight and
             state that recomputes weights for larger penalties. Penalties of a step then stand for all steps so far.
+        damping: n steps with 1 / n of the gradient each go about as far as one step with all of it if the rate of each
+            is divided by ``n ** damping``: 0 if a step is linear in the gradient (SGD), 0.5 if it is divided by the
+            root of a sum of squares over all steps (Adagrad), 1 if by that of their mean (Adam).
     """
 
     rate: str = "lr"
     catch_up: str | None = None
+    damping: float = 0.0
 
     def check(self, name: str, signature: inspect.Signature, writes: tuple[str, ...]) -> None:
         """Raise ConfigError unless the operation has the parameters of an optimizer step."""

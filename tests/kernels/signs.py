@@ -12,7 +12,7 @@ Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
 
 
-@op(writes=("weight", "mean"), dtypes=FLOATS, optimizer=Optimizer())
+@op(writes=("weight", "mean"), dtypes=FLOATS, optimizer=Optimizer(damping=1.0))
 def signs(
     weight: Row,
     mean: Row,

@@ -9,6 +9,7 @@ import pytest
 
 from ps2.errors import ConfigError
 from ps2.ops import optimizers
+from ps2.ops.all import optimizer_steps
 
 STEPS = 6
 WIDTH = 50
@@ -193,3 +194,21 @@ def test_steps_when_they_stand_still_then_are_at_the_optimum(op, count, lr, own,
 def test_lazy_step_when_there_is_a_penalty_then_names_ftrl(op, rows, step):
     with pytest.raises(ConfigError, match=f"{op.__name__}.*use 'ftrl'; got l1=0, l2=0.5"):
         op(*np.ones((rows, 2)), lr=LR, l2=0.5, lazy=True, **step)
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"])
+def test_damping_when_steps_are_shared_then_as_far_as_one(name):
+    """Eight workers that take a step each with an eighth of the gradient go as far as one step with all of it."""
+    step = optimizer_steps()[name]
+    assert step.optimizer is not None
+    moved = []
+    for workers in (1, 8):
+        weight, *states = (np.zeros(WIDTH) for _ in step.reads[:-1])
+        rate = LR / workers**step.optimizer.damping
+        for number in range(200 * workers):
+            scalars = {step.optimizer.rate: rate, **({"step": number + 1} if "step" in step.params else {})}
+            if name == "ftrl":
+                scalars["beta"] = 0.0
+            getattr(optimizers, name)(weight, *states, gradients()[0] / workers, **scalars)
+        moved.append(weight)
+    np.testing.assert_allclose(moved[1], moved[0], rtol=0.05)

@@ -47,12 +47,24 @@ class ModelView:
         self.moved_bytes += w.nbytes + b.nbytes
         return w, b
 
-    def add(self, gradient: Parameters, sent: SentValues | SentFactors, db: Float64Array) -> None:
-        """Add to the gradient of weights and of biases."""
+    def add(
+        self,
+        gradient: Parameters,
+        sent: SentValues | SentFactors,
+        db: Float64Array,
+        after: Callable[[], object] | None = None,
+    ) -> None:
+        """Add to the gradient of weights and of biases.
+
+        Args:
+            after: makes calls that travel in the same request, behind it.
+        """
         self.moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)
             gradient.bias.add(db)
+            if after is not None:
+                after()
 
     def report(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ class MinibatchWorker:
     """The gradient of a minibatch in each clock; in the last one, the loss of all rows.
 
     Attributes:
+        optimizer: takes a step of this worker's own in each clock, as workers may be ahead of each other (SSP, ASP);
+            None: the driver takes one of all workers' gradients.
         catch_up: brings the columns of a minibatch up to date before they are read; None: they are.
         steps: how many there are.
         fraction: of the rows.
@@ -35,6 +38,7 @@ class MinibatchWorker:
     loss: Loss
     model: Parameters
     gradient: Parameters
+    optimizer: Optimizer | None
     catch_up: CatchUp | None
     first_clock: int
     steps: int
@@ -56,8 +60,13 @@ class MinibatchWorker:
                 continue
             found, sent = self._gradient(rows, w, b, columns)
             held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
-            view.add(self.gradient, sent, found.db * self.scale)
+            view.add(self.gradient, sent, found.db * self.scale, self._step(step + 1))
             view.report((found.loss, found.weight), held, len(rows))
+
+    def _step(self, number: int) -> Callable[[], None] | None:
+        """Return the call for a step of this worker's own, if it takes any."""
+        optimizer = self.optimizer
+        return None if optimizer is None else lambda: optimizer.step(number)
 
     def _held_loss(self, data: Data, view: ModelView, columns: Int64Array, before: Any) -> tuple[float, float]:
         return NOTHING if data.held is None else self.loss.loss(data.held, *view.pull(self.model, columns, before))
@@ -83,7 +92,7 @@ class Minibatch:
     def __init__(self, context: SolverContext) -> None:
         self._context = context
         self._model, self._gradient = context.beginning, context.space.new()
-        self._optimizer = Optimizer(context, self._model, self._gradient)
+        self._optimizer = Optimizer.make(context, self._model, self._gradient)
         self._catch_up = self._optimizer.catching_up()
         self._validation = Validation.make(context.options, context.space, self._model, context.record.validation)
         options = context.options
@@ -92,11 +101,13 @@ class Minibatch:
         self._objective = ObjectiveMonitor(context, self._optimizer.decayed)
         self._penalty = 0.0
         self._every = math.ceil(1.0 / options.fraction)
+        self._takes_steps = options.staleness == 0
         self.clocks = options.steps + 1
         self.worker = MinibatchWorker(
             context.loss,
             self._model,
             self._gradient,
+            None if self._takes_steps else self._optimizer,
             self._catch_up,
             context.first_clock,
             options.steps,
@@ -109,11 +120,12 @@ class Minibatch:
         context, is_last = self._context, clock == self._context.options.steps
         # A lazy step costs as much as its minibatch; work on all columns is done once per pass over the rows.
         looks = is_last or self._catch_up is None or clock % self._every == 0
-        if looks and self._catch_up is not None:
+        # While workers are ahead, penalties of this clock would replace those of later ones.
+        if looks and self._catch_up is not None and (self._takes_steps or is_last):
             self._catch_up.to_step(clock)(None)
         with batch():
             penalty = self._objective.penalty(self._model) if looks else None
-            if not (is_last or context.options.validate):
+            if self._takes_steps and not (is_last or context.options.validate):
                 self._optimizer.step(clock + 1)
         self._penalty = self._penalty if penalty is None else penalty()
         self._objective.note(clock, sums["loss"], sums["weight"], self._penalty)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Int64Array, Parameters
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.client.dcv import DCV
 from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
+from ps2.ops.table import Optimizer as Declared
 
 # pyspark.ml's update rules of factorization machines: the operation, before which weights and intercept decay.
 DECAYING = {"adamW": "adam", "gd": "sgd"}
@@ -32,23 +34,38 @@ def lazy_ones() -> list[str]:
     return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
 
 
+@dataclass(frozen=True, eq=False)
 class Optimizer:
-    """Steps of one optimizer on the servers.
+    """Steps of one optimizer on the servers; picklable.
 
     Which there are, and what they take, their operations declare. FTRL keeps its penalties out of the steps: its
     weights follow from sums over all steps (McMahan et al., 2013).
     "adamW" and "gd" let everything decay by the L2 penalty before the step, by as much whatever the gradients were
     (Loshchilov & Hutter, 2019).
+
+    Under BSP the driver takes one step of all workers' gradients. Workers that may be ahead of each other (SSP, ASP)
+    take steps of their own: each sees its own updates at once (Xing et al., 2016, section 3.2).
+
+    Attributes:
+        states: what the optimizer keeps beside weight and gradient.
+        steps_per_clock: 1 under BSP, else the number of workers. Each of these steps has its share of rate and
+            penalties, so that together they go about as far as one step would.
     """
 
-    def __init__(self, context: SolverContext, model: Parameters, gradient: Parameters) -> None:
-        self._name = context.options.optimizer
-        self._problem, self._options = context.problem, context.options
-        self._model, self._gradient = model, gradient
-        self._op = step_of(self._name)
-        assert self._op.optimizer is not None
-        self._declared = self._op.optimizer
-        self._states = {name: context.space.new() for name in states_of(self._name)}
+    problem: Problem
+    options: SolverOptions
+    model: Parameters
+    gradient: Parameters
+    states: Mapping[str, Parameters]
+    steps_per_clock: int = 1
+
+    @staticmethod
+    def make(context: SolverContext, model: Parameters, gradient: Parameters) -> Optimizer:
+        """Make the vectors that the optimizer needs."""
+        options = context.options
+        states = {name: context.space.new() for name in states_of(options.optimizer)}
+        steps = 1 if options.staleness == 0 else context.workers
+        return Optimizer(context.problem, options, model, gradient, states, steps)
 
     @property
     def follows_sums(self) -> bool:
@@ -56,48 +73,55 @@ class Optimizer:
         return self._declared.catch_up is not None
 
     def step(self, number: int) -> None:
-        """Take step ``number``, from 1, and zero the gradient; within ``batch()``."""
+        """Take a step of clock ``number``, from 1, and zero the gradient; within ``batch()``."""
         self._decay(number)
-        states = self._states.values()
-        name = self._op.name
+        states, name = self.states.values(), step_of(self.options.optimizer).name
         weights, biases = [state.weight for state in states], [state.bias for state in states]
-        self._model.weight.zip(*weights, self._gradient.weight).apply(name, **self._scalars(number, is_weight=True))
-        self._model.bias.zip(*biases, self._gradient.bias).apply(name, **self._scalars(number, is_weight=False))
-        for vector in self._gradient.each:
+        self.model.weight.zip(*weights, self.gradient.weight).apply(name, **self._scalars(number, is_weight=True))
+        self.model.bias.zip(*biases, self.gradient.bias).apply(name, **self._scalars(number, is_weight=False))
+        for vector in self.gradient.each:
             vector.zero()
 
     def decayed(self, model: Parameters) -> tuple[DCV, ...]:
         """Return the vectors of a model that an L2 penalty applies to."""
-        return model.each if self._name in DECAYING else (model.weight,)
+        return model.each if self.options.optimizer in DECAYING else (model.weight,)
 
     def catching_up(self) -> CatchUp | None:
         """Return how to bring columns up to date before they are read; None: they always are."""
-        problem, declared = self._problem, self._declared
-        if declared.catch_up is None or not self._options.lazy or not (problem.l1 or problem.l2):
+        problem, declared = self.problem, self._declared
+        if declared.catch_up is None or not self.options.lazy or not (problem.l1 or problem.l2):
             return None
-        sums = tuple(state.weight for state in self._states.values())
-        rate = {declared.rate: self._options.step_size}
-        return CatchUp(declared.catch_up, self._model.weight, sums, rate, problem.l1, problem.l2)
+        sums = tuple(state.weight for state in self.states.values())
+        return CatchUp(
+            declared.catch_up, self.model.weight, sums, {declared.rate: self._rate(1)}, problem.l1, problem.l2
+        )
+
+    @property
+    def _declared(self) -> Declared:
+        declared = step_of(self.options.optimizer).optimizer
+        assert declared is not None
+        return declared
 
     def _decay(self, number: int) -> None:
-        if self._name in DECAYING and self._problem.l2:
-            share = self._problem.l2 * (self._rate(number) if self._name == "gd" else 1.0)
-            for vector in self._model.each:
-                vector.mul(1.0 - share)
+        if self.options.optimizer in DECAYING and self.problem.l2:
+            share = self.problem.l2 * (self._rate(number) if self.options.optimizer == "gd" else 1.0)
+            for vector in self.model.each:
+                vector.mul(1.0 - share / self.steps_per_clock)
 
     def _rate(self, number: int) -> float:
-        return self._options.step_size / (math.sqrt(number) if self._name == "gd" else 1.0)
+        rate = self.options.step_size / (math.sqrt(number) if self.options.optimizer == "gd" else 1.0)
+        return rate / self.steps_per_clock**self._declared.damping
 
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
-        penalised = is_weight and self._name not in DECAYING
-        l1, l2 = (self._problem.l1, self._problem.l2) if penalised else (0.0, 0.0)
-        scalars: dict[str, Any] = {"l1": l1, "l2": l2}
-        if self._options.lazy and is_weight:
+        penalised = is_weight and self.options.optimizer not in DECAYING
+        l1, l2 = (self.problem.l1, self.problem.l2) if penalised else (0.0, 0.0)
+        # Penalties of FTRL stand for all steps so far, those of others for one step.
+        share = number if self.follows_sums else 1.0 / self.steps_per_clock
+        scalars: dict[str, Any] = {"l1": share * l1, "l2": share * l2}
+        if self.options.lazy and is_weight:
             scalars["lazy"] = True
-        if self.follows_sums:
-            scalars |= {"l1": number * l1, "l2": number * l2}
-        if "step" in self._op.params:
-            scalars["step"] = number
+        if "step" in step_of(self.options.optimizer).params:
+            scalars["step"] = number * self.steps_per_clock
         return scalars | {self._declared.rate: self._rate(number)}
 
 
