@@ -1,21 +1,37 @@
-"""Bring a table's rows to the workers: in the partitions that they have if those are balanced, else by a shuffle."""
+"""Bring a table's rows to the workers: in the partitions that they have if those are balanced, else by a shuffle.
+
+Balanced are workers whose rows have about equally many stored feature values (see ``Load``).
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from ps2.algorithms.estimators.tables import TableSurvey, column, names_of
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.loads import NO_LOAD, Load, unevenness
+from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, names_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import SlotsError
 from ps2.run.slots import most_slots
 from ps2.run.spark import fixed_frame, total_slots
 
-# Workers wait for the slowest one. Partitions are merged only if no worker gets more than this times its fair share.
-UNFAIR = 2.0
+# Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this times its fair
+# share of the work.
+UNFAIR = 1.5
+# Rows are dealt by their costs if a worker's share would vary more than this from a plain shuffle to the next.
+UNEVEN = 0.05
+# For each worker there is a number whose hash leads to it, among so many for each: all but surely.
+CANDIDATES = 32
 
-Dealing = Literal["keep", "coalesce", "shuffle", "deal"]
+# The column that says where a row goes.
+WORKER = "ps2_worker"
+
+Dealing = Literal["keep", "coalesce", "shuffle", "balance", "deal"]
 
 
 def check_workers(spark_context: Any, wanted: int | None) -> None:
@@ -36,46 +52,82 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     spark_context = frame.sparkSession.sparkContext
     slots = most_slots(spark_context) or total_slots(spark_context)
     rows, partitions = fixed_frame(_typed(frame, columns, found.weight_unit))
-    counts = [found.rows_in.get(number, 0) for number in range(partitions)]
-    workers = min(wanted or min(max(1, sum(map(bool, counts))), slots), found.rows)
-    how = way(counts, workers)
-    if sum(counts) != found.rows and how != "keep":
+    loads = [found.loads.get(number, NO_LOAD) for number in range(partitions)]
+    workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
+    how = way(loads, workers)
+    if sum(load.rows for load in loads) != found.rows and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
     if how == "coalesce":
         rows = rows.coalesce(workers)
     elif how == "shuffle":
         rows = rows.repartition(workers)
+    elif how == "balance":
+        rows = _balanced(rows, cost_of(rows, columns.features), workers)
     elif how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
         rows = fixed_frame(rows.coalesce(1))[0].repartition(workers)
     return Table(rows, columns, workers)
 
 
-def way(counts: list[int], workers: int) -> Dealing:
+def way(loads: Sequence[Load], workers: int) -> Dealing:
     """Choose how to make one non-empty partition for each worker.
 
     Args:
-        counts: rows of each partition.
+        loads: of each partition.
         workers: at most the number of rows.
 
     Returns:
         "keep": use the partitions as they are. "coalesce": merge neighbours. "shuffle": every partition deals rows to
-        all workers. "deal": no partition has a row for each worker, so the few rows go through a single partition.
+        all workers, whatever they cost. "balance": every partition deals rows by falling cost. "deal": no partition has
+        a row for each worker, so the few rows go through a single partition.
     """
-    if len(counts) == workers and all(counts):
+    are_full = all(load.rows for load in loads)
+    if len(loads) == workers and are_full and _is_fair(loads):
         return "keep"
     # Spark merges cached partitions by location, so one worker might get only empty ones.
-    if len(counts) > workers and all(counts):
-        sums = _of_neighbours(counts, workers)
-        if max(sums) <= UNFAIR * sum(sums) / workers:
-            return "coalesce"
-    return "shuffle" if max(counts) >= workers else "deal"
+    if len(loads) > workers and are_full and _is_fair(_of_neighbours(loads, workers)):
+        return "coalesce"
+    if max(load.rows for load in loads) < workers:
+        return "deal"
+    return "shuffle" if unevenness(loads, workers) <= UNEVEN else "balance"
 
 
-def _of_neighbours(counts: list[int], workers: int) -> list[int]:
+def _is_fair(loads: Sequence[Load]) -> bool:
+    costs = [load.cost for load in loads]
+    return max(costs) <= UNFAIR * sum(costs) / len(costs)
+
+
+def _of_neighbours(loads: Sequence[Load], workers: int) -> list[Load]:
     """Add up partitions as Spark's coalesce merges them when rows have no preferred location."""
-    ends = [worker * len(counts) // workers for worker in range(workers + 1)]
-    return [sum(counts[begin:end]) for begin, end in itertools.pairwise(ends)]
+    ends = [worker * len(loads) // workers for worker in range(workers + 1)]
+    return [sum(loads[begin:end], NO_LOAD) for begin, end in itertools.pairwise(ends)]
+
+
+def _balanced(rows: DataFrame, cost: Column, workers: int) -> DataFrame:
+    """Deal rows so that workers get about equal sums of costs.
+
+    Each partition deals its rows by falling cost, to the workers forth and back; each begins at another worker. So two
+    workers' sums differ by about the largest cost in a partition, at most.
+    """
+    part, row = F.spark_partition_id(), F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    turn = F.pmod(row, F.lit(workers))
+    place = F.when(F.pmod(F.floor(row / workers), F.lit(2)) == 0, turn).otherwise(workers - 1 - turn)
+    ordered = rows.sortWithinPartitions(cost.desc())
+    # Spark deals by the hash of a column, so the column holds a number with the hash for the worker.
+    numbers = F.array(*(F.lit(number).cast("bigint") for number in _numbers_with_hash(rows, workers)))
+    worker = F.pmod(place + part, F.lit(workers)).cast("int")
+    dealt = ordered.withColumn(WORKER, F.element_at(numbers, worker + 1))
+    return dealt.repartition(workers, WORKER).drop(WORKER)
+
+
+def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:
+    """Return, for each worker, a number that ``repartition`` sends to it."""
+    found = (
+        rows.sparkSession.range(CANDIDATES * workers)
+        .groupBy(F.pmod(F.hash("id"), F.lit(workers)).alias("worker"))
+        .agg(F.min("id").alias("id"))
+    )
+    return [row["id"] for row in found.orderBy("worker").collect()]
 
 
 def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
+from ps2.algorithms.estimators.loads import PART, loads_of, sums_of
 from ps2.algorithms.estimators.tables import TableSurvey, column, dim_of, field, first_row, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
@@ -41,17 +42,15 @@ def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
     if not vocabulary:
         raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")
     tokens_of = _entry_sum(frame, columns.features)
-    rows = frame.select(F.spark_partition_id().alias("part"), tokens_of.alias("tokens"))
-    found = rows.groupBy("part").agg(F.count(F.lit(1)).alias("rows"), F.sum("tokens").alias("tokens")).collect()
+    rows = frame.select(F.spark_partition_id().alias(PART), tokens_of.alias("tokens"))
+    found = rows.groupBy(PART).agg(*sums_of(F.lit(1.0) + F.col("tokens")), F.sum("tokens").alias("tokens")).collect()
     tokens = sum(row["tokens"] or 0.0 for row in found)
     if tokens == 0:
         raise InputError(
             f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in found):,} "
             "documents are empty"
         )
-    return Documents(
-        vocabulary, {row["part"]: row["rows"] for row in found}, int(tokens) if math.isfinite(tokens) else 0
-    )
+    return Documents(vocabulary, loads_of(found), int(tokens) if math.isfinite(tokens) else 0)
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:

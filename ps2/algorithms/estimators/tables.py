@@ -7,7 +7,6 @@ workers check the features when they read them, before the first step (``ps2.alg
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
 
 from ps2.algorithms.estimators.attributes import values_of
+from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
@@ -38,16 +38,16 @@ class TableSurvey:
 
     Attributes:
         dim: number of features.
-        rows_in: number of rows in each non-empty rdd_partition.
+        loads: the work of the rows in each non-empty rdd_partition.
     """
 
     dim: int
-    rows_in: dict[int, int]
+    loads: dict[int, Load]
 
     @property
     def rows(self) -> int:
         """Number of rows, held-out rows included."""
-        return sum(self.rows_in.values())
+        return sum(load.rows for load in self.loads.values())
 
     @property
     def weight_unit(self) -> float:
@@ -150,15 +150,12 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     if better != (shift, unit):
         shift, unit = better
         found = _aggregate(frame, columns, of_labels, shift, unit)
-    rows_in: Counter[int] = Counter()
-    for row in found:
-        rows_in[row["part"]] += row["rows"]
     used = [row for row in found if row["class"] >= 0]
     facts = _facts(used, of_labels, shift, unit)
     features = [columns.features] if isinstance(columns.features, str) else columns.features
     dim, fields = dim_of(frame, columns.features, first), tuple(field(frame, name) for name in features)
     is_alone = classes is not None and of_labels.described is None and not any(row["class"] for row in used)
-    return Survey(dim, dict(rows_in), facts, fields, is_alone)
+    return Survey(dim, loads_of(found), facts, fields, is_alone)
 
 
 def _better_sums(found: list[Row], shift: float, classes: int | None) -> tuple[float, float]:
@@ -226,7 +223,8 @@ def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: f
     for fault in faults.values():
         bad = bad | fault
     rows = frame.select(
-        F.spark_partition_id().alias("part"),
+        F.spark_partition_id().alias(PART),
+        cost_of(frame, columns.features).alias(COST),
         F.when(bad | held, -1).otherwise(labels.number(y)).alias("class"),
         (y - shift).alias("y"),
         F.when(w > 0, y).alias("counted"),
@@ -236,9 +234,9 @@ def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: f
     y, w = F.col("y"), F.col("w")
     sums = {"weight": w, "squared": w * w, "wy": w * y, "wyy": w * y * y, **{name: F.col(name) for name in faults}}
     return (
-        rows.groupBy("part", "class")
+        rows.groupBy(PART, "class")
         .agg(
-            F.count(F.lit(1)).alias("rows"),
+            *sums_of(F.col(COST)),
             F.min("counted").alias("least"),
             F.max("counted").alias("most"),
             F.max("w").alias("heaviest"),
@@ -390,6 +388,16 @@ def _finite_or_0(value: Any) -> float:
 
 def _type(frame: DataFrame, name: str) -> str:
     return str(field(frame, name).dataType.simpleString())
+
+
+def cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
+    """Return what a row costs to compute with: 1, and its stored feature values."""
+    if not isinstance(features, str):
+        return F.lit(1.0 + len(features))
+    values = column(features)
+    if not isinstance(field(frame, features).dataType, ArrayType):
+        values = unwrapped(values)["values"]
+    return F.lit(1.0) + F.when(values.isNotNull(), F.size(values)).otherwise(0)
 
 
 def unwrapped(vectors: Column) -> Column:

@@ -16,7 +16,8 @@ from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.ml.edges import collected
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.estimators.tables import TableSurvey, column, field
+from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, field
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 
@@ -69,7 +70,7 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesS
             words are frequent enough.
     """
     check_sentences(frame, name)
-    rows_in = _count_rows(frame, name)
+    loads = _loads(frame, name)
     # No collation: words are compared by bytes, as workers do.
     word = F.explode(column(name).cast("array<string>")).alias("word")
     found = collected(frame.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
@@ -83,7 +84,7 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesS
         )
     table = enough.sort_by([("count", "descending"), ("word", "ascending")])
     words = Names(table.column("word").combine_chunks().cast(pa.string()))
-    return SentencesSurvey(len(words), rows_in, words, table.column("count").combine_chunks().to_numpy())
+    return SentencesSurvey(len(words), loads, words, table.column("count").combine_chunks().to_numpy())
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:
@@ -93,13 +94,13 @@ def check_sentences(frame: DataFrame, name: str) -> None:
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
-def _count_rows(frame: DataFrame, name: str) -> dict[int, int]:
-    """Return the rows of each partition; raise InputError if there are none, or one is or contains null."""
+def _loads(frame: DataFrame, name: str) -> dict[int, Load]:
+    """Return the work of each partition; raise InputError if there are none, or one is or contains null."""
     sentence = column(name)
     wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
     faulty = F.coalesce(wrong, F.lit(False)).cast("long")
-    rows = frame.select(F.spark_partition_id().alias("part"), faulty.alias("faulty"))
-    found = rows.groupBy("part").agg(F.count(F.lit(1)).alias("rows"), F.sum("faulty").alias("faulty")).collect()
+    rows = frame.select(F.spark_partition_id().alias(PART), cost_of(frame, name).alias(COST), faulty.alias("faulty"))
+    found = rows.groupBy(PART).agg(*sums_of(F.col(COST)), F.sum("faulty").alias("faulty")).collect()
     total, faults = (sum(row[what] for row in found) for what in ("rows", "faulty"))
     if not total:
         raise InputError("expected sentences, got an empty DataFrame")
@@ -109,7 +110,7 @@ def _count_rows(frame: DataFrame, name: str) -> dict[int, int]:
             f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
             f"such a row: {row}"
         )
-    return {row["part"]: row["rows"] for row in found}
+    return loads_of(found)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Array]:
