@@ -51,6 +51,13 @@ class AsyncWriter:
         self._scheduler = SendScheduler()
         self._holders = 0
         self._readings: list[ReadYourWrites] = []
+        self._sent_s = 0.0
+
+    def take_sent_s(self) -> float:
+        """Return the seconds that sending has taken since the last call."""
+        with self._changed:
+            sent_s, self._sent_s = self._sent_s, 0.0
+            return sent_s
 
     @property
     def is_backed_up(self) -> bool:
@@ -185,11 +192,13 @@ class AsyncWriter:
     def _run(self) -> None:
         while taken := self._take():
             errors: list[Exception]
+            began_s = time.monotonic()
             try:
                 errors = list(self._send([(update.plan, update.id) for update in taken]))
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
+                self._sent_s += time.monotonic() - began_s
                 self._error = self._error or next(iter(errors), None)
                 self._flying = []
                 self._note_state()

@@ -83,10 +83,9 @@ class Steps:
             return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
         # Asked before the checkpoint is made: what came in between is done again, and counts once.
         epoch, cut = run.epoch, run.cut()
-        first = min(cut.applied) if step is None else step
+        first = cut.first if step is None else step
         try:
-            messages = cut.journal.to_bytes()
-            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut), messages)
+            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut), cut.saved())
         except RecoveryError as error:
             if run.epoch != epoch:
                 raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
@@ -103,7 +102,7 @@ class Steps:
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note, messages)
         epoch, cut = run.epoch, run.cut()
         return self._checkpoints.hand_over(
-            *(addresses, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut), cut.journal.to_bytes())
+            *(addresses, cut.first, epoch, lambda folder: run.note_cut(folder, cut), cut.saved())
         )
 
     @contextmanager
@@ -160,8 +159,14 @@ class Steps:
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self._check()
-        run.journal = self._journal.before(run.first)
+        run.go_on(self._journal)
         self._active.run = run
+
+    @property
+    def called(self) -> int:
+        """The first clock that the next run calls ``onClock`` for; earlier than ``next`` if workers had been ahead."""
+        pending = self._journal.pending
+        return self.next if pending is None or pending.finished != self.next else pending.called
 
     def messages(self) -> list[Any]:
         """Return the messages of ``onClock`` that the next run goes on from, oldest first."""

@@ -1,8 +1,9 @@
-"""The messages of a run in a checkpoint."""
+"""The messages of a run in a checkpoint, and the reports that ``onClock`` had not been called with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -10,15 +11,39 @@ from ps2.errors import CheckpointCorruptError
 from ps2.protocol.pb import run_pb2 as pb
 
 
-def encode_journal(entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None) -> bytes:
-    """Encode messages as (clock, plain data), and the clock and the end of STOP. Without any, the result is empty."""
+@dataclass(frozen=True)
+class PendingReports:
+    """What workers had reported in clocks that all had finished and ``onClock`` had not been called for.
+
+    Attributes:
+        called: for the clocks below, ``onClock`` had returned.
+        finished: all workers had finished the clocks below.
+        reports: as (rank, clock, merge, encoded plain data), each worker's in their order.
+    """
+
+    called: int
+    finished: int
+    reports: tuple[tuple[int, int, str, bytes], ...] = ()
+
+
+def encode_journal(
+    entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None, pending: PendingReports | None = None
+) -> bytes:
+    """Encode messages as (clock, plain data), the clock and the end of STOP, and reports. Without any, the result is
+    empty."""
     made = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
         made.stopped, made.end = stopped
+    if pending is not None:
+        made.called, made.finished = pending.called, pending.finished
+        for rank, clock, merge, value in pending.reports:
+            made.pending.add(rank=rank, report=pb.Report(clock=clock, merge=merge, value=value))
     return made.SerializeToString()
 
 
-def decode_journal(encoded: bytes, where: str) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None]:
+def decode_journal(
+    encoded: bytes, where: str
+) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None, PendingReports | None]:
     """Decode what ``encode_journal`` returned.
 
     Args:
@@ -32,4 +57,6 @@ def decode_journal(encoded: bytes, where: str) -> tuple[list[tuple[int, bytes]],
     except DecodeError as error:
         raise CheckpointCorruptError(f"{where}: expected the messages of a run: {error}") from error
     stopped = (read.stopped, read.end) if read.HasField("stopped") else None
-    return [(entry.clock, entry.message) for entry in read.entries], stopped
+    reports = tuple((one.rank, one.report.clock, one.report.merge, one.report.value) for one in read.pending)
+    pending = PendingReports(read.called, read.finished, reports) if read.HasField("called") else None
+    return [(entry.clock, entry.message) for entry in read.entries], stopped, pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ class Entered:
         messages: how many messages ``onClock`` had returned.
         message: the newest, encoded; empty if there is none, or if the worker has it.
         end: the run ends before this clock; None: it goes on.
+        budget_s: of the turn that the clock is, where the run decides; infinite: none.
     """
 
     clock: int
@@ -62,6 +64,7 @@ class Entered:
     messages: int = 0
     message: bytes = b""
     end: int | None = None
+    budget_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class ClockTimes:
         on_clock: before the clock, when the others would have let it go, for ``onClock``.
         block: that it had, if the clock was a turn of a rotation; -1 is none.
         left: the share of the block's work that is left for the next rotation.
+        work: of compute: what was work on the block.
+        transfer: that reads and writes took in the background.
     """
 
     clock: int
@@ -107,6 +112,8 @@ class ClockTimes:
     on_clock: float = 0.0
     block: int = -1
     left: float = 0.0
+    work: float = 0.0
+    transfer: float = 0.0
 
 
 class RunControl:
@@ -170,7 +177,10 @@ class RunControl:
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
         end = reply.end if reply.HasField("end") else None
-        return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end)
+        budget_s = reply.budget if reply.HasField("budget") else math.inf
+        return Entered(
+            *(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end, budget_s)
+        )
 
     def messages(self, begin: int, end: int) -> list[bytes]:
         """Return messages by their numbers, encoded.

@@ -130,8 +130,12 @@ class ClockLoop:
             self.prefetches.begin_again(self._first_view(joined))
             self._begin_at(joined, mutations, points)
 
-    def clocks(self, n: int, budget_s: float = FOREVER) -> Generator[int, None, None]:
-        """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``."""
+    def clocks(self, n: int, budget_s: float | None = FOREVER) -> Generator[int, None, None]:
+        """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``.
+
+        Args:
+            budget_s: of each clock; None: what the run decides for a turn.
+        """
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= min(n, self._end):
@@ -156,7 +160,7 @@ class ClockLoop:
             if entry.clock >= min(n, self._end):
                 break
             self._begin(2 * entry.clock + 1)
-            self._ends_s = time.monotonic() + budget_s
+            self._ends_s = time.monotonic() + (entry.budget_s if budget_s is None else budget_s)
             self.is_inside = True
             try:
                 yield entry.clock
@@ -203,6 +207,8 @@ class ClockLoop:
             outside=self.ids.phase % 2 == 0,
             block=IDLE if turn is None else turn.block,
             left=0.0 if turn is None else turn.left,
+            work=0.0 if turn is None else turn.workS,
+            transfer=self.prefetches.take_read_s() + self.session.async_writer.take_sent_s(),
         )
 
     def next_point(self) -> tuple[int, int]:

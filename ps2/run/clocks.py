@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ps2.errors import ProtocolError, WorkerError
+from ps2.protocol.journal_file import PendingReports
 from ps2.rpc.run_control import Report
 from ps2.run.journal import Journal
 
@@ -52,6 +53,25 @@ class Cut:
     journal: Journal = field(default_factory=Journal)
     reports: Mapping[int, Mapping[int, Sequence[Report]]] = field(default_factory=dict)
 
+    @property
+    def first(self) -> int:
+        """The clock that another driver goes on with: all workers have finished those below."""
+        return min(self.applied)
+
+    def saved(self) -> bytes:
+        """Return what another driver needs, for a checkpoint: messages, and reports of the clocks below ``first``."""
+        if self.called >= self.first:
+            return self.journal.to_bytes()
+        reports = [
+            (rank, one.clock, one.merge, one.value)
+            for clock, by_rank in sorted(self.reports.items())
+            for rank, mine in sorted(by_rank.items())
+            for one in mine
+            if clock < self.first
+        ]
+        pending = PendingReports(self.called, self.first, tuple(reports))
+        return replace(self.journal, pending=pending).to_bytes()
+
 
 class Clocks:
     """Each worker is in a clock, or waits before one.
@@ -74,6 +94,10 @@ class Clocks:
         self._calls = calls
         self.waiting: dict[int, int] = {}  # rank -> the clock that it waits before
         self._reset(Cut((first,) * workers, first))
+
+    def call_from(self, called: int) -> None:
+        """Note, before any event, that an earlier driver's ``onClock`` was called for the clocks below one only."""
+        self._reset(Cut(tuple(self.applied), called))
 
     def _reset(self, cut: Cut) -> None:
         self.called = cut.called

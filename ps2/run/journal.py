@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field, replace
 
 from ps2.errors import LimitError
-from ps2.protocol.journal_file import decode_journal, encode_journal
+from ps2.protocol.journal_file import PendingReports, decode_journal, encode_journal
 
 # Of all messages of a run: the driver keeps them, and each checkpoint writes them.
 LIMIT_BYTES = 1 << 30
@@ -33,11 +33,13 @@ class Journal:
         count: of messages.
         nbytes: of all messages.
         stopped: None as long as the run goes on.
+        pending: of a run in a checkpoint: what ``onClock`` had not heard yet; None: nothing.
     """
 
     count: int = 0
     nbytes: int = 0
     stopped: Stopped | None = None
+    pending: PendingReports | None = None
     # Shared by journals of one history: the first ``count`` are this one's.
     _entries: list[tuple[int, bytes]] = field(default_factory=list)
 
@@ -60,7 +62,7 @@ class Journal:
             )
         entries = self._entries if len(self._entries) == self.count else self._entries[: self.count]
         entries.append((clock, message))
-        return Journal(self.count + 1, nbytes, self.stopped, entries)
+        return Journal(self.count + 1, nbytes, self.stopped, _entries=entries)
 
     def with_stop(self, clock: int, end: int) -> Journal:
         """Add STOP, the first time."""
@@ -81,15 +83,15 @@ class Journal:
         return fitting
 
     def before(self, clock: int) -> Journal:
-        """Return what ``onClock`` has returned for the clocks below one."""
+        """Return what ``onClock`` has returned for the clocks below one, without what is pending."""
         kept = [(of, message) for of, message in self._entries[: self.count] if of < clock]
         stopped = self.stopped if self.stopped is not None and self.stopped.clock < clock else None
-        return Journal(len(kept), sum(len(message) for _, message in kept), stopped, kept)
+        return Journal(len(kept), sum(len(message) for _, message in kept), stopped, _entries=kept)
 
     def to_bytes(self) -> bytes:
         """Encode the journal for a checkpoint; empty bytes if it holds nothing."""
         stopped = None if self.stopped is None else (self.stopped.clock, self.stopped.end)
-        return encode_journal(self._entries[: self.count], stopped)
+        return encode_journal(self._entries[: self.count], stopped, self.pending)
 
     @staticmethod
     def from_bytes(encoded: bytes, where: str) -> Journal:
@@ -98,6 +100,6 @@ class Journal:
         Raises:
             CheckpointCorruptError: the bytes are no journal.
         """
-        entries, stopped = decode_journal(encoded, where)
+        entries, stopped, pending = decode_journal(encoded, where)
         nbytes = sum(len(message) for _, message in entries)
-        return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), entries)
+        return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), pending, entries)

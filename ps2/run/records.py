@@ -13,7 +13,7 @@ from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Of one run: 80 MiB of times for all workers together, and 32 MiB of metrics.
+# Of one run: 96 MiB of times for all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
@@ -70,14 +70,14 @@ class Timeline(_Records):
     """The ``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
-        self._rows = _Rows(10, limit, "clocks of a worker")
+        self._rows = _Rows(12, limit, "clocks of a worker")
 
     def append(self, times: ClockTimes) -> None:
         self._rows.append(astuple(times))
 
     def _record(self, index: int) -> ClockTimes:
-        clock, began, compute, pull, push, wait, outside, on_clock, block, left = self._rows[index]
-        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock, int(block), left)
+        clock, began, compute, pull, push, wait, outside, on_clock, block, *rest = self._rows[index]
+        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock, int(block), *rest)
 
 
 class Metrics(_Records):

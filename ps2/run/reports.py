@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.errors import UsageError, WorkerError
+from ps2.protocol.journal_file import PendingReports
 from ps2.protocol.plain_data import decode, encode
 from ps2.rpc.run_control import Report
 
@@ -67,6 +68,12 @@ class ReportLog:
     def since(self, clock: int) -> dict[int, dict[int, Sequence[Report]]]:
         """Return the reports of a clock and of all later ones."""
         return {of: dict(mine) for of, mine in self._reports.items() if of >= clock}
+
+    def go_on(self, pending: PendingReports) -> None:
+        """Take over what an earlier driver's ``onClock`` has not heard."""
+        for rank, clock, merge, value in pending.reports:
+            mine = self._reports.setdefault(clock, {}).get(rank, ())
+            self._reports[clock][rank] = [*mine, Report(clock, merge, value)]
 
     def restore(self, reports: Mapping[int, Mapping[int, Sequence[Report]]]) -> None:
         self._reports = {clock: dict(mine) for clock, mine in reports.items()}

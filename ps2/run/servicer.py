@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import asdict, fields
 from typing import Protocol
 
@@ -85,6 +86,8 @@ class WorkerServicer:
             enter.messages = entry.messages
             if entry.end is not None:
                 enter.end = entry.end
+            if math.isfinite(entry.budget_s):
+                enter.budget = entry.budget_s
             if entry.epoch != epoch or entry.messages != arrive.messages:
                 enter.message = entry.message
             return pb.CoordinatorMessage(enter=enter)

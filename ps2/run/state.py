@@ -21,7 +21,9 @@ from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
 from ps2.run.reports import ReportLog
+from ps2.run.rotation import IDLE
 from ps2.run.sync_points import SyncPoints
+from ps2.run.turn_budget import TurnBudget
 
 T = TypeVar("T")
 
@@ -78,6 +80,7 @@ class RunState:
         self.points = SyncPoints(self.workers, self.first)
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
+        self.turn_budget = TurnBudget(self.workers)
         self._cuts = CutLog()
         self.entries: dict[int, Entered] = {}
         self.polling: dict[Wake, int] = {}  # rank by the wake of its progress request
@@ -92,6 +95,16 @@ class RunState:
         self._error: PS2Error | None = None
         self._paused = False
         self.journal_before = self.journal  # the one of the epoch before
+
+    def go_on(self, journal: Journal) -> None:
+        """Go on, before any event, from the journal of an earlier driver, or of an earlier run.
+
+        If that driver's workers had finished clocks that its ``onClock`` was not called for, it is called for them now.
+        """
+        self.journal, pending = journal.before(self.first), journal.pending
+        if pending is not None and pending.finished == self.first:
+            self.clocks.call_from(pending.called)
+            self.report_log.go_on(pending)
 
     # -- of the workers --------------------------------------------------------------------------------------------
 
@@ -140,6 +153,9 @@ class RunState:
                 self.listener.logged(lease.rank, metric)
             if times is not None:
                 self.timeline[lease.rank].append(times)
+                if times.block != IDLE:
+                    rest_s = max(0.0, times.pull + times.push + times.compute - times.work)
+                    self.turn_budget.note(lease.rank, times.work, times.left, rest_s, times.transfer)
 
     # -- the driver's side -----------------------------------------------------------------------------------------
 
@@ -301,6 +317,7 @@ class RunState:
             self.entries[release.rank] = Entered(
                 *(release.clock, release.horizon, self.epoch, now_s - waits_s),
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
+                budget_s=self.turn_budget.seconds,
             )
             self.leases.wake(release.rank)
         self.points.forget(self.clocks.finished)

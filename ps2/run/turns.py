@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -41,6 +42,7 @@ class Turn:
         isLast: this worker has no other turn in the rotation.
         begin: the piece of work on the block to begin with: where this worker's last turn on it stopped.
         left: the share of the pieces that was not done, as ``parts`` and ``done`` count it.
+        workS: seconds from the beginning of the turn, or from the end of ``pull``, to the end of the last piece.
     """
 
     def __init__(self, worker: Rotating, scheduled: _ScheduledTurn, stops: dict[int, int], fetched: Any) -> None:
@@ -50,7 +52,8 @@ class Turn:
         self.number = scheduled.number
         self.isLast = scheduled.is_last
         self.begin = stops.get(scheduled.block, 0)
-        self.left = 0.0
+        self.left = self.workS = 0.0
+        self._began_s = time.monotonic()
         self._worker = worker
         self._stops = stops
         self._fetched = fetched
@@ -67,9 +70,10 @@ class Turn:
         """
         if self._fetched is None:
             raise UsageError("turn.pull: worker.rotate was given no fetch=, which requests the values of a block")
-        if isinstance(self._fetched, Prefetch):
-            return self._fetched.result()
-        return tuple(part.result() for part in self._fetched)
+        is_one = isinstance(self._fetched, Prefetch)
+        pulled = self._fetched.result() if is_one else tuple(part.result() for part in self._fetched)
+        self._began_s = time.monotonic()
+        return pulled
 
     @property
     def timeLeft(self) -> float:
@@ -93,6 +97,7 @@ class Turn:
             item = items[(self.begin + count - 1) % len(items)]
             self.done(count, len(items))
             yield item
+            self.workS = time.monotonic() - self._began_s
             if self.expired():
                 return
 
@@ -107,6 +112,7 @@ class Turn:
             raise UsageError(f"turn.done: expected a count from 0 to {of}, got {count!r}")
         self._stops[self.block] = (self.begin + count) % of if of else 0
         self.left = 1.0 - count / of if of else 0.0
+        self.workS = time.monotonic() - self._began_s
 
 
 @dataclass(frozen=True)

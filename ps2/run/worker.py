@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 # Logged numbers go with the worker's next message to the driver, or in a message of their own if the last one is this
 # old.
 LOG_INTERVAL_S = 1.0
+# As the budget of a rotation's turns: the run decides.
+AUTO = "auto"
 
 
 class Worker:
@@ -82,7 +84,7 @@ class Worker:
         blocks: int,
         rotations: int = 1,
         slices: int = 2,
-        budgetS: float | None = None,
+        budgetS: float | Literal["auto"] | None = None,
         fetch: Fetch | None = None,
     ) -> Iterator[Turn]:
         """Yield turns. In each turn this worker alone has one block of a model; in each rotation it has every block
@@ -111,7 +113,9 @@ class Worker:
             slices: groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``. With 2 slices
                 and a staleness of 1, one block's additions (``wait=False``) and the next block travel while the worker
                 computes on another one.
-            budgetS: seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D).
+            budgetS: seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D). "auto": the run
+                decides, from the times of the last turns, when ``turn.parts`` or ``turn.done`` tell how much of a block
+                was done.
             fetch: called with a block's number, one turn ahead; returns a result of ``worker.prefetch``, or several,
                 for ``turn.pull()``.
 
@@ -125,15 +129,16 @@ class Worker:
         if fetch is not None and not callable(fetch):
             raise UsageError(f"rotate: fetch: expected a function of a block's number, got {fetch!r}")
         check_staleness(self._loop.ref.staleness, schedule.slices)
-        return self._rotate(schedule, int(rotations), _budget("rotate", budgetS), fetch)
+        budget_s = None if isinstance(budgetS, str) and budgetS == AUTO else _budget("rotate", budgetS, f", {AUTO!r}")
+        return self._rotate(schedule, int(rotations), budget_s, fetch)
 
     def _rotate(
-        self, schedule: RotationSchedule, rotations: int, budget_s: float, fetch: Fetch | None
+        self, schedule: RotationSchedule, rotations: int, budget_s: float | None, fetch: Fetch | None
     ) -> Iterator[Turn]:
         loop = self._loop
         if loop.is_inside:
             raise UsageError("rotate: loops over clocks do not nest")
-        mine = (int(schedule.blocks), rotations, int(schedule.slices), budget_s)
+        mine = (int(schedule.blocks), rotations, int(schedule.slices), AUTO if budget_s is None else budget_s)
         first = self.once(lambda: mine)
         if mine != first:
             raise UsageError(
@@ -346,12 +351,12 @@ class Worker:
         return self._loop.inbox.take()
 
 
-def _budget(call: str, given: object) -> float:
+def _budget(call: str, given: object, others: str = "") -> float:
     """Return a checked budget in seconds; infinite for None."""
     if given is None:
         return FOREVER
     if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given > 0:
-        raise UsageError(f"{call}: budgetS: expected a positive number of seconds, got {given!r}")
+        raise UsageError(f"{call}: budgetS: expected a positive number of seconds{others}, got {given!r}")
     return float(given)
 
 

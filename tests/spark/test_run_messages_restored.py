@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -86,3 +87,32 @@ def test_run_when_a_new_driver_restores_it_then_hears_the_same(spark, ps, by_val
         assert restored.nextStep == 6
         result = restored.run(rows, work, onClock=on_clock, firstClock=6, timeoutS=WAIT_S)
         assert list(result) == [([], [], [[0], [1], [2], [3], [4]])] * WORKERS
+
+
+def test_run_when_workers_were_ahead_then_new_driver_is_told(spark, by_value, rows, tmp_path):
+    """A checkpoint holds what workers have reported in clocks that ``onClock`` was not called for."""
+    folder = str(tmp_path)
+
+    def work(worker, _):
+        for clock in worker.clocks(9):
+            worker.report(10 * clock + worker.rank, merge="concat")
+        return worker.messages
+
+    def on_clock(clock, reports):
+        calls.append((clock, reports[0]))
+        deadline_s = time.monotonic() + WAIT_S
+        while clock == 4 and min(ps._steps._active.run.applied()) < 6 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return Message([clock])
+
+    calls = []
+    with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=5) as ps:
+        ps.run(rows, work, onClock=on_clock, staleness=1, timeoutS=WAIT_S)
+    assert [clock for clock, _ in calls] == list(range(9))
+    calls.clear()
+    again = str(tmp_path / "again")
+    with PS2Context.getOrCreate(spark, servers=1, restore=folder, checkpointDir=again) as ps:
+        assert ps.nextStep == 6
+        result = ps.run(rows, work, onClock=on_clock, staleness=1, firstClock=6, timeoutS=WAIT_S)
+    assert calls == [(clock, [10 * clock, 10 * clock + 1]) for clock in range(5, 9)]
+    assert [told[:7] for told in result] == [[[clock] for clock in range(7)]] * WORKERS

@@ -42,6 +42,7 @@ class ControlInProcess:
     def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=()):
         self.arrivals.append((clock, applied))
         self.times.append(times)
+        self.run.note(self.lease, len(self.times), metrics, times)
         self.entry = self.run.arrive(self.lease, clock, applied, epoch)
         return self.entry
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ps2.errors import CheckpointCorruptError, LimitError
+from ps2.protocol.journal_file import PendingReports
 from ps2.run import journal
 from ps2.run.journal import Journal, Stopped
 
@@ -23,11 +26,25 @@ def test_journal_when_it_goes_back_then_histories_do_not_mix():
     assert (before.newest, before.messages(1, 9)) == (b"1", [b"1"])
 
 
-@pytest.mark.parametrize("made", [of(), of(0, 5), of(3).with_stop(3, 6), of().with_stop(0, 1)])
+PENDING = PendingReports(4, 6, ((0, 4, "sum", b"a"), (1, 4, "sum", b"b"), (1, 5, "max", b"c")))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        of(),
+        of(0, 5),
+        of(3).with_stop(3, 6),
+        of().with_stop(0, 1),
+        Journal(pending=PENDING),
+        replace(of(0), pending=PENDING),
+    ],
+)
 def test_journal_when_it_went_through_bytes_then_is_the_same(made):
     back = Journal.from_bytes(made.to_bytes(), "here")
     assert (back.messages(0, 9), back.nbytes, back.stopped) == (made.messages(0, 9), made.nbytes, made.stopped)
-    assert (made.to_bytes() == b"") == (made.count == 0 and made.stopped is None)
+    assert back.pending == made.pending
+    assert (made.to_bytes() == b"") == (made.count == 0 and made.stopped is made.pending is None)
 
 
 def test_journal_when_bytes_are_another_thing_then_is_refused():

@@ -31,7 +31,7 @@ def messages():
 
 
 def journal_of(messages, settings=SETTINGS, name="trees"):
-    return ReplayJournal.of(CheckpointNames(name, begun=3, messages=messages), settings)
+    return ReplayJournal.of(CheckpointNames(name, clocks=(3, 3), messages=messages), settings)
 
 
 def test_journal_when_another_driver_opens_it_then_it_replays(messages):

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
-from ps2.rpc.run_control import ClockTimes, Logged
+from ps2.protocol.journal_file import PendingReports
+from ps2.rpc.run_control import ClockTimes, Logged, Report
 from ps2.run.clocks import Clocks
 from ps2.run.cuts import MAX_RETURNS
+from ps2.run.journal import Journal
 from ps2.run.state import RunState
 from tests.blocking_run import BlockingRun
 
@@ -397,6 +399,35 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
     workers.arrive(0, 1).result(5)
     workers.run.call_due()
     assert workers.run.cut().called == 1
+
+
+def test_cut_when_workers_are_ahead_then_next_driver_hears_it(start):
+    """Clock 1 is finished, and ``onClock`` was not called for it; rank 0 has finished clock 2, which is done again."""
+    workers = start(2, staleness=2, calls=True)
+    lease = workers.leases
+    for rank, clocks in ((0, 3), (1, 2)):
+        reports = [Report(clock, "sum", b"%d" % rank) for clock in range(clocks)]
+        workers.run.report_log.note(rank, reports, 0)
+    for rank in range(2):
+        workers.run.arrive(lease[rank], 2, 2, 0)
+    assert workers.run.call_due() == (0, 0)
+    workers.run.called_back(0)
+    workers.run.arrive(lease[0], 3, 3, 0)
+    cut = workers.run.cut()
+    assert (cut.called, cut.first) == (1, 2)
+    again = RunState(2, Clocks(2, 2, first=2, calls=True), Recorder(), first=2)
+    again.go_on(Journal.from_bytes(cut.saved(), "here"))
+    assert again.call_due() == (1, 0)
+    assert again.reports(1) == {rank: [Report(1, "sum", b"%d" % rank)] for rank in range(2)}
+    again.called_back(1)
+    assert (again.call_due(), again.reports(2), again.cut().called) == (None, {}, 2)
+
+
+def test_go_on_when_run_begins_elsewhere_then_nothing_is_pending(start):
+    pending = PendingReports(1, 2, ((0, 1, "sum", b"0"),))
+    again = RunState(1, Clocks(1, 1, first=3, calls=True), Recorder(), first=3)
+    again.go_on(Journal(pending=pending))
+    assert (again.call_due(), again.reports(1)) == (None, {})
 
 
 def test_ahead_when_others_reported_applied_then_answers(start, pool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from types import SimpleNamespace
 
@@ -32,7 +33,8 @@ def vector(session):
 def clock_s(monkeypatch):
     """The time, which moves only when a test says so."""
     now_s = [0.0]
-    monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    for module in ("clock_loop", "turns"):
+        monkeypatch.setattr(f"ps2.run.{module}.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     return now_s
 
 
@@ -128,6 +130,22 @@ def test_parts_when_time_is_up_then_rest_is_first_next_rotation(start_worker, cl
     assert [times.block for times in control.times[1:]] == order(3)
 
 
+def test_parts_when_budget_is_auto_then_run_decides(start_worker, clock_s):
+    """The first turn tells how long a block takes; then another worker is four times as fast."""
+    worker, control = start_worker(1)
+    lefts, budgets = [], []
+    for turn in worker.rotate(BLOCKS, 2, budgetS="auto"):
+        budgets.append(turn.timeLeft)
+        for _ in turn.parts("abcd"):
+            clock_s[0] += 1.0
+        lefts.append(turn.left)
+        if len(lefts) == 4:
+            control.run._run.turn_budget = SimpleNamespace(seconds=1.0, note=lambda *_: None)
+    assert budgets[:5] == [math.inf, *[pytest.approx(4.0, rel=1e-2)] * 3, 1.0]
+    assert lefts == [0.0] * 4 + [0.75] * 4
+    assert [times.work for times in control.times[1:]] == [4.0] * 4 + [1.0] * 4
+
+
 def test_parts_when_there_is_no_budget_then_each_comes_once(start_worker):
     worker, control = start_worker(1)
     for turn in worker.rotate(BLOCKS, 2):
@@ -165,6 +183,7 @@ def test_done_when_it_is_more_than_there_is_then_it_is_refused(start_worker, cou
         (1, {"rotations": 1.5}, "rotations: expected a number"),
         (1, {"blocks": 1}, "1 blocks make no 2 slices"),
         (1, {"budgetS": 0}, "rotate: budgetS: expected a positive number"),
+        (1, {"budgetS": "some"}, "rotate: budgetS: expected a positive number of seconds, 'auto', got 'some'"),
         (1, {"fetch": 3}, "fetch: expected a function"),
     ],
 )

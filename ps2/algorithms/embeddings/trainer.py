@@ -124,7 +124,7 @@ class _Driver:
     def go_on(self) -> None:
         """Replay what an earlier driver heard, if there was one."""
         self._record.start()
-        for clock in range(min(self._names.begun, self._schedule.count)):
+        for clock in range(min(self._names.called, self._schedule.count)):
             self.on_clock(clock, [])
 
     def run(self) -> FittedEmbeddings:
@@ -148,7 +148,7 @@ class _Driver:
         record.enter(clock)
         del self._metrics[len(record.seconds) :], self._reports[clock:]
         with self._journal.page(clock):
-            # If workers were ahead when an earlier driver ended, the reports of those clocks are lost.
+            # A checkpoint made by hand within a call lacks what that call heard.
             heard: list[Any] = self._journal.hear(
                 lambda: [reports[0] if reports else np.zeros(REPORT_LENGTH), record.lap_s]
             )
@@ -172,7 +172,7 @@ class _Driver:
                 "step_size": self._settings.rate(self._schedule.epoch(clock) + 1),
             }
         )
-        if self._names.begun > clock:
+        if self._names.called > clock:
             record.step_before(loss, lap_s)
         else:
             record.step(loss, self._metrics[-1])

@@ -135,7 +135,7 @@ def train(
 
         def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
             if clock >= CLOCKS:
-                record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
+                record.enter(clock - max(CLOCKS, names.called - FIRST_CLOCK))
                 record.add(reports[0]["rows"], reports[0]["bytes"])
                 return solver.on_clock(clock - CLOCKS, reports[0])
             if clock == CLOCKS - 1:

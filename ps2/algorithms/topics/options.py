@@ -33,7 +33,7 @@ class SamplingOptions:
         optimize_alpha: whether to fit alpha, one number per topic.
         sync: how workers share the counts: "ssp", "rotation" of blocks of words, or "average".
         staleness: number of clocks that a worker may be ahead of the slowest one ("ssp").
-        budget_s: seconds of a turn ("rotation"); None: a turn ends when its block is done.
+        budget_s: seconds of a turn ("rotation"); "auto": the run decides; None: a turn ends when its block is done.
         sampler: the exact draw of a topic uses a number for each topic of a document ("dense") or a list of the topics
             that occur in it ("sparse"); "auto" chooses by the number of topics and the lengths of documents.
         slice_words: maximum number of words whose counts a worker holds at a time; 0: as many as take 64 MiB.
@@ -51,7 +51,7 @@ class SamplingOptions:
     optimize_alpha: bool = False
     sync: SyncName = "ssp"
     staleness: int = 1
-    budget_s: float | None = None
+    budget_s: float | Literal["auto"] | None = None
     sampler: SamplerName = "auto"
     slice_words: int = 0
     seed: int = 0

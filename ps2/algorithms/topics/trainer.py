@@ -113,12 +113,14 @@ class _Driver:
         self._record.start()
         if 0 < self._names.begun <= START:
             self._fleet.clear()
-        for clock in range(self._names.begun - FIRST_CLOCK):
+        for clock in range(self._names.called - FIRST_CLOCK):
             self.on_clock(clock)
 
     def program(self) -> SamplingProgram:
         """Return the workers' program."""
-        return SamplingProgram(self._options, self._fleet, len(self._told))
+        pending = range(self._names.called - FIRST_CLOCK, self._names.begun - FIRST_CLOCK)
+        done = len(self._told) + sum(map(self._ends_iteration, pending))
+        return SamplingProgram(self._options, self._fleet, done)
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
         """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
@@ -191,9 +193,7 @@ class _Driver:
 
     def _end_clock(self, clock: int, reports: Sequence[Any]) -> dict[str, Any] | None:
         """Return the record of an iteration if one ends with this clock, else None."""
-        # A checkpoint may lack the earlier driver's record of its last clock; usually that driver began with clock 1.
-        begun = self._first if clock >= self._first else 1
-        if (clock - begun + 1) % self._clocks:
+        if not self._ends_iteration(clock):
             return None
         iteration = len(self._told) + 1
         _, report, *histogram = reports
@@ -213,6 +213,11 @@ class _Driver:
         if (fit := self._fits.made_after(iteration)) is not None:
             heard[ALPHA] = self._fitted_alpha(fit, **histogram[0])
         return heard
+
+    def _ends_iteration(self, clock: int) -> bool:
+        # An earlier driver began with clock 1, or with a whole iteration after that.
+        begun = self._first if clock >= self._first else 1
+        return clock > 0 and (clock - begun + 1) % self._clocks == 0
 
     def _words_likelihood(self, look: CountsSummary) -> float:
         """Compute log p(w | z): Griffiths and Steyvers (2004), equation 2."""

@@ -16,7 +16,9 @@ class CheckpointNames:
 
     Attributes:
         prefix: of all names; "": the vectors have no names.
-        begun: how many clocks an earlier driver has finished.
+        begun: how many clocks an earlier driver's workers have finished.
+        called: for how many of these its ``onClock`` was called: fewer if the workers were ahead. The next run calls it
+            for the others, with what they reported.
         messages: what the earlier driver's ``onClock`` returned, oldest first.
     """
 
@@ -24,13 +26,14 @@ class CheckpointNames:
         self,
         prefix: str = "",
         find: Callable[[str], DCV] | None = None,
-        begun: int = 0,
+        clocks: tuple[int, int] = (0, 0),
         messages: Sequence[Any] = (),
     ) -> None:
         """Args:
         find: returns a vector by its name; None: the vectors are new.
+        clocks: ``begun`` and ``called``.
         """
-        self.prefix, self.begun, self.messages, self._find = prefix, begun, messages, find
+        self.prefix, (self.begun, self.called), self.messages, self._find = prefix, clocks, messages, find
         self._numbers = itertools.count()
 
     @staticmethod
@@ -50,7 +53,8 @@ class CheckpointNames:
                     f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is "
                     "of something else"
                 )
-            return CheckpointNames(prefix, ps.vector, ps.nextStep - first, ps._steps.messages())
+            clocks = ps.nextStep - first, max(0, ps._steps.called - first)
+            return CheckpointNames(prefix, ps.vector, clocks, ps._steps.messages())
         free_all(map(ps.vector, present))  # left on an attached fleet by a driver that was killed
         return CheckpointNames(prefix)
 

@@ -38,6 +38,16 @@ SYNCS = ("ssp", "rotation", "average")
 SAMPLERS = ("auto", "dense", "sparse")
 
 
+def _budget(context: click.Context, param: click.Parameter, given: str | None) -> float | str | None:
+    """Return the seconds of a turn, or "auto"."""
+    if given is None or given.lower() == "auto":
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        raise click.BadParameter(f"expected a number of seconds, or auto, got {given!r}") from None
+
+
 @dataclass(frozen=True)
 class Bags:
     """Documents.
@@ -130,7 +140,13 @@ bags_options = gathered(
 @click.option(
     "--staleness", type=int, metavar="N", help="How many iterations a worker may be ahead (ssp)  [default: 1]."
 )
-@click.option("--budget", "budgetS", type=float, metavar="SECONDS", help="Duration of one turn (rotation).")
+@click.option(
+    "--budget",
+    "budgetS",
+    callback=_budget,
+    metavar="SECONDS",
+    help="Duration of one turn (rotation), or auto: the run decides.",
+)
 @click.option(
     "--sampler", type=click.Choice(SAMPLERS), help="How topics are drawn, exactly either way (cgs)  [default: auto]."
 )

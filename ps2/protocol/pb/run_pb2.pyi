@@ -106,7 +106,7 @@ class Arrive(_message.Message):
     def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., times: _Optional[_Union[ClockTimes, _Mapping]] = ..., messages: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
 
 class ClockTimes(_message.Message):
-    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left")
+    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left", "work", "transfer")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,8 @@ class ClockTimes(_message.Message):
     ON_CLOCK_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_FIELD_NUMBER: _ClassVar[int]
     clock: int
     began: float
     compute: float
@@ -127,10 +129,12 @@ class ClockTimes(_message.Message):
     on_clock: float
     block: int
     left: float
-    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ..., block: _Optional[int] = ..., left: _Optional[float] = ...) -> None: ...
+    work: float
+    transfer: float
+    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ..., block: _Optional[int] = ..., left: _Optional[float] = ..., work: _Optional[float] = ..., transfer: _Optional[float] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("clock", "horizon", "epoch", "on_clock", "messages", "message", "end")
+    __slots__ = ("clock", "horizon", "epoch", "on_clock", "messages", "message", "end", "budget")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +142,7 @@ class Enter(_message.Message):
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
     clock: int
     horizon: int
     epoch: int
@@ -145,7 +150,8 @@ class Enter(_message.Message):
     messages: int
     message: bytes
     end: int
-    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ..., on_clock: _Optional[float] = ..., messages: _Optional[int] = ..., message: _Optional[bytes] = ..., end: _Optional[int] = ...) -> None: ...
+    budget: float
+    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ..., on_clock: _Optional[float] = ..., messages: _Optional[int] = ..., message: _Optional[bytes] = ..., end: _Optional[int] = ..., budget: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("clock", "merge", "value")
@@ -218,7 +224,7 @@ class PlainData(_message.Message):
     def __init__(self, none: bool = ..., flag: bool = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., array: _Optional[_Union[PlainData.Array, _Mapping]] = ..., list: _Optional[_Union[PlainData.List, _Mapping]] = ..., dict: _Optional[_Union[PlainData.Dict, _Mapping]] = ...) -> None: ...
 
 class Journal(_message.Message):
-    __slots__ = ("entries", "stopped", "end")
+    __slots__ = ("entries", "stopped", "end", "called", "finished", "pending")
     class Entry(_message.Message):
         __slots__ = ("clock", "message")
         CLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -226,13 +232,26 @@ class Journal(_message.Message):
         clock: int
         message: bytes
         def __init__(self, clock: _Optional[int] = ..., message: _Optional[bytes] = ...) -> None: ...
+    class Pending(_message.Message):
+        __slots__ = ("rank", "report")
+        RANK_FIELD_NUMBER: _ClassVar[int]
+        REPORT_FIELD_NUMBER: _ClassVar[int]
+        rank: int
+        report: Report
+        def __init__(self, rank: _Optional[int] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    CALLED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[Journal.Entry]
     stopped: int
     end: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[Journal.Entry, _Mapping]]] = ..., stopped: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    called: int
+    finished: int
+    pending: _containers.RepeatedCompositeFieldContainer[Journal.Pending]
+    def __init__(self, entries: _Optional[_Iterable[_Union[Journal.Entry, _Mapping]]] = ..., stopped: _Optional[int] = ..., end: _Optional[int] = ..., called: _Optional[int] = ..., finished: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[Journal.Pending, _Mapping]]] = ...) -> None: ...
 
 class Barrier(_message.Message):
     __slots__ = ("phase", "number")

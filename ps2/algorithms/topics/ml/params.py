@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args
 
@@ -55,6 +56,13 @@ def _as_list(value: Any) -> list[float]:
     return [float(value)] if isinstance(value, (int, float)) else TypeConverters.toListFloat(value)
 
 
+def _as_budget(value: Any) -> Any:
+    """Return seconds, or "auto" in any case."""
+    if isinstance(value, str) and value.lower() == "auto":
+        return "auto"
+    return TypeConverters.toFloat(value)
+
+
 class LDAParams(FleetParams, _LDAParams):
     """Params of the training."""
 
@@ -76,7 +84,7 @@ class LDAParams(FleetParams, _LDAParams):
         "learningDecay": POSITIVE,
         "sync": one_of(get_args(SyncName)),
         "staleness": NOT_NEGATIVE,
-        "budgetS": POSITIVE,
+        "budgetS": (lambda value: value == "auto" or 0 < value < math.inf, 'a finite positive number, or "auto"'),
         "sampler": one_of(get_args(SamplerName)),
         "inference": one_of(INFERENCES),
         "checkpointInterval": (lambda value: value == -1 or value >= 1, "-1 or a number from 1 on"),
@@ -111,10 +119,10 @@ class LDAParams(FleetParams, _LDAParams):
     staleness: Param[int] = own_param(
         "staleness", "how many iterations a worker may be ahead of the slowest one (sync ssp)", TypeConverters.toInt
     )
-    budgetS: Param[float] = own_param(
+    budgetS: Param[float | Literal["auto"]] = own_param(
         "budgetS",
-        "seconds of one turn (sync rotation); not set: a turn ends when the block is done",
-        TypeConverters.toFloat,
+        "seconds of one turn (sync rotation); auto: the run decides; not set: a turn ends when the block is done",
+        _as_budget,
     )
     sampler: Param[SamplerName] = own_param(
         "sampler",

@@ -1,0 +1,97 @@
+"""How long a turn of a rotation lasts if the run decides (``budgetS="auto"``). Pure.
+
+Time control of model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation",
+section IV.D): all workers stop at the same time, late enough that computing hides the transfer of blocks, and that not
+too much is left over.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+
+# Turns of each worker that the budget follows from, the newest ones.
+WINDOW = 16
+# Of the time that workers could spend working, the budget may waste this share to leave less work over.
+TOLERANCE = 0.05
+# What is done of a block in a turn: at least this share as the mean of all workers, and of each worker.
+LEAST_DONE, LEAST_OF_WORKER = 0.25, 0.05
+# What a turn costs beside work and transfers: entering a clock.
+ENTER_S = 1e-3
+# Budgets that are compared.
+MOST_CANDIDATES = 64
+
+
+class TurnBudget:
+    """Measured turns, and the budget that follows from them."""
+
+    def __init__(self, workers: int) -> None:
+        # By rank and turn: seconds that all of the block's work would take, and that the turn took beside work.
+        self._whole = np.zeros((workers, WINDOW))
+        self._rest = np.zeros((workers, WINDOW))
+        self._transfer_s = np.zeros(workers)
+        self._count = np.zeros(workers, np.int64)
+        self._has_come = np.zeros(workers, bool)
+        self._seconds: float | None = math.inf  # None: to be computed
+
+    def note(self, rank: int, work_s: float, left: float, rest_s: float, transfer_s: float) -> None:
+        """Note a turn that has ended.
+
+        Args:
+            work_s: seconds of work on the block.
+            left: the share of the block's work that was not done.
+            rest_s: seconds of the turn beside work, without waiting for other workers.
+            transfer_s: seconds that reads and writes took in the background.
+        """
+        self._has_come[rank] = True
+        if work_s > 0 and left < 1:
+            at = self._count[rank] % WINDOW
+            self._whole[rank, at], self._rest[rank, at] = work_s / (1 - left), rest_s
+            self._count[rank] += 1
+        self._transfer_s[rank] = transfer_s
+        self._seconds = None
+
+    @property
+    def seconds(self) -> float:
+        """The budget of the next turn; infinite until all workers have ended a turn."""
+        if self._seconds is None:
+            known = np.arange(WINDOW) < self._count[:, None]
+            self._seconds = math.inf
+            if self._has_come.all() and known.any():
+                ranks = np.nonzero(known)[0]
+                transfer_s = float(np.median(self._transfer_s))
+                self._seconds = best_budget(self._whole[known], self._rest[known], ranks, transfer_s)
+        return self._seconds
+
+
+def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
+    """Return the longest budget that wastes little time.
+
+    With a budget B, a turn takes max(B, transfer), and a worker works for B - rest of it, until the block is done. The
+    longest B is wanted whose share of time at work is at least 1 - ``TOLERANCE`` of the best one's. If that leaves too
+    much over (``LEAST_DONE``, ``LEAST_OF_WORKER``), B is the shortest one that does not.
+
+    Args:
+        whole_s: shape (n,): of each turn, seconds that all work on the block would take.
+        rest_s: shape (n,): of each turn, seconds that it took beside work.
+        ranks: shape (n,): whose turn it was.
+        transfer_s: seconds that a block needs to the next worker.
+    """
+    ends = np.unique(whole_s + rest_s)
+    if len(ends) > MOST_CANDIDATES:
+        ends = np.quantile(ends, np.linspace(0, 1, MOST_CANDIDATES))
+    budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
+    budgets.sort()
+    works = np.clip(budgets[:, None] - rest_s, 0.0, whole_s)
+    at_work = works.mean(axis=1) / (budgets + ENTER_S)
+    done = works / np.maximum(whole_s, np.finfo(float).tiny)
+    turns = np.bincount(ranks)
+    of_workers = np.stack([np.bincount(ranks, one) for one in done])[:, turns > 0] / turns[turns > 0]
+    is_enough = (done.mean(axis=1) >= LEAST_DONE) & (of_workers.min(axis=1) >= LEAST_OF_WORKER)
+    wanted = int(np.flatnonzero(at_work >= (1 - TOLERANCE) * at_work.max())[-1])
+    # More time never leaves more over, and all of it leaves nothing.
+    return float(budgets[max(wanted, int(np.flatnonzero(is_enough)[0]))])
