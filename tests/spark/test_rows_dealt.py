@@ -49,7 +49,7 @@ def test_deal_when_few_rows_have_most_values_then_balanced(spark, workers):
     assert table.frame.columns == ["features", "label"]
 
 
-def test_deal_when_partitions_cost_unlike_then_no_worker_gets_most(spark):
+def test_deal_when_partitions_cost_unlike_then_none_gets_most(spark):
     frame = frame_of(spark, [[200] * 50, [10] * 50])
     _, found = dealt(frame, 2)
     costs = [sum(values for _, values in worker) for worker in found]

@@ -66,7 +66,7 @@ def test_budget_when_speeds_change_then_forgets_old_turns():
         assert budget.seconds == pytest.approx(whole_s)
 
 
-def test_budget_when_a_worker_has_no_work_then_follows_the_others():
+def test_budget_when_a_worker_has_no_work_then_others_count():
     budget = TurnBudget(2)
     budget.note(0, 0.0, 0.0, 0.0, 0.0)
     assert budget.seconds == math.inf
