@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from ps2.algorithms.clustering import LDA, LDAModel
     from ps2.algorithms.embeddings.model import Embedding
+    from ps2.algorithms.factors.model import MatrixFactors
     from ps2.algorithms.feature import Word2Vec, Word2VecModel
     from ps2.algorithms.graph import (
         LINE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         Node2VecModel,
         RandomWalks,
     )
+    from ps2.algorithms.recommendation import MatrixFactorizationModel
     from ps2.algorithms.regression import (
         FMRegressionModel,
         FMRegressor,
@@ -66,6 +68,8 @@ _HOME = {
     "LinearSVCModel": "ps2.algorithms.classification",
     "LogisticRegression": "ps2.algorithms.classification",
     "LogisticRegressionModel": "ps2.algorithms.classification",
+    "MatrixFactorizationModel": "ps2.algorithms.recommendation",
+    "MatrixFactors": "ps2.algorithms.factors.model",
     "Node2Vec": "ps2.algorithms.graph",
     "Node2VecModel": "ps2.algorithms.graph",
     "RandomWalks": "ps2.algorithms.graph",
@@ -97,6 +101,8 @@ __all__ = [
     "LinearSVCModel",
     "LogisticRegression",
     "LogisticRegressionModel",
+    "MatrixFactorizationModel",
+    "MatrixFactors",
     "Node2Vec",
     "Node2VecModel",
     "RandomWalks",

@@ -18,11 +18,11 @@ from ps2.algorithms.embeddings.encoding import numbered
 from ps2.algorithms.embeddings.ml.edges import INTEGERS as INTEGER_TYPES
 from ps2.algorithms.embeddings.ml.edges import _check_weights, collected, id_type
 from ps2.algorithms.embeddings.ml.words import check_sentences
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.estimators.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
 from ps2.data.ids import Ids
+from ps2.data.names import Names
 from ps2.errors import InputError
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")

@@ -10,9 +10,9 @@ import pytest
 
 from ps2.algorithms.embeddings import sentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, rank_by_frequency, scattered
 from ps2.algorithms.embeddings.walks import WalkSettings
+from ps2.data.names import Names
 from tests.graphs import random_edges
 
 WALKS = WalkSettings(3, 8, seed=5)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.names import Names
+from ps2.data.names import Names
 from ps2.ops.kernels import Int64s
 
 Int32s = npt.NDArray[np.int32]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.data.names import Names
 
 Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]

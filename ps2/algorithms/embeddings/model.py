@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.word2vec_format import write_word2vec
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.data.names import Names
 from ps2.errors import ConfigError, ShapeError
 from ps2.ops.kernels import Int64s
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.names import Names
+from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.storage.files import place, write_whole
 

@@ -7,6 +7,7 @@ import numpy as np
 from ps2.algorithms.factors import ops
 from ps2.algorithms.factors.ccd_descent import Descent, Pass
 from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.options import FactorOptions
 
 
@@ -18,6 +19,9 @@ def warm() -> None:
         descent = Descent(options, 1, UserRatings.of(RatingRows(one, one, rating), 1, options))
         descent.evaluate()
         descent.iterate(_solve_items)
+    factors = MatrixFactors([0], [0], [[1.0]], [[1.0]])
+    factors.recommend(0)
+    factors.predict([0], [0])
 
 
 def _solve_items(one: Pass, sums: np.ndarray, gram: np.ndarray) -> np.ndarray:

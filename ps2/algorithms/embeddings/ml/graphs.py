@@ -16,11 +16,11 @@ from ps2.algorithms.embeddings.edges import edges_of
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, collected
 from ps2.algorithms.embeddings.ml.params import WalkParams
 from ps2.algorithms.embeddings.ml.walking import fits_worker
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
 from ps2.algorithms.embeddings.walks import Graph, WalkSettings, walks_of
 from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids
+from ps2.data.names import Names
 from ps2.ops.kernels import Float64s, Int64s
 
 Int32s = npt.NDArray[np.int32]

@@ -15,9 +15,9 @@ from pyspark.sql.types import ArrayType, StringType
 from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.ml.edges import collected
-from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
 from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, field
+from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 

@@ -1,4 +1,4 @@
-"""Names of vectors: words or vertex ids."""
+"""Names of vectors: words, or ids of vertices, users and items."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from ps2.ops.kernels import Int64s
 Array = npt.NDArray[Any]
 
 SHOWN = 3
+# Arrow looks names up faster than pandas, but makes a hash table of all names in each call: that pays unless they are
+# this many times as many.
+FEW = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +32,7 @@ class Names(Sequence[Any]):
 
     Attributes:
         values: int64 or strings.
-        what: what errors call a name: "word" or "vertex".
+        what: what errors call a name: "word", "vertex", "user" or "item".
     """
 
     values: pa.Array
@@ -76,7 +79,7 @@ class Names(Sequence[Any]):
         return iter(self.values.to_pylist())
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, (str, int, np.integer)) and name in self._by_name
+        return self._found(name) is not None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.values.to_numpy(zero_copy_only=False)
@@ -104,8 +107,13 @@ class Names(Sequence[Any]):
         if not (fits(given.type) or pa.types.is_null(given.type)):
             kind = "integers" if self.are_integers else "strings"
             raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {given.type}")
-        found = pc.index_in(_cast(self.what, given, self.values.type), value_set=self.values)
-        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        typed = _cast(self.what, given, self.values.type)
+        if len(typed) * FEW >= len(self):
+            found = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
+            return found.to_numpy(zero_copy_only=False).astype(np.int64)
+        is_null = typed.is_null().to_numpy(zero_copy_only=False)
+        values = pc.fill_null(typed, 0 if self.are_integers else "").to_numpy(zero_copy_only=False)
+        return np.where(is_null, -1, self._index.get_indexer(values))
 
     def place(self, name: Any) -> int:
         """Return the position of a name.
@@ -113,9 +121,7 @@ class Names(Sequence[Any]):
         Raises:
             InputError: the name is unknown.
         """
-        at = (
-            self._by_name.get(name) if isinstance(name, (str, int, np.integer)) and not isinstance(name, bool) else None
-        )
+        at = self._found(name)
         if at is None:
             raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
         return at
@@ -142,9 +148,22 @@ class Names(Sequence[Any]):
         found: list[Any] = self.values.take(pa.array(np.asarray(places, np.int64))).to_pylist()
         return found
 
+    def _found(self, name: object) -> int | None:
+        """Return the position of a name; None if it is unknown."""
+        if self.are_integers:
+            fits = isinstance(name, (int, np.integer)) and not isinstance(name, bool) and -(2**63) <= name < 2**63
+        else:
+            fits = isinstance(name, str)
+        if not fits or name not in self._index:
+            return None
+        return int(self._index.get_loc(name))
+
     @cached_property
-    def _by_name(self) -> dict[Any, int]:
-        return {name: at for at, name in enumerate(self.values.to_pylist())}
+    def _index(self) -> Any:
+        """A hash table of all names, made once."""
+        import pandas as pd
+
+        return pd.Index(self.values.to_numpy(zero_copy_only=False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"values": self.values, "what": self.what}

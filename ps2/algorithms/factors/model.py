@@ -1,0 +1,377 @@
+"""Trained factors of users and items, usable without Spark and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.algorithms.factors.files import MODEL_CLASS, FactorsContent, SideContent, read_factors, write_factors
+from ps2.algorithms.factors.top_k import Candidates, products_of
+from ps2.data.names import Names
+from ps2.errors import ConfigError, InputError, ShapeError
+
+Array = npt.NDArray[Any]
+Float32s = npt.NDArray[np.float32]
+Int64s = npt.NDArray[np.int64]
+
+# A product of two vectors has to be a float32.
+MOST_PRODUCT = 1e37
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """All users, or all items.
+
+    Attributes:
+        names: ids, ascending: integers by value, strings by their UTF-8 bytes.
+        kind: type of the ids in DataFrames: int8, int16, int32, int64 or string.
+        factors: float32, shape (n, rank), C-contiguous.
+        bias: float32, shape (n,); None: the model has no biases.
+    """
+
+    names: Names
+    kind: pa.DataType
+    factors: Float32s
+    bias: Float32s | None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def ids(self, places: Array) -> pa.Array:
+        """Return the ids at some places, in the type that they have in DataFrames."""
+        return self.names.values.take(pa.array(places)).cast(self.kind)
+
+    @staticmethod
+    def of(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
+        """Sort one side by id.
+
+        Args:
+            what: "user" or "item".
+            ids: integers or strings, distinct, in any order; of an Arrow or NumPy array, the type is kept.
+
+        Raises:
+            InputError: the ids are of another type, or one is repeated; a number is not finite.
+            ShapeError: there is not one vector, and one bias, for each id.
+        """
+        names = ids if isinstance(ids, Names) else Names.of(ids, what)
+        vectors, n = np.ascontiguousarray(factors, np.float32), len(names)
+        biases = None if bias is None else np.ascontiguousarray(bias, np.float32)
+        if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
+            raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
+        if biases is not None and biases.shape != (n,):
+            raise ShapeError(f"{what}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
+        if not n:
+            raise InputError(f"{what}: expected ids, got none")
+        if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
+            raise InputError(f"{what}: expected finite numbers in all vectors, got NaN or infinity")
+        order = _order(names)
+        if order is not None:
+            names = Names(names.values.take(pa.array(order)), what)
+            vectors, biases = vectors[order], None if biases is None else biases[order]
+        return Side(names, _kind(ids, names), vectors, biases)
+
+
+class MatrixFactors:
+    """The factors of a trained ``MatrixFactorization``; picklable.
+
+    A rating is predicted as p . q, with the vectors p of the user and q of the item; with biases, as p . q + mean +
+    b_user + b_item. All numbers are float32, and a prediction is the same to the last bit however it is computed.
+
+    Attributes:
+        users, items: ids, ascending: sequences.
+        userFactors, itemFactors: float32, shapes (users, rank) and (items, rank).
+        userBias, itemBias: float32, shapes (users,) and (items,); None: the model has no biases.
+        mean: the mean rating; 0 without biases.
+
+    Example::
+
+        factors = MatrixFactors.load("models/films")
+        factors.recommend(17, 10)  # [(item, rating), ...]
+        factors.predict([17, 17], [3, 5])
+    """
+
+    def __init__(  # noqa: PLR0913 - most of them are keywords
+        self,
+        users: Any,
+        items: Any,
+        userFactors: npt.ArrayLike,
+        itemFactors: npt.ArrayLike,
+        userBias: npt.ArrayLike | None = None,
+        itemBias: npt.ArrayLike | None = None,
+        mean: float = 0.0,
+    ) -> None:
+        """Args and errors: see ``Side.of``.
+
+        Raises:
+            ShapeError: users and items have vectors of different sizes.
+            InputError: only one side has biases, or products of vectors are no float32.
+        """
+        self._sides = Side.of("user", users, userFactors, userBias), Side.of("item", items, itemFactors, itemBias)
+        self.mean = float(np.float32(mean))
+        self._check()
+
+    def _check(self) -> None:
+        user, item = self._sides
+        if user.factors.shape[1] != item.factors.shape[1]:
+            raise ShapeError(
+                f"item: expected vectors of the users' size {user.factors.shape[1]}, got {item.factors.shape[1]}"
+            )
+        if (user.bias is None) != (item.bias is None):
+            raise InputError("biases: expected those of users and of items, or none, got one of the two")
+        if user.bias is None and self.mean:
+            raise InputError(f"mean: expected 0 for a model without biases, got {self.mean:g}")
+        largest = [float(np.abs(matrix).max()) for matrix in (self._left, self._right.vectors)]
+        if not largest[0] * largest[1] * self._left.shape[1] < MOST_PRODUCT:
+            raise InputError(
+                f"factors: expected vectors whose products are below {MOST_PRODUCT:g}, got elements up to "
+                f"{largest[0]:g} and {largest[1]:g}"
+            )
+
+    def __repr__(self) -> str:
+        biases = ", with biases" if self.hasBiases else ""
+        return f"MatrixFactors(users={len(self.users):,}, items={len(self.items):,}, rank={self.rank}{biases})"
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def user(self) -> Side:
+        """Ids and arrays of the users."""
+        return self._sides[0]
+
+    @property
+    def item(self) -> Side:
+        """Ids and arrays of the items."""
+        return self._sides[1]
+
+    @property
+    def users(self) -> Names:
+        return self.user.names
+
+    @property
+    def items(self) -> Names:
+        return self.item.names
+
+    @property
+    def userFactors(self) -> Float32s:
+        return self.user.factors
+
+    @property
+    def itemFactors(self) -> Float32s:
+        return self.item.factors
+
+    @property
+    def userBias(self) -> Float32s | None:
+        return self.user.bias
+
+    @property
+    def itemBias(self) -> Float32s | None:
+        return self.item.bias
+
+    @property
+    def rank(self) -> int:
+        """Size of the vectors."""
+        return int(self.userFactors.shape[1])
+
+    @property
+    def hasBiases(self) -> bool:
+        """Whether predictions have a mean and biases."""
+        return self.user.bias is not None
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it is small enough to travel in a closure."""
+        return False
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> MatrixFactors:
+        """Read factors that ``save`` or ``MatrixFactorizationModel.save`` wrote.
+
+        Raises:
+            CheckpointMissingError: there are none.
+            UsageError: the files are of something else, or of an unknown version.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return MatrixFactors.read(path, path, load_content(path))
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> MatrixFactors:
+        """Read what ``write`` wrote; args and errors as in ``files.read_factors``."""
+        found = read_factors(path, url, content)
+        made = object.__new__(MatrixFactors)
+        made._sides = (_side("user", found.user), _side("item", found.item))
+        made.mean = found.mean
+        return made
+
+    def save(self, path: str) -> None:
+        """Write the factors to a new folder, local or an fsspec URL; ``MatrixFactorizationModel.load`` reads it, too.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        save_without_spark(path, MODEL_CLASS, {}, self.write)
+
+    def write(self, url: str) -> Any:
+        """Write the arrays to a folder; return their entry in the metadata."""
+        user, item = (SideContent(side.names.values, str(side.kind), side.factors, side.bias) for side in self._sides)
+        return write_factors(url, FactorsContent(user, item, self.mean))
+
+    # -- predictions -----------------------------------------------------------------------------------------------
+
+    def predict(self, users: Any, items: Any) -> Float32s:
+        """Predict the rating of each pair, float32, shape (n,); NaN if the user or the item is unknown.
+
+        Args:
+            users, items: ids: Arrow or NumPy arrays, or sequences; as many of the one as of the other.
+
+        Raises:
+            InputError: ids are of another type.
+            ShapeError: there are not as many users as items.
+        """
+        places = self.users.places(users), self.items.places(items)
+        if len(places[0]) != len(places[1]):
+            raise ShapeError(f"items: expected {len(places[0]):,}, as many as users, got {len(places[1]):,}")
+        return self.ratings(*places)
+
+    def ratings(self, users: Int64s, items: Int64s) -> Float32s:
+        """Like ``predict``, for places of users and items; -1: unknown."""
+        return products_of(self._left, self._right.vectors, users, items)
+
+    def recommend(self, user: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
+        """Return the k items with the largest predicted ratings for a user, and these; of equal ones, the larger id.
+
+        Args:
+            k: 1 at least; if there are fewer items, all come.
+            exclude: items to leave out, such as those that the user has rated; unknown ones are ignored.
+
+        Raises:
+            InputError: the user is unknown, or an id is of another type.
+            ConfigError: k is below 1.
+        """
+        return self._named(self.item, *self._best_for(self.user, user, k, exclude))
+
+    def recommendUsers(self, item: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
+        """Like ``recommend``, with users and items swapped: the users with the largest ratings for an item."""
+        return self._named(self.user, *self._best_for(self.item, item, k, exclude))
+
+    def similarItems(self, item: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Return the items whose vectors have the largest cosines with the item's, and these; biases do not count.
+
+        Raises:
+            InputError: the item is unknown.
+            ConfigError: k is below 1.
+        """
+        return self._similar(self.item, self._item_units, item, k)
+
+    def similarUsers(self, user: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Like ``similarItems``, for users."""
+        return self._similar(self.user, self._user_units, user, k)
+
+    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+        """Return the largest predicted ratings of users, or of items, and the places of the other side: see
+        ``Candidates.best``.
+        """
+        check_k(k)
+        if for_users:
+            return self._right.best(self._left[places], k)
+        return self._others.best(self._right.vectors[places], k)
+
+    def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
+        check_k(k)
+        other = self.item if own is self.user else self.user
+        out = other.names.places(given) if (given := list(exclude)) else np.empty(0, np.int64)
+        place = np.array([own.names.place(id)])
+        scores, places = self.best(place, k + len(np.unique(out[out >= 0])), own is self.user)
+        kept = np.flatnonzero(~np.isin(places[0], out))[:k]
+        return scores[0][kept], places[0][kept]
+
+    def _similar(self, side: Side, units: Candidates, id: Any, k: int) -> list[tuple[Any, float]]:
+        check_k(k)
+        own = side.names.place(id)
+        scores, places = units.best(units.vectors[own : own + 1], k + 1)
+        kept = np.flatnonzero(places[0] != own)[:k]
+        return self._named(side, scores[0][kept], places[0][kept])
+
+    @staticmethod
+    def _named(side: Side, scores: Float32s, places: Int64s) -> list[tuple[Any, float]]:
+        return list(zip(side.names.named(places), scores.astype(float).tolist(), strict=True))
+
+    # -- arrays ----------------------------------------------------------------------------------------------------
+
+    def extended(self) -> tuple[Float32s, Float32s]:
+        """Return vectors of users and of items whose dot products are the predictions.
+
+        Without biases, these are the factors. With biases, two elements more: (p, mean + b_user, 1) and (q, 1, b_item).
+        """
+        return self._left, self._right.vectors
+
+    @cached_property
+    def _left(self) -> Float32s:
+        factors, bias = self.user.factors, self.user.bias
+        if bias is None:
+            return factors
+        return np.column_stack([factors, bias + np.float32(self.mean), np.ones_like(bias)])
+
+    @cached_property
+    def _right(self) -> Candidates:
+        factors, bias = self.item.factors, self.item.bias
+        return Candidates(factors if bias is None else np.column_stack([factors, np.ones_like(bias), bias]))
+
+    @cached_property
+    def _others(self) -> Candidates:
+        return Candidates(self._left)
+
+    @cached_property
+    def _user_units(self) -> Candidates:
+        return Candidates(_units(self.user.factors))
+
+    @cached_property
+    def _item_units(self) -> Candidates:
+        return Candidates(_units(self.item.factors))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_sides": self._sides, "mean": self.mean}
+
+
+def check_k(k: Any) -> None:
+    """Raise ConfigError unless k is an integer above 0."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise ConfigError(f"k: expected an integer, 1 at least, got {k!r}")
+
+
+def _side(what: str, content: SideContent) -> Side:
+    return Side(Names(content.ids, what), pa.type_for_alias(content.kind), content.factors, content.bias)
+
+
+def _order(names: Names) -> Int64s | None:
+    """Return the order in which ids ascend; None: they do already."""
+    if names.are_integers:
+        values = names.values.to_numpy()
+        return None if (np.diff(values) > 0).all() else np.argsort(values, kind="stable")
+    order = np.asarray(pc.sort_indices(names.values))
+    return None if np.array_equal(order, np.arange(len(order))) else order
+
+
+def _kind(ids: Any, names: Names) -> pa.DataType:
+    """Return the type of ids in DataFrames: that of a given array, else int64 or string."""
+    if not names.are_integers:
+        return pa.string()
+    given = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
+    kind = given if isinstance(given, pa.DataType) else pa.from_numpy_dtype(given) if given is not None else pa.int64()
+    return kind if pa.types.is_signed_integer(kind) else pa.int64()
+
+
+def _units(vectors: Float32s) -> Float32s:
+    """Return the vectors divided by their lengths; zeros stay."""
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+    return np.ascontiguousarray(vectors / np.where(lengths > 0, lengths, 1.0)[:, None], np.float32)

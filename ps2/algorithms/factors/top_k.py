@@ -1,0 +1,101 @@
+"""The right vectors with the largest dot products, for each of many left vectors: blocks by BLAS, then a selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.factors.top_k_kernels import dot_pairs, order, select
+from ps2.ops.guards import readable
+
+Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+# Left and right vectors of a block, whose scores (512 KiB) stay in the second-level cache until the selection reads
+# them.
+LEFT, RIGHT = 256, 512
+# Rounding error of one float32 operation, relative.
+UNIT = 2.0**-24
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Vectors that are recommended.
+
+    Attributes:
+        vectors: float32, shape (n, d), C-contiguous.
+    """
+
+    vectors: Float32s
+
+    @cached_property
+    def _longest(self) -> Float64s:
+        """The largest Euclidean length among the vectors of each block."""
+        lengths = _lengths(self.vectors)
+        return np.array([lengths[begin : begin + RIGHT].max() for begin in range(0, len(lengths), RIGHT)])
+
+    def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
+        """Return the largest dot products of each left vector, and the places of the vectors that they are with.
+
+        Both have shape (m, min(k, n)). The largest is first; of equal ones, the higher place is first. The result is
+        that of ``dot`` for all pairs, to the last bit.
+
+        Args:
+            left: float32, shape (m, d), C-contiguous.
+            k: 1 at least.
+        """
+        k = min(k, len(self.vectors))
+        scores, places = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
+        left = readable(left)
+        for begin in range(0, len(left), LEFT):
+            some = slice(begin, begin + LEFT)
+            self._select(left[some], scores[some], places[some])
+        return scores, places
+
+    def _select(self, left: Float32s, scores: Float32s, places: Int64s) -> None:
+        """Fill ``scores`` and ``places`` for one block of left vectors."""
+        sizes = np.zeros(len(left), np.int64)
+        lengths = _lengths(left)
+        products = np.empty(len(left) * min(RIGHT, len(self.vectors)), np.float32)
+        for block, longest in enumerate(self._longest):
+            first = block * RIGHT
+            right = readable(self.vectors[first : first + RIGHT])
+            approximate = products[: len(left) * len(right)].reshape(len(left), len(right))
+            np.matmul(left, right.T, out=approximate)
+            slack = slack_of(lengths * longest, left.shape[1])
+            select(approximate, left, right, first, slack, scores, places, sizes)
+        order(scores, places, sizes)
+
+    def __getstate__(self) -> dict[str, Float32s]:
+        return {"vectors": self.vectors}
+
+
+def products_of(left: Float32s, right: Float32s, at_left: Int64s, at_right: Int64s) -> Float32s:
+    """Return the dot products of pairs of rows, float32; NaN where one of the two places is -1."""
+    out = np.empty(len(at_left), np.float32)
+    dot_pairs(readable(left), readable(right), readable(at_left), readable(at_right), out)
+    return out
+
+
+def slack_of(lengths: Float64s, dim: int) -> Float32s:
+    """Bound the difference of two float32 dot products of the same vectors, added up in different orders.
+
+    Each differs from the true one by at most dim * u / (1 - dim * u) times the product of the two lengths (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 3.1, and Cauchy-Schwarz); u is ``UNIT``. Products below the
+    normal numbers add at most the smallest of these each.
+
+    Args:
+        lengths: products of the Euclidean lengths.
+    """
+    error = dim * UNIT / (1 - dim * UNIT)
+    bound = 2 * (error * lengths + dim * float(np.finfo(np.float32).tiny))
+    # Comparisons round as well: of the bound, and of the difference from a score, which is no larger than the lengths.
+    return np.nextafter((bound + 2 * UNIT * lengths).astype(np.float32), np.float32(np.inf))
+
+
+def _lengths(vectors: Float32s) -> Float64s:
+    return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))

@@ -1,0 +1,179 @@
+"""Recommendation: matrix factorization with the interface of pyspark.ml's ALS, trained on a fleet of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.ml import Model, recommendation
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.factors.ml import frames
+from ps2.algorithms.factors.ml.params import FactorModelParams
+from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.errors import UsageError
+
+# pyspark.ml's ids.
+LEAST_ID, MOST_ID = -(2**31), 2**31 - 1
+
+
+class MatrixFactorizationModel(TrainedModel, FactorModelParams, Model):
+    """What ``MatrixFactorization.fit`` returns."""
+
+    def __repr__(self) -> str:
+        factors = self.factors
+        sizes = f"users={len(factors.users):,}, items={len(factors.items):,}"
+        return f"{type(self).__name__}: uid={self.uid}, rank={self.rank}, {sizes}"
+
+    # -- factors ---------------------------------------------------------------------------------------------------
+
+    @property
+    def factors(self) -> MatrixFactors:
+        """The factors as arrays, usable without Spark."""
+        found: MatrixFactors = self._fitted
+        return found
+
+    @property
+    def rank(self) -> int:
+        """Size of the vectors."""
+        return self.factors.rank
+
+    @property
+    def mean(self) -> float:
+        """The mean rating, which predictions begin with; 0 without biases."""
+        return self.factors.mean
+
+    @property
+    def userFactors(self) -> DataFrame:
+        """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
+        return frames.factors_frame(*self._shared(), self.factors.user, of_users=True)
+
+    @property
+    def itemFactors(self) -> DataFrame:
+        """All items' vectors; see ``userFactors``."""
+        return frames.factors_frame(*self._shared(), self.factors.item, of_users=False)
+
+    # -- without Spark ---------------------------------------------------------------------------------------------
+
+    def recommend(self, user: Any, k: int = 10, **more: Any) -> list[tuple[Any, float]]:
+        """Return the best items for a user; see ``MatrixFactors.recommend``."""
+        return self.factors.recommend(user, k, **more)
+
+    def predict(self, users: Any, items: Any) -> Any:
+        """Predict the ratings of pairs of ids; see ``MatrixFactors.predict``."""
+        return self.factors.predict(users, items)
+
+    def similarItems(self, item: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Return the most similar items; see ``MatrixFactors.similarItems``."""
+        return self.factors.similarItems(item, k)
+
+    def similarUsers(self, user: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Return the most similar users; see ``MatrixFactors.similarUsers``."""
+        return self.factors.similarUsers(user, k)
+
+    # -- DataFrames ------------------------------------------------------------------------------------------------
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        name = self.getPredictionCol()
+        if not name:
+            return dataset
+        columns = self.getUserCol(), self.getItemCol()
+        share = self._share(dataset.sparkSession.sparkContext)
+        rated = frames.with_ratings(dataset, share, self.factors, columns, name)
+        return rated.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else rated
+
+    def recommendForAllUsers(self, numItems: int) -> DataFrame:
+        """Return the best items for every user, in order of the ids.
+
+        Returns:
+            Columns ``userCol`` and recommendations: an array of structs (``itemCol``, rating), the largest rating
+            first; of equal ones, the larger id first.
+
+        Raises:
+            ConfigError: ``numItems`` is below 1.
+        """
+        return self._recommended(None, numItems, of_users=True)
+
+    def recommendForAllItems(self, numUsers: int) -> DataFrame:
+        """Return the best users for every item; see ``recommendForAllUsers``."""
+        return self._recommended(None, numUsers, of_users=False)
+
+    def recommendForUserSubset(self, dataset: DataFrame, numItems: int) -> DataFrame:
+        """Return the best items for the users in ``userCol``, once each; unknown users are left out.
+
+        Returns:
+            See ``recommendForAllUsers``.
+
+        Raises:
+            InputError: the column is missing or has ids of another type.
+            ConfigError: ``numItems`` is below 1.
+        """
+        return self._recommended(dataset, numItems, of_users=True)
+
+    def recommendForItemSubset(self, dataset: DataFrame, numUsers: int) -> DataFrame:
+        """Return the best users for the items in ``itemCol``; see ``recommendForUserSubset``."""
+        return self._recommended(dataset, numUsers, of_users=False)
+
+    def _recommended(self, dataset: Any, k: int, of_users: bool) -> DataFrame:
+        check_k(k)
+        names = self.getUserCol(), self.getItemCol()
+        direction = frames.Direction(of_users, *(names if of_users else reversed(names)))
+        if dataset is None:
+            return frames.recommended_to_all(*self._shared(), self.factors, direction, k)
+        check_frame(dataset)
+        share = self._share(dataset.sparkSession.sparkContext)
+        return frames.recommended_to_some(dataset, share, self.factors, direction, k)
+
+    def _shared(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
+        spark = SparkSession.builder.getOrCreate()
+        return spark, self._share(spark.sparkContext)
+
+    # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
+
+    def _write_content(self, url: str) -> Any:
+        return self.factors.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> MatrixFactors:
+        return MatrixFactors.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)
+
+    def toPyspark(self) -> recommendation.ALSModel:
+        """Return a pyspark.ml model with the same predictions.
+
+        Without biases it has the same vectors. With biases, vectors have two elements more: see
+        ``MatrixFactors.extended``.
+
+        Raises:
+            UsageError: ids are strings, or integers of more than 32 bits, which pyspark.ml does not have.
+        """
+        factors = self.factors
+        for side in (factors.user, factors.item):
+            _check_narrow(side)
+        # As those of pyspark.ml's own models are.
+        users = frames.extended_frame(*self._shared(), factors.user, of_users=True).persist()
+        items = frames.extended_frame(*self._shared(), factors.item, of_users=False).persist()
+        rank = factors.extended()[0].shape[1]
+        return self._as_pyspark(recommendation.ALSModel, rank, users._jdf, items._jdf)
+
+
+def _check_narrow(side: Side) -> None:
+    """Raise UsageError unless all ids are integers of 32 bits."""
+    expected = f"toPyspark: expected {side.names.what}s' ids that are integers of 32 bits, as pyspark.ml's are, got"
+    if not side.names.are_integers:
+        raise UsageError(f"{expected} strings")
+    for id in (side.names[0], side.names[-1]):
+        if not LEAST_ID <= id <= MOST_ID:
+            raise UsageError(f"{expected} {id}")
+
+
+# isinstance() says yes; a real subclass would have to wrap a Java object.
+recommendation.ALSModel.register(MatrixFactorizationModel)
