@@ -45,7 +45,8 @@ from ps2.algorithms.linear.ml.named_summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, options_of
+from ps2.algorithms.linear.ml.params import SOLVERS_OF_LASSO, LinearSetters, TrainingParams, options_of
+from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.gradients import Objective
@@ -62,11 +63,17 @@ LOSSES_OF_TREES = ("logistic",)
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
-class _LogisticParams(TrainingParams, _LogisticRegressionParams):
+class _LogisticParams(PathParams, _LogisticRegressionParams):
+    solver: Param[str] = choice(
+        TrainingParams.solver,
+        SOLVERS_OF_LASSO,
+        f"how to train: {', '.join(SOLVERS_OF_LASSO)}; auto is minibatch if an optimizer is set, else l-bfgs",
+    )
     family: Param[str] = choice(_LogisticRegressionParams.family, FAMILIES)
+    _SOLVERS = SOLVERS_OF_LASSO
 
 
-class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
+class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
     """Logistic regression, binomial or multinomial: ``pyspark.ml.classification.LogisticRegression`` on servers.
 
     Example::

@@ -24,6 +24,7 @@ from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSe
 from ps2.algorithms.linear.ml.models import WeightsModel, as_vector
 from ps2.algorithms.linear.ml.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams
+from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
 from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
 from ps2.algorithms.linear.weights import Weights
@@ -41,7 +42,7 @@ MOST_LABEL = 1e38
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
 
-class _LinearParams(TrainingParams, _LinearRegressionParams):
+class _LinearParams(PathParams, _LinearRegressionParams):
     solver: Param[str] = choice(
         TrainingParams.solver,
         SOLVERS_OF_LEAST_SQUARES,
@@ -52,7 +53,7 @@ class _LinearParams(TrainingParams, _LinearRegressionParams):
     _SOLVERS = SOLVERS_OF_LEAST_SQUARES
 
 
-class LinearRegression(LinearEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
+class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
     """Linear regression with squared or Huber loss: ``pyspark.ml.regression.LinearRegression`` on servers.
 
     Example::

@@ -21,6 +21,7 @@ from training import Rows, make
 from ps2 import PS2Context
 from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression
 from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.topics.online import train_online
@@ -44,12 +45,14 @@ LINEAR = {
     "minibatch": SolverOptions(solver="minibatch", steps=8, step_size=0.1),
     "ma-sgd": SolverOptions(solver="ma-sgd", steps=6, step_size=1.0, local_steps=4),
     "ftsgd": SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
+    "sap": SolverOptions(solver="sap", tol=1e-9, path=PathOptions((9.0, 3.0, 1.0)), set_size=2),
 }
 ONLINE = OnlineOptions(topics_training.TOPICS, topics_training.WORDS, iterations=8, beta=0.05, offset=2.0, fraction=0.5)
 FACTORS = {"factorSize": 3, "maxIter": 8, "solver": "gd", "seed": 3}
 NUMBERS = {
     "normal": lambda: LinearRegression(solver="normal"),
     "l-bfgs": lambda: LinearRegression(solver="l-bfgs", maxIter=8, tol=0.0, regParam=0.001),
+    "sap": lambda: LinearRegression(solver="sap", regParam=0.001, elasticNetParam=0.9, tol=1e-9),
     "huber": lambda: LinearRegression(loss="huber", maxIter=8, tol=0.0),
     "minibatch": lambda: LinearRegression(solver="minibatch", maxIter=8, regParam=0.001),
     "factors": lambda: FMRegressor(stepSize=0.2, regParam=0.001, **FACTORS),
@@ -100,6 +103,7 @@ def test_linear_when_servers_die_every_clock_then_same_model(solver, spark, tmp_
 
     def fit(ps):
         table, problem = Table(rows.frame(spark), ColumnNames(), 2), Problem("logistic", 5, l2=0.001)
+        problem = replace(problem, l1=0.01) if solver == "sap" else problem
         made = train(ps, table, problem, LINEAR[solver], rows.facts(2))
         weight = made.weight.pull()
         made.weight.free()

@@ -69,6 +69,7 @@ def recipe(estimator):
         ({"solver": "minibatch"}, "minibatch", "adam"),
         ({"solver": "ma-sgd"}, "ma-sgd", "adam"),
         ({"solver": "ftsgd"}, "ftsgd", "adam"),
+        ({"solver": "sap"}, "sap", "adam"),
     ],
 )
 def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, optimizer):
@@ -145,7 +146,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
     [
         (
             LogisticRegression(solver="normal"),
-            "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'norm",
+            "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, sap, got 'norm",
         ),
         (LinearRegression(solver="normal", loss="huber"), "solver: loss 'huber' has no normal equations"),
         (LinearRegression(solver="normal", validationIndicatorCol="held"), "validationIndicatorCol: solver 'normal' "),

@@ -116,12 +116,21 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         self._check_frame(dataset)
         self._check()
         plan = self._plan()
+        found, dealt = self._looked_at(dataset)
+        made, history = done_anew(lambda: self._found(plan, found, dealt))
+        return self._completed(made, dataset, history)
+
+    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Callable[[], Table]]:
+        """Check and survey a table; return what was found, and a function that brings its rows to the workers."""
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = self._survey(dataset, columns)
-        made, history = done_anew(lambda: self._found(plan, found, lambda: deal(dataset, columns, found, workers)))
+        return found, lambda: deal(dataset, columns, found, workers)
+
+    def _completed(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
+        """Give a model the params of its estimator, and the history of its training."""
         model = self._copyValues(made._resetUid(self.uid))
         model._remember(dataset, history)
         return model

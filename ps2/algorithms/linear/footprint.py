@@ -17,9 +17,9 @@ from ps2.algorithms.linear.solvers.optimizer import states_of
 from ps2.errors import LimitError
 
 # Vectors of weights that a solver has at most, the best ones included, and the state of an optimizer left out.
-ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5}
+ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5, "sap": 7}
 # Arrays of float64, as long as its weights, that a worker has at a time beside these and their columns.
-BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4}
+BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4, "sap": 1}
 COLUMN_BYTES = 8
 KEY_BYTES = 8
 

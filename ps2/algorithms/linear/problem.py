@@ -12,17 +12,22 @@ where c_i is the weight of row i, and w belongs to features that have been divid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.errors import ConfigError
 
 Float64Array = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
-SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd"]
+SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
+# How coordinates are drawn, in the order of the operation's numbers: with probabilities by their changes; those of the
+# largest changes; by chance; one after the other.
+ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,15 @@ class SolverOptions:
 
     Attributes:
         solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "normal" (equations, for the squared loss), "minibatch"
-            with an ``optimizer``, "ma-sgd" or "ftsgd".
+            with an ``optimizer``, "ma-sgd", "ftsgd", or "sap" (coordinate descent; squared and logistic loss, L1).
         optimizer: of "minibatch": an operation that declares to be one (``ps2.ops.all.optimizer_steps``); "adamW" and
             "gd" are pyspark.ml's for factorization machines: they take L2 penalties alone, by which the intercept
             decays too.
         lazy: only columns that a minibatch uses take its step ("minibatch" with an optimizer that has ``lazy``; with a
             penalty with "ftrl").
         steps: at most; iterations of "l-bfgs", communication steps of the others.
-        tol: "l-bfgs" (and "normal" with an L1 penalty) stops when the objective improves by less than this, relatively.
+        tol: "l-bfgs" (and "normal" with an L1 penalty) stops when the objective improves by less than this, relatively;
+            "sap" when the duality gap is less than this part of the objective.
         step_size: learning rate.
         fraction: share of the rows in a minibatch, in (0, 1] ("minibatch", "ftsgd").
         local_passes: over a worker's rows between two averages ("ma-sgd").
@@ -123,6 +129,9 @@ class SolverOptions:
         staleness: 0 for BSP, s for SSP, None for ASP ("minibatch").
         workers: None: as many as the data have partitions, and at most one for each task slot.
         seed: of minibatches, orders and beginnings.
+        path: strengths to train models of, one after the other ("sap"); None: that of the problem.
+        schedule: how coordinates are drawn ("sap").
+        set_size: coordinates that are drawn at a time, at least ("sap").
         bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
         validation_tol: by how much that has to improve, relatively.
@@ -143,6 +152,9 @@ class SolverOptions:
     staleness: int | None = 0
     workers: int | None = None
     seed: int = 0
+    path: PathOptions | None = None
+    schedule: ScheduleName = "sap"
+    set_size: int = 512
     bounds: Bounds | None = None
     validate: bool = False
     validation_tol: float = 0.01
@@ -158,3 +170,5 @@ class SolverOptions:
             raise ConfigError(f"staleness: solver {self.solver!r} takes none, got {self.staleness}")
         if self.staleness != 0 and self.validate:
             raise ConfigError(f"staleness: expected 0 with rows held out for validation, got {self.staleness}")
+        if self.path is not None and self.solver != "sap":
+            raise ConfigError(f"lambdaPath: only solver 'sap' trains a path, got {self.solver!r}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.centering import Center
+from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
@@ -23,6 +24,7 @@ from ps2.algorithms.linear.solvers.minibatch import Minibatch
 from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.objective_monitor import diverged
 from ps2.algorithms.linear.solvers.regions import Box
+from ps2.algorithms.linear.solvers.sap import Sap
 from ps2.algorithms.linear.solvers.solver import Solver, SolverContext, SolverWorker
 from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -42,6 +44,7 @@ SOLVERS: dict[str, Callable[[SolverContext], Solver]] = {
     "minibatch": Minibatch,
     "ma-sgd": Averaging,
     "ftsgd": Ftsgd,
+    "sap": Sap,
 }
 
 
@@ -53,11 +56,13 @@ class TrainedModel:
         weight: on the fleet, for features as they were given; the caller frees it.
         biases: float64, shape (biases,).
         history: how it went.
+        path: models of a path's strengths ("sap").
     """
 
     weight: DCV
     biases: Float64Array
     history: TrainingHistory
+    path: tuple[PathPoint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +159,8 @@ def train(
             biases = np.asarray(found.bias.pull())
             if not math.isfinite(found.weight.norm1() + np.abs(biases).sum()):
                 raise diverged(context, "weights are no finite numbers")
-            return TrainedModel(found.weight, biases, record.history())
+            path = solver.points if isinstance(solver, Sap) else ()
+            return TrainedModel(found.weight, biases, record.history(), path)
 
         record.start()
         made = run_training(

@@ -71,7 +71,7 @@ class ModelView:
         loss: tuple[float, float] = NOTHING,
         held: tuple[float, float] = NOTHING,
         rows: int = 0,
-        **others: float,
+        **others: float | Array,
     ) -> None:
         """Report a clock to the driver, once.
 

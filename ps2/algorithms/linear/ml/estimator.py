@@ -9,8 +9,9 @@ from typing import Any
 
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.linear.ml.params import TrainingSetters, options_of
+from ps2.algorithms.linear.ml.params import TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -47,11 +48,17 @@ class LinearEstimator(FleetEstimator, TrainingSetters):
         return strength * share, strength * (1.0 - share)
 
     def _plan(self) -> SolverOptions:
-        return replace(options_of(self, self._strengths()[0]), name=self._name)
+        l1, _ = self._strengths()
+        options = options_of(self, l1)
+        if options.solver == "sap":
+            check_coordinates(self, l1)
+        return replace(options, name=self._name)
 
     def _found(self, plan: SolverOptions, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         problem = self._problem(found)
         options = self._decided(plan, problem)
+        if options.solver == "sap":
+            check_problem(problem)
         weights, history = self._known(problem, found), NO_TRAINING
         if weights is None:
             table = dealt()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -47,20 +48,30 @@ TAKES: dict[str, tuple[str, ...]] = {
     "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
     "ftsgd": ("stepSize", "miniBatchFraction", "localSteps"),
+    "sap": (),
 }
 # Names of solvers, each with the solver and the optimizer that it stands for.
 SOLVERS_OF_LINEAR: dict[str, tuple[str, str | None]] = {
     "auto": ("l-bfgs", None),
-    **{name: (name, None) for name in TAKES},
+    **{name: (name, None) for name in TAKES if name != "sap"},
 }
-SOLVERS_OF_LEAST_SQUARES: dict[str, tuple[str, str | None]] = {**SOLVERS_OF_LINEAR, "normal": ("normal", None)}
+SOLVERS_OF_LASSO: dict[str, tuple[str, str | None]] = {**SOLVERS_OF_LINEAR, "sap": ("sap", None)}
+SOLVERS_OF_LEAST_SQUARES: dict[str, tuple[str, str | None]] = {**SOLVERS_OF_LASSO, "normal": ("normal", None)}
 SOLVERS_OF_FM: dict[str, tuple[str, str | None]] = {
     "adamW": ("minibatch", "adamW"),
     "gd": ("minibatch", "gd"),
-    **{name: (name, None) for name in TAKES if name != "ma-sgd"},
+    **{name: (name, None) for name in TAKES if name not in ("ma-sgd", "sap")},
 }
 CHOOSY = sorted({name for names in TAKES.values() for name in names})
-TAKES_L1 = ("l-bfgs", "normal", "minibatch")
+TAKES_L1 = ("l-bfgs", "normal", "minibatch", "sap")
+
+
+def are_descending(values: Sequence[float]) -> bool:
+    """Return whether these are strengths of a path."""
+    numbers = [*values, 0.0]
+    return len(values) > 0 and all(math.inf > one > other for one, other in itertools.pairwise(numbers))
+
+
 RANGES: Mapping[str, Check] = {
     **RANGES_OF_ALL,
     "regParam": NOT_NEGATIVE,
@@ -79,6 +90,12 @@ RANGES: Mapping[str, Check] = {
     "epsilon": (lambda value: 1 < value < math.inf, "a finite number above 1"),
     "factorSize": COUNT,
     "initStd": NOT_NEGATIVE,
+    "lambdaPath": (
+        are_descending,
+        "finite positive numbers, each smaller than the one before",
+    ),
+    "lambdaCount": COUNT,
+    "lambdaRatio": (lambda value: 0 < value < 1, "a number in (0, 1)"),
 }
 
 
@@ -219,6 +236,17 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         local_batch=params.getLocalBatchSize(),
         local_steps=params.getLocalSteps(),
     )
+
+
+def check_coordinates(params: Any, l1: float) -> None:
+    """Raise ConfigError for params that do not go with solver "sap"."""
+    if l1 <= 0:
+        raise ConfigError(
+            "solver: 'sap' is for L1 penalties: expected regParam and elasticNetParam above 0, got "
+            f"{params.getRegParam():g} and {params.getElasticNetParam():g}; 'l-bfgs' takes L2 penalties alone, and none"
+        )
+    if params.isSet("validationIndicatorCol"):
+        raise ConfigError("validationIndicatorCol: solver 'sap' takes no steps that it could judge")
 
 
 def _check_lazy(optimizer: str, penalty: float) -> None:

@@ -1,0 +1,171 @@
+"""Regularization paths: ``fitPath`` trains one model for each of several strengths, each from the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.params import check_ranges, getter, own_param, setter
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.linear.coordinates.path import PathOptions, PathPoint
+from ps2.algorithms.linear.ml.estimator import NO_TRAINING, LinearEstimator
+from ps2.algorithms.linear.ml.params import TrainingParams
+from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.solvers.sap import check_problem
+from ps2.algorithms.linear.trainer import train
+from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, InputError
+
+P = TypeVar("P", bound="PathParams")
+
+
+class PathParams(TrainingParams):
+    """The strengths of a regularization path."""
+
+    lambdaPath: Param[list[float]] = own_param(
+        "lambdaPath",
+        "descending values of regParam, for fitPath; not set: lambdaCount of them",
+        TypeConverters.toListFloat,
+    )
+    lambdaCount: Param[int] = own_param(
+        "lambdaCount",
+        "how many values of regParam fitPath takes, from the least one whose model is all zeros",
+        TypeConverters.toInt,
+    )
+    lambdaRatio: Param[float] = own_param(
+        "lambdaRatio", "the last of these values as a part of the first one", TypeConverters.toFloat
+    )
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(lambdaCount=100, lambdaRatio=1e-2)
+
+    def getLambdaPath(self) -> list[float]:
+        """Get the values of regParam; KeyError if they are not set."""
+        return list(self.getOrDefault("lambdaPath"))
+
+    getLambdaCount = getter(lambdaCount)
+    getLambdaRatio = getter(lambdaRatio)
+    setLambdaCount = setter(lambdaCount)
+    setLambdaRatio = setter(lambdaRatio)
+
+    def setLambdaPath(self: P, value: Sequence[float]) -> P:
+        """Set the values of regParam, descending."""
+        return self._set(lambdaPath=list(value))
+
+
+class ModelPath(Sequence[Any]):
+    """What ``fitPath`` returns: a sequence of models, each made when it is asked for.
+
+    Attributes:
+        lambdas: the value of ``regParam`` of each.
+        nonzeros: number of its coefficients that are not 0.
+    """
+
+    def __init__(self, points: Sequence[PathPoint], make: Callable[[PathPoint], Any]) -> None:
+        self._points, self._make = points, make
+        self.lambdas = [point.strength for point in points]
+        self.nonzeros = [len(point.columns) for point in points]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @overload
+    def __getitem__(self, number: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> ModelPath: ...
+
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return ModelPath(self._points[number], self._make)
+        return self._make(self._points[number])
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    problem: Problem
+    points: tuple[PathPoint, ...]
+
+
+class PathEstimator(LinearEstimator, PathParams):
+    """An estimator with ``fitPath``."""
+
+    def _check(self) -> None:
+        super()._check()
+        if self.isSet("lambdaPath"):
+            raise ConfigError("lambdaPath: fit trains one model, that of regParam; fitPath trains one for each value")
+
+    def fitPath(self, dataset: DataFrame) -> ModelPath:
+        """Train one model for each value of ``lambdaPath``, or for ``lambdaCount`` values, with solver "sap".
+
+        The values descend, and each model begins with the one before (Friedman, Hastie and Tibshirani, 2010).
+        ``regParam`` has no effect; ``maxIter`` and ``tol`` are of each model.
+
+        Args:
+            dataset: as for ``fit``.
+
+        Returns:
+            The models in the order of the values; ``regParam`` of each is its value.
+
+        Raises:
+            ConfigError: the estimator has another solver, or no L1 penalty.
+        """
+        # A strength is a factor of the penalties of regParam 1.
+        unit = self.copy({self.getParam("regParam"): 1.0, self.solver: self._solver_of_path()})
+        given = tuple(self.getLambdaPath()) if self.isSet("lambdaPath") else ()
+        unit.clear(unit.lambdaPath)
+        self._check_frame(dataset)
+        check_ranges(self)
+        unit._check()
+        path = PathOptions(given, self.getLambdaCount(), self.getLambdaRatio())
+        options = replace(unit._plan(), path=path)
+        found, dealt = unit._looked_at(dataset)
+        trained: _Path = done_anew(lambda: unit._path(options, found, dealt))
+
+        def make(point: PathPoint) -> Any:
+            weight = np.zeros((trained.problem.dim, 1))
+            weight[point.columns, 0] = point.w
+            problem = trained.problem
+            scaled = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
+            made = unit._model(Weights(scaled, weight, np.array([point.bias])))
+            model = unit._completed(made, dataset, point.history)
+            return model._set(regParam=point.strength)
+
+        return ModelPath(trained.points, make)
+
+    def _solver_of_path(self) -> str:
+        asked: str = self.getSolver()
+        if asked not in ("auto", "sap"):
+            raise ConfigError(f"solver: fitPath trains with 'sap', got {asked!r}")
+        return "sap"
+
+    def _path(self, options: SolverOptions, found: Survey, dealt: Callable[[], Table]) -> _Path:
+        problem = self._problem(found)
+        check_problem(problem)
+        known, path = self._known(problem, found), options.path
+        assert path is not None
+        if known is not None:
+            if not path.strengths:
+                raise InputError("lambdaPath: expected values, as all models of rows of one class are the same")
+            bias = float(known.biases[0])
+            none = np.empty(0, np.int64), np.empty(0)
+            return _Path(problem, tuple(PathPoint(one, *none, bias, NO_TRAINING) for one in path.strengths))
+        table = dealt()
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> _Path:
+            trained = train(ps, table, problem, options, found.facts, on_step)
+            trained.weight.free()
+            return _Path(problem, trained.path)
+
+        models = len(path.strengths) or path.size
+        return self._trained(table, options.steps * models, run)

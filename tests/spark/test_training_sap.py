@@ -1,0 +1,225 @@
+"""Coordinate descent by schedule on real servers: the minimum by its conditions, whoever holds which rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lasso import correlated, largest_strength, violation
+from training import Rows, minimum, objective, trained
+
+from ps2.algorithms.linear.coordinates.path import PathOptions
+from ps2.algorithms.linear.parameters import SPARSE_FROM
+from ps2.algorithms.linear.problem import SCHEDULES, Problem, SolverOptions
+from ps2.algorithms.linear.solvers import sap
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.errors import ConfigError, InputError
+
+WEIGHTED = ColumnNames(weight="weight")
+EXACT = SolverOptions("sap", tol=1e-9)
+SQUARED, LOGISTIC = Problem("squared", 12, l1=0.05), Problem("logistic", 12, l1=0.02)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return correlated()
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+@pytest.fixture(scope="module")
+def two():
+    return correlated(classes=True)
+
+
+@pytest.fixture(scope="module")
+def two_frame(spark, two):
+    return two.frame(spark)
+
+
+def found(ps, frame, rows, problem, recipe=EXACT):
+    """Weights of features as they are given, the intercept, and the model."""
+    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
+    w = made.weight.pull()
+    made.weight.free()
+    assert made.history.reason != "no step lowers the objective beyond rounding"
+    return w, made.biases[0], made
+
+
+@pytest.mark.parametrize("standardize", [True, False], ids=["std", "raw"])
+@pytest.mark.parametrize("intercept", [True, False], ids=["b", "no"])
+@pytest.mark.parametrize("l2", [0.0, 0.03])
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+def test_sap_when_converged_then_conditions_of_minimum_hold(
+    ps, rows, frame, two, two_frame, problem, l2, intercept, standardize
+):
+    problem = replace(problem, l2=l2, fit_intercept=intercept, standardize=standardize)
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    w, b, made = found(ps, table, given, problem)
+    assert violation(problem, given, w, b) < 1e-6
+    assert 0 < np.count_nonzero(w) < 12
+    reached = objective(problem, given, w[:, None], made.biases)
+    assert made.history.objective[-1] == pytest.approx(reached, rel=1e-9)
+    assert made.history.objective[0] > reached
+    assert made.history.reason == "the duality gap is within the tolerance"
+    assert reached == pytest.approx(minimum(problem, given), rel=1e-5)
+
+
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+def test_sap_when_lbfgs_trains_too_then_objectives_agree(ps, rows, frame, two, two_frame, problem):
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    _, _, ours = found(ps, table, given, problem)
+    _, _, theirs = found(ps, table, given, problem, SolverOptions(steps=300, tol=1e-12))
+    assert ours.history.objective[-1] <= theirs.history.objective[-1] * (1 + 1e-9)
+    assert ours.history.objective[-1] == pytest.approx(theirs.history.objective[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [(), (10,)], ids=["1", "2"])
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+def test_sap_when_rows_are_with_other_workers_then_same(spark, ps, problem, cuts):
+    given = correlated(cuts=cuts, classes=problem.loss == "logistic")
+    w, b, _ = found(ps, given.frame(spark), given, problem)
+    assert violation(problem, given, w, b) < 1e-6
+
+
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+def test_sap_when_trained_again_then_bits_are_the_same(ps, rows, frame, two, two_frame, problem):
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    first, again = (found(ps, table, given, problem, replace(EXACT, set_size=3, seed=4)) for _ in range(2))
+    assert (first[0].tobytes(), first[1]) == (again[0].tobytes(), again[1])
+    assert first[2].history.objective == again[2].history.objective
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+def test_sap_when_sets_are_small_then_every_schedule_converges(
+    ps, rows, frame, two, two_frame, problem, schedule, monkeypatch
+):
+    monkeypatch.setattr(sap, "MOST_NEW", 4)
+    monkeypatch.setattr(sap, "MOST_KEPT", 4)
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    recipe = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)
+    w, b, made = found(ps, table, given, problem, recipe)
+    assert violation(problem, given, w, b) < 1e-2 * problem.l1
+    assert made.history.reason == "the duality gap is within the tolerance"
+    assert (np.diff(made.history.objective) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
+@pytest.mark.parametrize("times", [1.0, 1.5])
+def test_strength_when_above_the_largest_then_no_step(ps, rows, frame, two, two_frame, problem, times):
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    largest = largest_strength(problem, given)
+    w, _, made = found(ps, table, given, replace(problem, l1=largest * times * (1 + 1e-12)))
+    assert (np.count_nonzero(w), made.history.steps) == (0, 0)
+    w, _, made = found(ps, table, given, replace(problem, l1=largest * 0.999))
+    assert np.count_nonzero(w) == 1
+
+
+@pytest.mark.parametrize("problem", [replace(SQUARED, l2=0.02), LOGISTIC], ids=lambda p: p.loss)
+def test_path_when_trained_then_each_model_is_a_minimum(ps, rows, frame, two, two_frame, problem):
+    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+    path = PathOptions((3.0, 1.0, 0.5, 0.1))
+    _, _, made = found(ps, table, given, problem, replace(EXACT, path=path))
+    assert [point.strength for point in made.path] == [3.0, 1.0, 0.5, 0.1]
+    for point in made.path:
+        w = np.zeros(12)
+        w[point.columns] = point.w
+        one = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
+        assert violation(one, given, w, point.bias) < 1e-6
+        assert point.history.objective[-1] == pytest.approx(
+            objective(one, given, w[:, None], np.array([point.bias])), rel=1e-9
+        )
+        assert len(point.history.objective) == point.history.steps + 1
+
+
+def test_path_when_only_counted_then_begins_at_the_largest(ps, rows, frame):
+    _, _, made = found(ps, frame, rows, replace(SQUARED, l1=1.0), replace(EXACT, path=PathOptions((), 5, 0.01)))
+    strengths = np.array([point.strength for point in made.path])
+    assert strengths[0] == pytest.approx(largest_strength(SQUARED, rows))
+    np.testing.assert_allclose(strengths[1:] / strengths[:-1], 0.01**0.25)
+    assert len(made.path[0].columns) == 0
+    assert len(made.path[-1].columns) > 3
+
+
+def odd(rows, kind):
+    """Rows with columns that are hard for coordinate descent."""
+    x = rows.x.copy()
+    if kind == "zeros":
+        x[:, 3] = 0.0
+    elif kind == "constant":
+        x[:, 3] = 0.1
+    elif kind == "equal":
+        x[:, 3] = x[:, 0]
+    elif kind == "far":
+        x[:, 0] += 1e7
+    elif kind == "absent":
+        x[: rows.cuts[0], 0] = 0.0
+        x[rows.cuts[0] :, 0] += 5.0
+    return replace(rows, x=x)
+
+
+@pytest.mark.parametrize("standardize", [True, False], ids=["std", "raw"])
+@pytest.mark.parametrize("kind", ["zeros", "constant", "equal", "far", "absent"])
+def test_columns_when_odd_then_conditions_of_minimum_hold(spark, ps, rows, kind, standardize):
+    given, problem = odd(rows, kind), replace(SQUARED, standardize=standardize)
+    w, b, _ = found(ps, given.frame(spark), given, problem)
+    shift = 1e7 * (kind == "far")
+    near = replace(given, x=given.x - [shift] + np.append(0, np.full(11, shift)))
+    assert violation(problem, near, w, b + shift * w[0]) < 1e-6
+    assert w[3] == 0 or kind not in ("zeros", "constant")
+
+
+def test_features_when_one_then_weight_is_known(spark, ps):
+    given = Rows(np.arange(8.0)[:, None], 3 * np.arange(8.0) + 1, np.ones(8), (4,))
+    w, b, _ = found(ps, given.frame(spark), given, Problem("squared", 1, l1=0.5, standardize=False))
+    variance = np.arange(8.0).var()
+    assert w[0] == pytest.approx(3 - 0.5 / variance)
+    assert b == pytest.approx(given.y.mean() - 3.5 * w[0])
+
+
+def test_features_when_more_than_rows_then_minimum_is_found(spark, ps):
+    given = correlated(n=20, dim=60, cuts=(7,))
+    problem = Problem("squared", 60, l1=0.02)
+    w, b, _ = found(ps, given.frame(spark), given, problem)
+    assert violation(problem, given, w, b) < 1e-6
+    assert 0 < np.count_nonzero(w) <= 20
+
+
+def test_labels_when_all_equal_then_no_weight(spark, ps, rows):
+    given = replace(rows, y=np.full(80, 3.0))
+    w, b, made = found(ps, given.frame(spark), given, SQUARED)
+    assert (np.count_nonzero(w), b, made.history.steps) == (0, pytest.approx(3.0), 0)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_sap_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
+    _, _, made = found(ps, two_frame, two, LOGISTIC, replace(EXACT, steps=steps))
+    assert (made.history.steps, made.history.reason) == (steps, "all iterations were made")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (Problem("softmax", 12, 3, l1=0.1), "solver: 'sap' is for .*, got the multinomial model; 'l-bfgs' takes it"),
+        (Problem("huber", 12, l1=0.1), "got loss 'huber'"),
+        (Problem("squared", 12, l2=0.1), "solver: 'sap' is for L1 penalties, got l1=0"),
+        (Problem("squared", SPARSE_FROM, l1=0.1), "solver: 'sap' takes fewer than 4,194,304 features, got 4,194,304"),
+    ],
+)
+def test_problem_when_not_for_sap_then_error_says_which(ps, rows, frame, problem, message):
+    with pytest.raises(ConfigError, match=message):
+        trained(ps, frame, rows, problem, EXACT, WEIGHTED)
+
+
+def test_labels_when_too_large_then_error_says_so(spark, ps, rows):
+    given = replace(rows, y=rows.y * 1e200)
+    with (
+        pytest.raises(InputError, match=r"the objective is (inf|nan) before the first step"),
+        np.errstate(all="ignore"),
+    ):
+        found(ps, given.frame(spark), given, SQUARED)
