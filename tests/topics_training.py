@@ -12,10 +12,11 @@ from pyspark.ml.linalg import Vectors
 from scipy.special import gammaln
 
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.blocks import deal_words, ring_of
+from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
 from ps2.algorithms.topics.trainer import train
+from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.run.rotation import schedule
@@ -65,7 +66,7 @@ def words_likelihood(counts: Any, beta: float) -> float:
 def replayed(counts: sp.csr_array, options: SamplingOptions, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
     ring = ring_of(workers, WORDS, options.width)
-    blocks = deal_words(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
+    blocks = deal_by_cost(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
     found, totals, before = np.zeros((WORDS, options.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
         tokens = Assignments.random(corpus, options.topics, key_of(options.seed, 0))
@@ -103,7 +104,7 @@ def saved_counts(fleet: Any, options: SamplingOptions, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
     counts, found, blocks = documents(), np.zeros((WORDS, options.topics), np.int32), None
     if fleet.frequencies is not None:
-        blocks = deal_words(fleet.frequencies.pull(), ring_of(workers, WORDS, options.width).blocks)
+        blocks = deal_by_cost(fleet.frequencies.pull(), ring_of(workers, WORDS, options.width).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
         topics = fleet.saved.load(rank, corpus)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Fetch = Callable[[int], "Prefetch | Sequence[Prefetch]"]
+At = Callable[[int], "tuple[int, int] | None"]
+
+# Clocks of rotations that the caller schedules: they end with the run.
+ENDLESS = 1 << 40
 
 
 class Rotating(Protocol):
@@ -36,7 +40,7 @@ class Turn:
     """A clock in which this worker alone has one block. Yielded by ``worker.rotate``.
 
     Attributes:
-        block: number of the block.
+        block: number of the block; -1 if it has none, in a clock of which ``at`` decides.
         rotation: number of the rotation, from 0.
         number: of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
         isLast: this worker has no other turn in the rotation.
@@ -129,20 +133,30 @@ class _ScheduledTurn:
     is_last: bool
 
 
+NO_TURN = _ScheduledTurn(-1, 0, IDLE, False)
+
+
 class Rotations:
     """The rotations of one call of ``worker.rotate``."""
 
     def __init__(
-        self, worker: Rotating, schedule: RotationSchedule, seed: int, rotations: int, fetch: Fetch | None
+        self,
+        worker: Rotating,
+        schedule: RotationSchedule,
+        seed: int,
+        rotations: int,
+        fetch: Fetch | None,
+        at: At | None = None,
     ) -> None:
         self._worker = worker
+        self._at = at
         self._schedule = schedule
         self._seed = seed
         self._rotations = rotations
         self._fetch = fetch
         self._begin = worker.clock
         self._stops: dict[int, int] = {}  # block -> where this worker's last turn on it stopped
-        self._ahead: tuple[int, Any] = (-1, None)  # clock, and the reads for it
+        self._ahead: tuple[int, int, Any] = (-1, IDLE, None)  # clock and block, and the reads for it
         self._rotation = -1
         self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # of that rotation, by turn
         self._last = -1  # the last turn that has a block
@@ -150,20 +164,28 @@ class Rotations:
     @property
     def clocks(self) -> int:
         """The first clock after the rotations."""
+        if self._at is not None:
+            return ENDLESS
         return self._begin + self._rotations * self._schedule.turns
 
     def turn(self, clock: int) -> Turn | None:
         """Return the turn of the entered clock, if any; request the block of the next turn."""
         scheduled = self._scheduled(clock)
-        asked, fetched = self._ahead
-        if asked != clock:  # the first turn, or the fleet has gone back
+        *asked, fetched = self._ahead
+        if asked != [clock, scheduled.block]:  # the first turn, or the fleet has gone back, or the caller has
             fetched = self._ask(scheduled.block)
         if clock + 1 < self.clocks:
-            self._ahead = clock + 1, self._ask(self._scheduled(clock + 1).block)
-        return None if scheduled.block == IDLE else Turn(self._worker, scheduled, self._stops, fetched)
+            following = self._scheduled(clock + 1).block
+            self._ahead = clock + 1, following, self._ask(following)
+        if scheduled.block == IDLE and self._at is None:
+            return None
+        return Turn(self._worker, scheduled, self._stops, fetched)
 
     def _scheduled(self, clock: int) -> _ScheduledTurn:
-        rotation, number = divmod(clock - self._begin, self._schedule.turns)
+        place = divmod(clock - self._begin, self._schedule.turns) if self._at is None else self._at(clock)
+        if place is None:
+            return NO_TURN
+        rotation, number = place
         if rotation != self._rotation:
             self._rotation = rotation
             self._blocks = self._schedule.turns_of(self._seed, rotation, self._worker.rank)

@@ -16,7 +16,7 @@ from ps2.run.clock_loop import FOREVER, ClockLoop
 from ps2.run.prefetch import Prefetch
 from ps2.run.reports import report
 from ps2.run.rotation import RotationSchedule
-from ps2.run.turns import Fetch, Rotations, Turn, check_staleness
+from ps2.run.turns import At, Fetch, Rotations, Turn, check_staleness
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
@@ -86,6 +86,7 @@ class Worker:
         slices: int = 2,
         budgetS: float | Literal["auto"] | None = None,
         fetch: Fetch | None = None,
+        at: At | None = None,
     ) -> Iterator[Turn]:
         """Yield turns. In each turn this worker alone has one block of a model; in each rotation it has every block
         once.
@@ -118,6 +119,10 @@ class Worker:
                 was done.
             fetch: called with a block's number, one turn ahead; returns a result of ``worker.prefetch``, or several,
                 for ``turn.pull()``.
+            at: decides instead of ``rotations`` what a clock is for: called with a clock, it returns the numbers of a
+                rotation and of a turn in it, both from 0, or None for a clock without a turn. Every clock is yielded
+                then, until the run ends (``ps2.STOP``). All workers must return the same. It is called for the entered
+                clock first, where it may read ``messages``, and then for the next one.
 
         Raises:
             UsageError: arguments are wrong, or differ from other workers'; the run's staleness is too large; loops over
@@ -128,12 +133,14 @@ class Worker:
             raise UsageError(f"rotate: rotations: expected a number that is not negative, got {rotations!r}")
         if fetch is not None and not callable(fetch):
             raise UsageError(f"rotate: fetch: expected a function of a block's number, got {fetch!r}")
+        if at is not None and not callable(at):
+            raise UsageError(f"rotate: at: expected a function of a clock, got {at!r}")
         check_staleness(self._loop.ref.staleness, schedule.slices)
         budget_s = None if isinstance(budgetS, str) and budgetS == AUTO else _budget("rotate", budgetS, f", {AUTO!r}")
-        return self._rotate(schedule, int(rotations), budget_s, fetch)
+        return self._rotate(schedule, int(rotations), budget_s, fetch, at)
 
     def _rotate(
-        self, schedule: RotationSchedule, rotations: int, budget_s: float | None, fetch: Fetch | None
+        self, schedule: RotationSchedule, rotations: int, budget_s: float | None, fetch: Fetch | None, at: At | None
     ) -> Iterator[Turn]:
         loop = self._loop
         if loop.is_inside:
@@ -147,7 +154,7 @@ class Worker:
             )
         self.barrier()
         beginning = loop.beginnings
-        turns = Rotations(self, schedule, loop.ref.seed, rotations, fetch)
+        turns = Rotations(self, schedule, loop.ref.seed, rotations, fetch, at)
         with closing(loop.clocks(turns.clocks, budget_s)) as clocks:
             try:
                 for clock in clocks:

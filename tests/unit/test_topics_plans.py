@@ -7,21 +7,22 @@ import pytest
 from scipy.special import gammaln
 
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, keys_of
-from ps2.algorithms.topics.blocks import deal_words, ring_of
+from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics
 from ps2.algorithms.topics.shared_counts import ClockRows
 from ps2.algorithms.topics.sharing import groups_of
+from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
 
 
 def test_words_when_dealt_to_blocks_then_tokens_are_about_equal():
     frequencies = (10_000 / np.arange(1, 1001)).astype(np.int64)
-    blocks = deal_words(np.random.default_rng(0).permutation(frequencies), 6)
+    blocks = deal_by_cost(np.random.default_rng(0).permutation(frequencies), 6)
     assert np.bincount(blocks).max() <= -(-1000 // 6)
-    tokens = np.bincount(deal_words(frequencies, 6), frequencies)
+    tokens = np.bincount(deal_by_cost(frequencies, 6), frequencies)
     assert tokens.max() < 1.05 * tokens.mean()
 
 

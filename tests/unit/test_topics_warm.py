@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.topics import (
-    blocks,
     dense_kernels,
     inference_kernels,
     online_kernels,
@@ -21,8 +20,9 @@ from ps2.algorithms.topics import (
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
+from ps2.algorithms.training import balance
 
-MODULES = (blocks, ops, dense_kernels, inference_kernels, online_kernels, sampling_kernels, sparse_kernels)
+MODULES = (balance, ops, dense_kernels, inference_kernels, online_kernels, sampling_kernels, sparse_kernels)
 
 
 def compiled():
@@ -69,5 +69,5 @@ def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
         assignments.changed(begin, end, old)
     ops.look(held, np.array([0.1]))
     assignments.counts_of_counts()
-    blocks.deal_words(np.arange(9), 3)
+    balance.deal_by_cost(np.arange(9), 3)
     assert compiled() == before

@@ -1,8 +1,8 @@
-"""Operations of factorizations by coordinate descent: items' coordinates are solved where the items lie.
+"""Operations of factorizations: vectors are copied, and items' coordinates solved, where they lie.
 
-A column is an item. A matrix of vectors has a row for each rank, twice: those of the iteration before, and those of
-this one. A matrix of sums has two rows for each worker, its numerators and its denominators. They are added in the
-order of the workers, so the result does not depend on the order of arrival.
+A column is a user or an item. In coordinate descent, a matrix of vectors has a row for each rank, twice: those of the
+iteration before, and those of this one. A matrix of sums has two rows for each worker, its numerators and its
+denominators. They are added in the order of the workers, so the result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from ps2.errors import OutOfRangeError
 from ps2.ops.kernels import Float64s, kernel, reduction
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
-from ps2.ops.table import Array, Block, Floats, op
+from ps2.ops.table import FLOATS, Array, Block, Blocks, Floats, Partition, op
 
 # Columns whose sums are in a processor's cache.
 TILE = 1024
 
 OfRanks = Annotated[Floats, along("ranks")]
+
+
+@op(writes=("m",), dtypes=FLOATS)
+def copy_blocks(m: Blocks, source: Blocks, partition: Partition, *, begin: int, end: int) -> None:
+    """Copy the blocks of the columns from one to another, which is left out, from a matrix that is cut alike."""
+    some = slice(max(begin - partition.begin, 0), max(end - partition.begin, 0))
+    m[some] = source[some]
 
 
 @op(writes=("m", "sums"), dtypes=("float32",))

@@ -25,9 +25,10 @@ class FactorOptions:
     """Options of a factorization.
 
     Explicit feedback minimises the sum over ratings of ``w (r - p.q)^2``, plus ``reg`` times the sum of each vector's
-    squared norm times its number of ratings: the objective of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel
-    Collaborative Filtering for the Netflix Prize", section 3.1). Implicit feedback is that of Hu, Koren and Volinsky,
-    "Collaborative Filtering for Implicit Feedback Datasets", as ALS has it.
+    squared norm times the summed weight of its ratings, which is their number without weights: the objective of
+    pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize", section 3.1).
+    Implicit feedback is that of Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets", as
+    ALS has it.
 
     Attributes:
         rank: numbers in a vector.
@@ -66,7 +67,7 @@ class FactorOptions:
 
     def __post_init__(self) -> None:
         self._check("rank", 1 <= self.rank <= MOST_RANK, f"a number from 1 to {MOST_RANK:,}")
-        self._check("iterations", self.iterations >= 0, "a number that is not negative")
+        self._check("iterations", self.iterations >= 1, "1 at least")
         self._check("reg", 0 <= self.reg < math.inf, "a finite number that is not negative")
         self._check("solver", self.solver in get_args(Solver), f"one of {', '.join(get_args(Solver))}")
         self._check("alpha", 0 <= self.alpha < math.inf, "a finite number that is not negative")

@@ -7,12 +7,19 @@ import numpy as np
 from ps2.algorithms.factors import ops
 from ps2.algorithms.factors.ccd_descent import Descent, Pass
 from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
+from ps2.algorithms.training.balance import deal_by_cost
+from ps2.run.rotation import RotationSchedule
 
 
 def warm() -> None:
-    """Call the kernels on one rating, in the forms in which workers and servers hold them."""
+    """Call the kernels on one rating, in the forms in which drivers, workers and servers hold them."""
+    deal_by_cost(np.ones(1, np.int64), 1)
+    _rotate()
     one, rating = np.zeros(1, np.int64), np.ones(1, np.float32)
     for implicit in (False, True):
         options = FactorOptions(rank=1, solver="ccd", implicit=implicit)
@@ -29,6 +36,18 @@ def _solve_items(one: Pass, sums: np.ndarray, gram: np.ndarray) -> np.ndarray:
     places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3}
     ops.solve(m, kept, gram, **places, step=2, nonnegative=False)
     return m[1]
+
+
+def _rotate() -> None:
+    settings = SgdSettings(FactorOptions(rank=1), 1.0)
+    rows = np.empty((1, settings.width), np.float32)
+    draw_rows(np.zeros(1, np.int64), np.uint64(0), 1, 0.0, 1.0, rows)
+    layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 1]), np.array([0, 1]))
+    number, value = np.zeros(1, np.int32), np.ones(1, np.float32)
+    grid = ordered(layout, (0, 1), (number, number, value, value))
+    descent = BlockDescent(grid, settings, 0, rows.copy())
+    descent.take(0, descent.pieces(0)[0], 1, rows, None)
+    squared_errors(number, number, value, value, rows, rows, 1, False)
 
 
 if __name__ == "__main__":

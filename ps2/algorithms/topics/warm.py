@@ -9,11 +9,11 @@ import scipy.sparse as sp
 
 from ps2.algorithms.topics import online_kernels, ops
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.blocks import deal_words
 from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.online import ids_of, infer_statistics
 from ps2.algorithms.topics.variational import ops as variational_ops
+from ps2.algorithms.training.balance import deal_by_cost
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 
@@ -55,7 +55,7 @@ def _give_topics(given: Assignments, prior: Prior, key: np.uint64) -> None:
 
 def _serve() -> None:
     ops.look(np.zeros((1, 1), np.int32), np.ones(1))
-    deal_words(np.ones(1, np.int64), 1)
+    deal_by_cost(np.ones(1, np.int64), 1)
 
 
 def _step() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.topics.blocks import Blocks, deal_words, ring_of
+from ps2.algorithms.topics.blocks import Blocks, ring_of
 from ps2.algorithms.topics.corpus import Corpus, numbers_of
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.topics.sharing import average, rotation, ssp
+from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.reading import Reading
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
@@ -62,7 +63,7 @@ class SamplingProgram:
     def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
         """Return the order of a worker's words, block by block, and the blocks' bounds."""
         ring = ring_of(workers, self.options.vocabulary, self.options.width)
-        mine = deal_words(frequencies.pull(), ring.blocks)[rows.keys]
+        mine = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
         # The corpus leaves out words that occur in documents with a count of 0.
         mine = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, mine, ring.blocks)
         ends = np.cumsum(np.bincount(mine, minlength=ring.blocks)[: ring.blocks])

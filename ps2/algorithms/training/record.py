@@ -119,6 +119,10 @@ class Record:
             del self._marks[clock:]
         self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes))
 
+    def keep(self, steps: int) -> None:
+        """Drop the steps after the first so many, of a training that takes them once more."""
+        del self.seconds[steps:], self.objective[steps:], self.validation[steps:]
+
     def add(self, rows: int, bytes: int) -> None:
         """Add rows that were computed with, and bytes that travelled, in a clock."""
         self.rows += rows

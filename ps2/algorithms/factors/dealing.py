@@ -1,0 +1,193 @@
+"""Ratings dealt out to workers by user: all rows of a user go to one worker, packed by the tasks that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.factors.grid import Layout
+from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of, typed
+from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT, chunks
+from ps2.algorithms.training.balance import deal_by_cost
+from ps2.data.ids import UNKNOWN
+from ps2.run.rotation import RotationSchedule
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+# Groups of blocks that take turns: while a worker computes on one block, another one travels.
+SLICES = 2
+# What a worker holds of the items at a time, at most.
+BLOCK_BYTES = 64 << 20
+# Spark's seed of hash().
+HASH_SEED = 42
+PACKED = pa.schema(
+    [("key", pa.int32()), ("part", pa.int32()), ("number", pa.int32()), ("strange", pa.int64())]
+    + [(name, pa.binary()) for name in (USER, ITEM, RATING, WEIGHT, HELD)]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """Who has which users, and which items rotate together.
+
+    Attributes:
+        layout: places by worker and by block.
+        user_places, item_places: int32: the place of each user and each item.
+    """
+
+    layout: Layout
+    user_places: Int32s
+    item_places: Int32s
+
+    @staticmethod
+    def of(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
+        """Deal users to workers, and items to blocks, each by the number of ratings.
+
+        Args:
+            groups: of a worker's users, and of a block's items.
+            item_bytes: what a worker holds of an item.
+        """
+        most = max(BLOCK_BYTES // item_bytes, 1)
+        at_once = SLICES * workers
+        ring = RotationSchedule(workers, at_once * max(-(-len(survey.items) // (at_once * most)), 1), SLICES)
+        user_places, user_begins = _placed(survey.user_counts, workers, groups, by_count=False)
+        item_places, item_begins = _placed(survey.item_counts, ring.blocks, groups, by_count=True)
+        return Deal(Layout(ring, groups, user_begins, item_begins), user_places, item_places)
+
+
+@dataclass(frozen=True, eq=False)
+class DealtRatings:
+    """Ratings at the workers, one rdd_partition each.
+
+    Attributes:
+        frame: DataFrame of packed rows: see ``PACKED``.
+        deal: who has what.
+    """
+
+    frame: Any
+    deal: Deal
+
+    @property
+    def workers(self) -> int:
+        return self.deal.layout.ring.workers
+
+
+def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal) -> DealtRatings:
+    """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out."""
+    workers, columns = deal.layout.ring.workers, survey.columns
+    keys = keys_of(workers)
+    shared = frame.sparkSession.sparkContext.broadcast((survey.users, survey.items, deal))
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        part = 0 if context is None else context.partitionId()
+        for number, some in enumerate(chunks(batches)):
+            users, items, deal = shared.value
+            yield packed(some, users, items, deal, keys, (part, number))
+
+    rows = typed(frame, columns).mapInArrow(pack, schema_of(PACKED))
+    return DealtRatings(rows.repartition(workers, "key"), deal)
+
+
+def packed(rows: pa.Table, users: Any, items: Any, deal: Deal, keys: Int32s, source: tuple[int, int]) -> pa.RecordBatch:
+    """Return ratings as one row for each worker.
+
+    Args:
+        keys: by worker.
+        source: of these rows: rdd_partition, and number in it.
+    """
+    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+    numbers = {USER: users.find(columns[USER]), ITEM: items.find(columns[ITEM])}
+    known = (numbers[USER] != UNKNOWN) & (numbers[ITEM] != UNKNOWN)
+    held = columns[HELD].to_numpy(zero_copy_only=False) if HELD in columns else np.zeros(len(known), np.bool_)
+    strange = int((~known & ~held).sum())
+    found: dict[str, Array] = {
+        USER: deal.user_places[numbers[USER][known]],
+        ITEM: deal.item_places[numbers[ITEM][known]],
+    }
+    for name in (RATING, WEIGHT):
+        if name in columns:
+            found[name] = columns[name].to_numpy(zero_copy_only=False)[known].astype(np.float32)
+    if HELD in columns:
+        found[HELD] = held[known].astype(np.uint8)
+    groups = deal.layout.groups
+    ends = deal.layout.user_begins[groups::groups]
+    owners = np.searchsorted(ends, found[USER], side="right").astype(np.int32)
+    order = np.argsort(owners.astype(np.uint16 if len(keys) <= 1 << 16 else np.int64), kind="stable")
+    cuts = np.cumsum(np.bincount(owners, minlength=len(keys)))[:-1]
+    cells: dict[str, list[Any]] = {
+        name: [part.tobytes() for part in np.split(found[name][order], cuts)] if name in found else [None] * len(keys)
+        for name in (USER, ITEM, RATING, WEIGHT, HELD)
+    }
+    head = {
+        "key": keys.tolist(),
+        "part": [source[0]] * len(keys),
+        "number": [source[1]] * len(keys),
+        "strange": [strange] + [0] * (len(keys) - 1),
+    }
+    return pa.RecordBatch.from_pydict({**head, **cells}, schema=PACKED)
+
+
+def keys_of(workers: int) -> Int32s:
+    """Return integers of which Spark's repartitioning by hash brings each to the worker of its place.
+
+    Spark sends a row to partition ``pmod(hash(key), partitions)``; ``hash`` is Murmur3 with a seed of 42.
+    """
+    keys, missing, begin = np.zeros(workers, np.int32), workers, 0
+    found = np.zeros(workers, np.bool_)
+    while missing:
+        some = np.arange(begin, begin + 4 * workers, dtype=np.int32)
+        partitions = murmur3(some).view(np.int32).astype(np.int64) % workers
+        fresh, first = np.unique(partitions, return_index=True)
+        wanted = ~found[fresh]
+        keys[fresh[wanted]] = some[first[wanted]]
+        found[fresh] = True
+        missing, begin = int((~found).sum()), begin + 4 * workers
+    return keys
+
+
+def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
+    """Return Spark's hash of 32-bit integers (Murmur3 by Austin Appleby, of one word)."""
+    k = numbers.astype(np.uint32) * np.uint32(0xCC9E2D51)
+    k = ((k << np.uint32(15)) | (k >> np.uint32(17))) * np.uint32(0x1B873593)
+    h = np.uint32(HASH_SEED) ^ k
+    h = ((h << np.uint32(13)) | (h >> np.uint32(19))) * np.uint32(5) + np.uint32(0xE6546B64)
+    h = h ^ np.uint32(4)
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+def _placed(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
+    """Deal things to parts, and those of each part to groups; return the place of each, and the groups' bounds.
+
+    Args:
+        by_count: whether things of a group are ordered by falling count, which keeps frequent ones together in the
+            caches; else by number.
+    """
+    part = deal_by_cost(counts, parts).astype(np.int64)
+    group = np.zeros(len(counts), np.int64)
+    if groups > 1:
+        for one in range(parts):
+            mine = np.flatnonzero(part == one)
+            group[mine] = deal_by_cost(counts[mine], groups)
+    where = part * groups + group
+    order = np.lexsort((-counts, where)) if by_count else np.argsort(where, kind="stable")
+    places = np.empty(len(counts), np.int32)
+    places[order] = np.arange(len(counts), dtype=np.int32)
+    return places, np.append(0, np.cumsum(np.bincount(where, minlength=parts * groups)))
+
+
+def workers_for(survey: RatingsSurvey, slots: int, wanted: int | None) -> int:
+    """Return the number of workers: as wanted, or one for each rdd_partition with rows, as far as there are slots."""
+    users = int((survey.user_counts > 0).sum())
+    return min(wanted or min(max(len(survey.rows_in), 1), slots), users)

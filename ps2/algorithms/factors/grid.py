@@ -1,0 +1,190 @@
+"""A worker's ratings as a grid: for each group of items, its users' ratings, user by user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.factors.grid_kernels import count_cells, fill_cells, sort_cells
+from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT
+from ps2.ops.kernels import Int64s
+from ps2.run.rotation import RotationSchedule
+
+Array = npt.NDArray[Any]
+Float32s = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which users a worker has, and which items rotate together.
+
+    A place is a column of the matrices on the servers. Users' places are ordered by worker, and within it by group;
+    items' places by block, and within it by group. Threads of a worker take groups of users and groups of a block's
+    items, so that no two of them touch one user or one item.
+
+    Attributes:
+        ring: how blocks rotate.
+        groups: groups of a worker's users, and of a block's items.
+        user_begins: int64, shape (workers * groups + 1,): the first place of each group, and the end.
+        item_begins: int64, shape (blocks * groups + 1,): likewise.
+    """
+
+    ring: RotationSchedule
+    groups: int
+    user_begins: Int64s
+    item_begins: Int64s
+
+    @property
+    def users(self) -> int:
+        return int(self.user_begins[-1])
+
+    @property
+    def items(self) -> int:
+        return int(self.item_begins[-1])
+
+    def users_of(self, rank: int) -> Int64s:
+        """Return the bounds of a worker's groups of users, shape (groups + 1,)."""
+        return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
+
+    def items_of(self, block: int) -> Int64s:
+        """Return the bounds of a block's groups of items, shape (groups + 1,)."""
+        return self.item_begins[block * self.groups : (block + 1) * self.groups + 1]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """A worker's held-out ratings.
+
+    Attributes:
+        users: int32: places among the worker's users.
+        items: int32: positions in ``columns``.
+        values, weights: float32; weights are empty if there are none.
+        columns: int64: places of the items that occur.
+    """
+
+    users: Int32s
+    items: Int32s
+    values: Float32s
+    weights: Float32s
+    columns: Int64s
+
+    @property
+    def weight(self) -> float:
+        return float(self.weights.sum(dtype=np.float64)) if len(self.weights) else float(len(self.values))
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A worker's ratings.
+
+    A cell is a group of items (numbered over all blocks) and a user. The ratings of a cell are sorted by item.
+
+    Attributes:
+        layout: of all workers.
+        users: the worker's users: their places are ``first_user``, ``first_user + 1``, ...
+        begins: int64, shape (item groups * users + 1,): where each cell begins.
+        items: int32: places, counted from the first one of their block.
+        values, weights: float32; weights are empty if there are none.
+        held_out: None: no column marks rows.
+        strange: rows with ids that were missing at the first reading.
+    """
+
+    layout: Layout
+    first_user: int
+    users: int
+    begins: Int64s
+    items: Int32s
+    values: Float32s
+    weights: Float32s
+    held_out: HeldOut | None
+    strange: int
+
+    def cells(self, block: int, item_group: int) -> Int64s:
+        """Return where the ratings of each user begin in a group of a block's items, and the end."""
+        row = block * self.layout.groups + item_group
+        return self.begins[row * self.users : (row + 1) * self.users + 1]
+
+    def ratings_in(self, block: int) -> int:
+        """Return the number of ratings of a block's items."""
+        begin, end = (at * self.layout.groups * self.users for at in (block, block + 1))
+        return int(self.begins[end] - self.begins[begin])
+
+
+def read_grid(batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float) -> Grid:
+    """Read a worker's packed ratings (``dealing.PACKED``).
+
+    Args:
+        shift, scale: values are ``(rating - shift) / scale``.
+    """
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    rows.sort(key=lambda row: (row["part"], row["number"]))
+    dtypes = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.uint8}
+    columns: dict[str, Array] = {}
+    for name, dtype in dtypes.items():
+        given = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
+        columns[name] = np.concatenate(given) if given else np.empty(0, dtype)
+    users, items = columns[USER], columns[ITEM]
+    values = columns[RATING] if len(columns[RATING]) else np.ones(len(users), np.float32)
+    values = ((values.astype(np.float64) - shift) / scale).astype(np.float32)
+    first, end = (int(place) for place in layout.users_of(rank)[[0, -1]])
+    users = users - np.int32(first)
+    held = columns[HELD].astype(np.bool_)
+    held_out = None
+    if held.any():
+        held_out = _held_out(users[held], items[held], values[held], _some(columns[WEIGHT], held))
+    if len(held):
+        trained = ~held
+        users, items, values = users[trained], items[trained], values[trained]
+        columns[WEIGHT] = _some(columns[WEIGHT], trained)
+    strange = sum(row["strange"] for row in rows)
+    return ordered(layout, (first, end - first), (users, items, values, columns[WEIGHT]), held_out, strange)
+
+
+def ordered(
+    layout: Layout,
+    mine: tuple[int, int],
+    ratings: tuple[Int32s, Int32s, Float32s, Float32s],
+    held_out: HeldOut | None = None,
+    strange: int = 0,
+) -> Grid:
+    """Put ratings into a grid.
+
+    Args:
+        mine: the place of the worker's first user, and the number of its users.
+        ratings: places among the worker's users, places of items, values, and weights or none.
+    """
+    users, items, values, weights = ratings
+    groups = len(layout.item_begins) - 1
+    sizes = np.diff(layout.item_begins)
+    group = np.repeat(np.arange(groups, dtype=np.int32), sizes)
+    blocks = np.diff(layout.item_begins[:: layout.groups])
+    in_block = (np.arange(layout.items) - np.repeat(layout.item_begins[: -1 : layout.groups], blocks)).astype(np.int32)
+    begins = np.empty(groups * mine[1] + 1, np.int64)
+    count_cells(users, items, group, mine[1], begins)
+    found = np.empty(len(items), np.int32), np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
+    fill_cells(users, items, group, mine[1], begins[:-1].copy(), (values, weights), in_block, found)
+    sort_cells(begins, *found)
+    return Grid(layout, *mine, begins, found[0], found[1], found[2], held_out, strange)
+
+
+def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s) -> HeldOut:
+    # As rows arrive in any order.
+    order = np.lexsort((values, items, users))
+    columns, positions = np.unique(items[order], return_inverse=True)
+    return HeldOut(
+        users[order],
+        positions.astype(np.int32),
+        values[order],
+        weights[order] if len(weights) else weights,
+        columns.astype(np.int64),
+    )
+
+
+def _some(weights: Float32s, chosen: npt.NDArray[np.bool_]) -> Float32s:
+    return weights[chosen] if len(weights) else weights

@@ -1,0 +1,248 @@
+"""Ratings in the columns of a DataFrame: surveyed in one pass, before they go to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.survey_rows import (
+    FAULTS,
+    HELD,
+    ITEM,
+    MOST_RATING,
+    PARTS,
+    RATING,
+    USER,
+    WEIGHT,
+    Surveyed,
+    Surveyor,
+    chunks,
+    gathered,
+)
+from ps2.data.ids import UNKNOWN, Ids
+from ps2.errors import InputError, LimitError
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+
+# Workers number users and items with 32 bits.
+MOST_IDS = 2**31 - 1
+ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights", HELD: "marks of held-out rows"}
+
+
+@dataclass(frozen=True)
+class RatingColumns:
+    """Names of a DataFrame's columns.
+
+    Attributes:
+        user, item: ids: integers or strings.
+        rating: numbers; None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
+        weight: numbers that are not negative: a rating of weight 2 counts as two ratings; None: all weights are 1.
+        validation: booleans, true for rows to hold out; None: no row is.
+    """
+
+    user: str = "user"
+    item: str = "item"
+    rating: str | None = "rating"
+    weight: str | None = None
+    validation: str | None = None
+
+    @property
+    def by_role(self) -> dict[str, str]:
+        """Names of the columns that there are, by what they hold."""
+        given = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
+        return {role: name for role, name in given.items() if name is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class RatingsSurvey:
+    """What is known of ratings before the training.
+
+    Users and items are those with a row that is not held out, and those of the model that a training goes on from.
+
+    Attributes:
+        columns: names.
+        users, items: ids.
+        user_counts, item_counts: int64: ratings of each user and each item, held-out ones left out.
+        user_penalties, item_penalties: float64: what each one's squared norm counts in the penalty, beside
+            ``FactorOptions.reg``: the summed weight of its ratings; with implicit feedback the number of its ratings
+            above 0.
+        rows: ratings, held-out ones left out.
+        held_out: rows that are held out.
+        mean, std: of the ratings, weighted; ``std`` has no correction for the sample's size.
+        rows_in: rows of each rdd_partition that has some.
+    """
+
+    columns: RatingColumns
+    users: Ids
+    items: Ids
+    user_counts: Int64s
+    item_counts: Int64s
+    user_penalties: Float64s
+    item_penalties: Float64s
+    rows: int
+    held_out: int
+    mean: float
+    std: float
+    rows_in: dict[int, int]
+
+    def together_with(self, start: FittedFactors | None) -> RatingsSurvey:
+        """Return this survey with the users and items of a model, too; those without ratings have counts of 0.
+
+        Raises:
+            InputError: the model's ids are integers, and these are strings, or the other way round.
+        """
+        if start is None:
+            return self
+        users, at_users = _united("users", self.users, start.users)
+        items, at_items = _united("items", self.items, start.items)
+        return replace(
+            self,
+            users=users,
+            items=items,
+            user_counts=_placed(self.user_counts, at_users, len(users)),
+            item_counts=_placed(self.item_counts, at_items, len(items)),
+            user_penalties=_placed(self.user_penalties, at_users, len(users)),
+            item_penalties=_placed(self.item_penalties, at_items, len(items)),
+        )
+
+
+def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -> RatingsSurvey:
+    """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
+
+    Raises:
+        InputError: a column is missing or of another type; there is no row to train on; an id is null; a rating or
+            weight is null, NaN or infinite, or negative where it must not be. Says how many rows, and shows one.
+        LimitError: there are more ids than workers can number.
+    """
+    chosen = typed(frame, columns)
+    refuses, counts = options.nonnegative or options.implicit, options.implicit
+    names = columns.by_role
+
+    def survey(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        surveyor = Surveyor(names, refuses, counts)
+        for some in chunks(batches):
+            surveyor.add(some)
+        context = TaskContext.get()
+        if surveyor.rows and context is not None:
+            yield surveyor.part(context.partitionId())
+
+    return _checked(gathered(chosen.mapInArrow(survey, schema_of(PARTS)).collect()), columns, options)
+
+
+def typed(frame: Any, columns: RatingColumns) -> Any:
+    """Return the columns by role: ids as longs or strings, numbers as doubles.
+
+    Raises:
+        InputError: a column is missing or of another type.
+    """
+    from pyspark.sql.types import (
+        BooleanType,
+        ByteType,
+        IntegerType,
+        LongType,
+        NumericType,
+        ShortType,
+        StringType,
+    )
+
+    from ps2.algorithms.estimators.tables import column, field
+
+    integers = (ByteType, ShortType, IntegerType, LongType)
+    chosen = []
+    for role, name in columns.by_role.items():
+        kind, it = field(frame, name).dataType, column(name)
+        if role in (USER, ITEM):
+            if not isinstance(kind, (*integers, StringType)):
+                raise InputError(
+                    f"column {name!r}: expected {ROLES[role]}, integers of at most 64 bits or strings, got "
+                    f"{kind.simpleString()}; cast it to long or string"
+                )
+            it = it.cast("long") if isinstance(kind, integers) else it.cast("string")
+        elif role == HELD:
+            if not isinstance(kind, BooleanType):
+                raise InputError(
+                    f"column {name!r}: expected booleans, true for rows to hold out, got {kind.simpleString()}"
+                )
+        elif isinstance(kind, (NumericType, BooleanType)):
+            it = it.cast("double")
+        else:
+            raise InputError(f"column {name!r}: expected numbers as {ROLES[role]}, got {kind.simpleString()}")
+        chosen.append(it.alias(role))
+    return frame.select(*chosen)
+
+
+def schema_of(schema: pa.Schema) -> str:
+    """Return an Arrow schema of simple types as Spark writes it."""
+    words = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary", pa.string(): "string"}
+    return ", ".join(f"{field.name} {words[field.type]}" for field in schema)
+
+
+def _checked(found: Surveyed, columns: RatingColumns, options: FactorOptions) -> RatingsSurvey:
+    total = sum(found.rows_in.values())
+    if not total:
+        raise InputError("expected ratings, got an empty DataFrame")
+    if found.faults.any():
+        _fail(found, columns, options, total)
+    if not found.sums.rows or found.users is None or found.items is None:
+        raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
+    if not found.sums.weight > 0:
+        raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
+    for name, ids in (("users", found.users.ids), ("items", found.items.ids)):
+        if len(ids) > MOST_IDS:
+            raise LimitError(f"{name}: at most {MOST_IDS:,}, got {len(ids):,}")
+    sums, users, items = found.sums, found.users, found.items
+    std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
+    sizes = (sums.rows, sums.held_out, sums.mean, std, found.rows_in)
+    of_ids = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
+    return RatingsSurvey(columns, *of_ids, *sizes)
+
+
+def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total: int) -> NoReturn:
+    """Raise InputError for the first column with faults."""
+    role = next(role for (role, _), count in zip(FAULTS, found.faults, strict=True) if count)
+    told = ", ".join(
+        f"{count} {word}"
+        for ((other, _), word), count in zip(FAULTS.items(), found.faults, strict=True)
+        if other == role and count
+    )
+    least = " that are not negative" if role == WEIGHT or _refuses(options) else ""
+    expected = {
+        RATING: f"finite ratings up to {MOST_RATING:g}{least}" + (f" ({_refuses(options)})" if least else ""),
+        WEIGHT: f"finite weights{least}",
+        HELD: "true or false",
+    }.get(role, ROLES[role])
+    raise InputError(
+        f"column {columns.by_role[role]!r}: expected {expected}, got {told} in {total} rows; such a row: {found.said}"
+    )
+
+
+def _refuses(options: FactorOptions) -> str:
+    """Return the option that needs ratings that are not negative; "": none does."""
+    return "implicitPrefs" if options.implicit else "nonnegative" if options.nonnegative else ""
+
+
+def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
+    """Return all ids, and the numbers that the first ones have among these."""
+    if ids.are_integers != others.are_integers:
+        kinds = ["integers" if one.are_integers else "strings" for one in (ids, others)]
+        raise InputError(f"{name}: the ids are {kinds[0]}, and those of the model to go on from are {kinds[1]}")
+    unknown = ids.find(others.values) == UNKNOWN
+    if not unknown.any():
+        return ids, np.arange(len(ids))
+    united = Ids.of(pa.concat_arrays([ids.values, others.values.filter(pa.array(unknown))]))
+    return united, united.numbers(ids.values)
+
+
+def _placed(values: npt.NDArray[Any], at: Int64s, size: int) -> npt.NDArray[Any]:
+    placed = np.zeros(size, values.dtype)
+    placed[at] = values
+    return placed

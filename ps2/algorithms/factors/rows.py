@@ -1,0 +1,110 @@
+"""Rows: a vector with a bias and what its steps need, as solvers and servers hold it; ratings are scaled for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, draw_rows
+from ps2.data.ids import UNKNOWN, Ids
+
+if TYPE_CHECKING:
+    from ps2.algorithms.factors.ratings import RatingsSurvey
+    from ps2.algorithms.factors.sgd import SgdSettings
+
+Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+
+# Seeds of items differ from those of users by this.
+OF_ITEMS = 0x5BF03635
+# A standard deviation below this share of the mean is rounding.
+LEAST_SPREAD = 1e-7
+# The largest number that is drawn, for vectors of rank 1.
+NOISE = 0.5
+# Values with a mean nearer to 0 than this have none to begin with.
+LEAST_LEVEL = 0.25
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How ratings become values that solvers see: ``(rating - mean) / scale``.
+
+    Attributes:
+        mean: 0 without biases.
+        scale: about the standard deviation of ratings, so that steps suit any unit.
+        level: mean of the values.
+    """
+
+    mean: float
+    scale: float
+    level: float
+
+    @staticmethod
+    def of(survey: RatingsSurvey, options: FactorOptions) -> Scaling:
+        mean = survey.mean if options.biases else 0.0
+        scale = survey.std if survey.std > LEAST_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
+        return Scaling(mean, scale, (survey.mean - mean) / scale)
+
+    def restored(self, rows: Float32s, options: FactorOptions) -> tuple[Float32s, Float32s | None]:
+        """Return the vectors and biases of rows, in the unit of ratings."""
+        rank = options.rank
+        vectors = rows[:, :rank] * np.float32(math.sqrt(self.scale))
+        return vectors, rows[:, rank + BIAS] * np.float32(self.scale) if options.biases else None
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """The rows that a training begins with; they depend on the seed and each id's number, or on a model.
+
+    Attributes:
+        start: a model whose vectors continue, with steps as after some passes; None: there is none.
+    """
+
+    settings: SgdSettings
+    scaling: Scaling
+    start: FittedFactors | None = None
+
+    def rows(self, kind: str, ids: Ids, some: slice, ratings: Float64s) -> Float32s:
+        """Return the rows of some ids.
+
+        Args:
+            kind: "user" or "item".
+            some: numbers of ids.
+            ratings: of these: how many they have.
+        """
+        options, scaling = self.settings.options, self.scaling
+        numbers = np.arange(some.start, some.stop)
+        rows = np.empty((len(numbers), self.settings.width), np.float32)
+        most = NOISE / math.sqrt(options.rank)
+        draw_rows(numbers, seed_of(options.seed, kind), options.rank, 0.0 if options.nonnegative else -most, most, rows)
+        if abs(scaling.level) >= LEAST_LEVEL:
+            # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
+            # no mean, as with biases.
+            rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
+        if self.start is None:
+            return rows
+        known, vectors, biases = _of_model(kind, self.start)
+        at = known.find(ids.named(numbers))
+        old = at != UNKNOWN
+        rows[old, : options.rank] = vectors[at[old]] / np.float32(math.sqrt(scaling.scale))
+        for sum_ in (SLOW, FAST):
+            rows[old, options.rank + sum_] += ratings[old]
+        if options.biases and biases is not None:
+            rows[old, options.rank + BIAS] = biases[at[old]] / np.float32(scaling.scale)
+        return rows
+
+
+def seed_of(seed: int, kind: str) -> np.uint64:
+    """Return the seed of the draws of users' or items' vectors."""
+    return np.uint64((seed + OF_ITEMS * (kind == "item")) % 2**64)
+
+
+def _of_model(kind: str, start: FittedFactors) -> tuple[Ids, Float32s, Any]:
+    if kind == "user":
+        return start.users, start.user_factors, start.user_bias
+    return start.items, start.item_factors, start.item_bias

@@ -1,0 +1,90 @@
+"""The vectors of users and items on the servers: the items' current ones, and saved copies of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.factors.plan import GENERATIONS
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import LimitError
+
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class FleetSizes:
+    """What the servers hold.
+
+    Attributes:
+        users, items: how many there are.
+        width: float32 numbers for each of them.
+    """
+
+    users: int
+    items: int
+    width: int
+
+    @property
+    def bytes(self) -> int:
+        return 4 * self.width * (self.items + GENERATIONS * (self.users + self.items))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedFactors:
+    """Matrices of layout "column": a column for each user or item, by place (``Deal``); picklable.
+
+    Attributes:
+        items: current vectors of items.
+        kept_users, kept_items: saved vectors, by generation.
+    """
+
+    items: DCVMatrix
+    kept_users: tuple[DCVMatrix, ...]
+    kept_items: tuple[DCVMatrix, ...]
+
+    @staticmethod
+    def make(sizes: FleetSizes, names: CheckpointNames) -> SharedFactors:
+        """Make them, or find those of an earlier driver.
+
+        Raises:
+            LimitError: they do not fit.
+        """
+
+        def made(dim: int) -> DCVMatrix:
+            return names.give(lambda name: DCV.dense(dim, sizes.width, layout="column", name=name)).matrix()
+
+        taken: list[DCVMatrix] = []
+        try:
+            for dim in (sizes.items, *([sizes.users, sizes.items] * GENERATIONS)):
+                taken.append(made(dim))
+        except LimitError as error:
+            for matrix in taken:
+                matrix.free()
+            raise LimitError(
+                f"vectors of {sizes.users:,} users and {sizes.items:,} items, {sizes.width} numbers each, take "
+                f"{sizes.bytes:,} bytes with their saved copies, and they do not fit the servers: {error}; start more "
+                "servers, or with a larger memory limit"
+            ) from error
+        return SharedFactors(taken[0], tuple(taken[1::2]), tuple(taken[2::2]))
+
+    def keep_items(self, generation: int, begin: int, end: int) -> None:
+        """Copy the current vectors of items at some places to a generation; no value travels."""
+        self.kept_items[generation].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
+
+    def take_items(self, generation: int, begin: int, end: int) -> None:
+        """Copy a generation's vectors of items at some places to the current ones; no value travels."""
+        self.items.apply("factors.copy_blocks", source=self.kept_items[generation], begin=begin, end=end)
+
+    def free(self) -> None:
+        for matrix in (self.items, *self.kept_users, *self.kept_items):
+            matrix.free()
+
+
+def share(count: int, rank: int, workers: int) -> tuple[int, int]:
+    """Return which of so many places a worker takes care of, from one to another."""
+    return count * rank // workers, count * (rank + 1) // workers

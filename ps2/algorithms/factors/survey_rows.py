@@ -1,0 +1,290 @@
+"""A task's part of the survey of ratings: distinct ids with counts, sums, and faults. Arrow in, Arrow out; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ps2.data.ids import Ids
+
+Array = npt.NDArray[Any]
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+# Names of the columns that tasks get.
+USER, ITEM, RATING, WEIGHT, HELD = "user", "item", "rating", "weight", "held"
+# Rows surveyed at once.
+SOME_ROWS = 1 << 20
+SHOWN_CHARS = 200
+# A larger rating has a square that float32 does not hold.
+MOST_RATING = 1e18
+# By column and kind, in the order in which an error tells of them: what a row holds.
+FAULTS = {
+    (USER, "null"): "null",
+    (ITEM, "null"): "null",
+    (RATING, "null"): "null",
+    (RATING, "NaN"): "NaN",
+    (RATING, "infinite"): "infinite",
+    (RATING, "large"): "too large",
+    (RATING, "negative"): "negative",
+    (WEIGHT, "null"): "null",
+    (WEIGHT, "NaN"): "NaN",
+    (WEIGHT, "infinite"): "infinite",
+    (WEIGHT, "negative"): "negative",
+    (HELD, "null"): "null",
+}
+PARTS = pa.schema(
+    [("part", pa.int32()), ("rows", pa.int64()), ("sums", pa.binary()), ("faults", pa.binary()), ("said", pa.string())]
+    + [(name, pa.binary()) for name in ("users", "items")]
+)
+
+
+@dataclass
+class Sums:
+    """Count, weighted mean and weighted sum of squared deviations of ratings; adds up exactly as if read at once."""
+
+    rows: int = 0
+    held_out: int = 0
+    weight: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, other: Sums) -> None:
+        """Add other ratings (Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance")."""
+        self.rows += other.rows
+        self.held_out += other.held_out
+        weight = self.weight + other.weight
+        if weight > 0:
+            away = other.mean - self.mean
+            self.squares += other.squares + away * away * self.weight * (other.weight / weight)
+            self.mean += away * (other.weight / weight)
+        self.weight = weight
+
+    @staticmethod
+    def of(ratings: Float64s, weights: Float64s | None, held_out: int) -> Sums:
+        if not len(ratings):
+            return Sums(held_out=held_out)
+        weight = float(len(ratings)) if weights is None else float(weights.sum())
+        if weight == 0:
+            return Sums(len(ratings), held_out)
+        mean = float(np.average(ratings, weights=weights))
+        away = (ratings - mean) ** 2
+        return Sums(len(ratings), held_out, weight, mean, float(away.sum() if weights is None else away @ weights))
+
+    def array(self) -> Float64s:
+        return np.array([self.rows, self.held_out, self.weight, self.mean, self.squares], np.float64)
+
+    @staticmethod
+    def from_array(array: Float64s) -> Sums:
+        return Sums(int(array[0]), int(array[1]), *map(float, array[2:]))
+
+
+@dataclass
+class Counted:
+    """Distinct ids with their numbers of ratings, and the weight of their penalty."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def add(self, ids: pa.Array, penalties: Float64s | None) -> None:
+        """Count the ratings of ids.
+
+        Args:
+            penalties: of each rating; None: 1.
+        """
+        if not len(ids):
+            return
+        distinct, numbers = _distinct(ids)
+        counts = np.bincount(numbers, minlength=len(distinct))
+        weights = np.bincount(numbers, penalties, minlength=len(distinct)).astype(np.float64)
+        self.tables.append(pa.table({"id": distinct, "count": counts, "penalty": weights}))
+
+    def merged(self) -> pa.Table | None:
+        """Return all as one table, without duplicates; None: there are none."""
+        if len(self.tables) < 2:
+            return self.tables[0] if self.tables else None
+        table = pa.concat_tables(self.tables).combine_chunks()
+        distinct, numbers = _distinct(table.column("id").combine_chunks())
+        counts = np.zeros(len(distinct), np.int64)
+        np.add.at(counts, numbers, table.column("count").to_numpy())
+        weights = np.bincount(numbers, table.column("penalty").to_numpy(), minlength=len(distinct))
+        return pa.table({"id": distinct, "count": counts, "penalty": weights})
+
+
+def _distinct(ids: pa.Array) -> tuple[pa.Array, Array]:
+    """Return distinct ids, and for each id the number of its own."""
+    if pa.types.is_integer(ids.type):
+        values = ids.to_numpy()
+        least, most = int(values.min()), int(values.max())
+        if most - least < 4 * len(values):  # dense ids: no hashing
+            numbers = values - least
+            there = np.flatnonzero(np.bincount(numbers))
+            places = np.zeros(most - least + 1, np.int64)
+            places[there] = np.arange(len(there))
+            return pa.array(there + least), places[numbers]
+    encoded = ids.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy()
+
+
+class Surveyor:
+    """Surveys the rows of one task."""
+
+    def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
+        """Args:
+        names: of the columns, by what they are in here; for messages.
+        refuses_negative: negative ratings are faults.
+        counts_positive: only ratings above 0 add to the weight of a penalty (implicit feedback).
+        """
+        self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
+        self.sums, self.users, self.items = Sums(), Counted(), Counted()
+        self.rows = 0
+        self._faults = np.zeros(len(FAULTS), np.int64)
+        self._said = ""
+
+    def add(self, table: pa.Table) -> None:
+        """Survey rows."""
+        self.rows += table.num_rows
+        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        bad = np.zeros(table.num_rows, np.bool_)
+        for at, (name, kind) in enumerate(FAULTS):
+            if name in columns:
+                found = self._find(columns[name], name, kind)
+                self._faults[at] += int(found.sum())
+                bad |= found
+        if bad.any():
+            if not self._said:
+                row = table.slice(int(np.argmax(bad)), 1).to_pylist()[0]
+                self._said = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
+            return  # the training ends with an error
+        held = columns[HELD].to_numpy(zero_copy_only=False) if HELD in columns else None
+        if held is not None and held.any():
+            kept = pa.array(~held)
+            columns = {name: values.filter(kept) for name, values in columns.items()}
+        ratings = columns[RATING].to_numpy() if RATING in columns else np.ones(len(columns[USER]))
+        weights = columns[WEIGHT].to_numpy() if WEIGHT in columns else None
+        self.sums.add(Sums.of(ratings, weights, 0 if held is None else int(held.sum())))
+        penalties = weights
+        if self._counts_positive:
+            penalties = (ratings > 0).astype(np.float64)
+        self.users.add(columns[USER], penalties)
+        self.items.add(columns[ITEM], penalties)
+
+    def _find(self, column: pa.Array, name: str, kind: str) -> Mask:
+        if kind == "null":
+            if not column.null_count:
+                return np.zeros(len(column), np.bool_)
+            return column.is_null().to_numpy(zero_copy_only=False)
+        values = column.to_numpy(zero_copy_only=False)
+        if kind == "NaN":
+            return np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
+        if kind == "infinite":
+            return np.isinf(values)
+        if kind == "large":
+            return np.isfinite(values) & (np.abs(values) > MOST_RATING)
+        if name == RATING and not self._refuses_negative:
+            return np.zeros(len(values), np.bool_)
+        return values < 0
+
+    def part(self, number: int) -> pa.RecordBatch:
+        """Return what was found, as one row of ``PARTS``."""
+        found = [_packed(counted.merged()) for counted in (self.users, self.items)]
+        row = [[number], [self.rows], [self.sums.array().tobytes()], [self._faults.tobytes()], [self._said]]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(cells, kind) for cells, kind in zip([*row, *([one] for one in found)], PARTS.types, strict=True)],
+            schema=PARTS,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Of one kind of ids: who is there.
+
+    Attributes:
+        ids: distinct.
+        counts: int64: ratings of each.
+        penalties: float64: the weight of each one's penalty.
+    """
+
+    ids: Ids
+    counts: Int64s
+    penalties: Float64s
+
+
+@dataclass(frozen=True, eq=False)
+class Surveyed:
+    """What all tasks have found.
+
+    Attributes:
+        rows_in: rows of each rdd_partition that has some.
+        faults: int64: how many there are of each of ``FAULTS``.
+        said: a row with a fault.
+        users, items: None: no row was without faults.
+    """
+
+    rows_in: dict[int, int]
+    sums: Sums
+    faults: Int64s
+    said: str
+    users: Found | None
+    items: Found | None
+
+
+def gathered(parts: Iterable[Any]) -> Surveyed:
+    """Return what all tasks have found together.
+
+    Args:
+        parts: rows of ``PARTS``, in any order.
+    """
+    sums, faults, said = Sums(), np.zeros(len(FAULTS), np.int64), ""
+    counted, rows_in = (Counted(), Counted()), {}
+    for part in sorted(parts, key=lambda part: part["part"]):
+        rows_in[part["part"]] = part["rows"]
+        sums.add(Sums.from_array(np.frombuffer(part["sums"])))
+        faults += np.frombuffer(part["faults"], np.int64)
+        said = said or part["said"]
+        for kind, name in zip(counted, ("users", "items"), strict=True):
+            if part[name] is not None:
+                kind.tables.append(pa.ipc.open_stream(bytes(part[name])).read_all())
+    return Surveyed(rows_in, sums, faults, said, *(_found(kind.merged()) for kind in counted))
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int = SOME_ROWS) -> Iterator[pa.Table]:
+    """Join batches into tables of about so many rows."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _packed(table: pa.Table | None) -> bytes | None:
+    if table is None:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _found(table: pa.Table | None) -> Found | None:
+    if table is None:
+        return None
+    table = table.combine_chunks()
+    given = table.column("id").combine_chunks()
+    order = np.argsort(given.to_numpy()) if pa.types.is_integer(given.type) else pc.sort_indices(given).to_numpy()
+    sorted_table = table.take(pa.array(order))
+    ids = Ids.of(sorted_table.column("id").combine_chunks())
+    return Found(ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy())

@@ -1,0 +1,152 @@
+"""A small planted problem to factorize, the same factorization in one process, and what is known of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ps2.algorithms.factors.dealing import Deal, deal_ratings, keys_of, packed
+from ps2.algorithms.factors.grid import read_grid
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.progress import LOSS, WEIGHT
+from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings
+from ps2.algorithms.factors.rows import Beginning, Scaling
+from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.survey_rows import Surveyor, gathered
+from ps2.algorithms.factors.trainer import train
+from ps2.run.rotation import schedule
+
+USERS, ITEMS, RANK = 100, 80, 3
+OPTIONS = FactorOptions(rank=5, iterations=6, reg=0.02, seed=3, save_interval=2)
+COLUMNS = RatingColumns()
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """Ratings; ids are numbers.
+
+    Attributes:
+        held: which are held out.
+    """
+
+    users: Any
+    items: Any
+    values: Any
+    weights: Any
+    held: Any
+
+    def table(self, columns: RatingColumns = COLUMNS) -> pa.Table:
+        """The columns of those names, by role."""
+        found = {
+            "user": pa.array(self.users * 7 - 5),
+            "item": pa.array([f"item {i:02}" for i in self.items]),
+            "rating": pa.array(self.values),
+            "weight": pa.array(self.weights),
+            "held": pa.array(self.held),
+        }
+        return pa.table({role: found[role] for role in columns.by_role})
+
+
+def ratings(seed: int = 0, share: float = 0.5) -> Ratings:
+    """Ratings of planted vectors, with noise of .1; some users have many, and one has one."""
+    rng = np.random.default_rng(seed)
+    p, q = rng.normal(size=(USERS, RANK)), rng.normal(size=(ITEMS, RANK))
+    wanted = share * 2 * rng.random(USERS)
+    there = rng.random((USERS, ITEMS)) < wanted[:, None]
+    there[7] = False
+    there[7, 3] = True
+    users, items = np.nonzero(there)
+    values = 3.0 + (p @ q.T)[users, items] + 0.1 * rng.normal(size=len(users))
+    return Ratings(users, items, values, rng.integers(1, 4, len(users)).astype(float), rng.random(len(users)) < 0.1)
+
+
+def frame_of(spark: Any, given: Ratings, columns: RatingColumns = COLUMNS, parts: int = 3) -> Any:
+    """A DataFrame with so many rdd_partitions."""
+    return spark.createDataFrame(given.table(columns).to_pandas()).repartition(parts).cache()
+
+
+def trained(
+    ps: Any,
+    spark: Any,
+    options: FactorOptions = OPTIONS,
+    columns: RatingColumns = COLUMNS,
+    workers: int = 2,
+    groups: int = 1,
+    start: FittedFactors | None = None,
+    on_step: Callable[[Any], None] = lambda step: None,
+    given: Ratings | None = None,
+) -> FittedFactors:
+    """Train on the planted problem."""
+    frame = frame_of(spark, given or ratings(), columns)
+    survey = survey_ratings(frame, columns, options).together_with(start)
+    deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
+    return train(ps, deal_ratings(frame, survey, deal), survey, options, start, on_step)
+
+
+def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
+    """Survey ratings in this process."""
+    surveyor = Surveyor(columns.by_role, options.nonnegative, options.implicit)
+    surveyor.add(given.table(columns))
+    return _checked(gathered(surveyor.part(0).to_pylist()), columns, options)
+
+
+def replayed(
+    options: FactorOptions = OPTIONS,
+    columns: RatingColumns = COLUMNS,
+    workers: int = 2,
+    groups: int = 1,
+    start: FittedFactors | None = None,
+    given: Ratings | None = None,
+) -> tuple[Any, Any, list[float]]:
+    """Rotate in one process, turn by turn and rank by rank, with arrays for servers.
+
+    Returns:
+        Vectors of users and of items, by id, and the RMSE of each iteration.
+    """
+    given = given or ratings()
+    survey = surveyed(given, options, columns).together_with(start)
+    deal, scaling = Deal.of(survey, workers, groups, 4 * (options.rank + 4)), Scaling.of(survey, options)
+    layout, settings = deal.layout, SgdSettings(options, scaling.scale)
+    users, items = np.empty((layout.users, settings.width), np.float32), np.empty((layout.items, settings.width), "f4")
+    beginning = Beginning(settings, scaling, start)
+    users[deal.user_places] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
+    items[deal.item_places] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
+    rows = packed(given.table(columns), survey.users, survey.items, deal, keys_of(workers), (0, 0))
+    descents = []
+    for rank in range(workers):
+        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale)
+        begin, end = layout.users_of(rank)[[0, -1]]
+        descents.append(BlockDescent(grid, settings, rank, users[begin:end]))
+    losses = []
+    for iteration in range(1, options.iterations + 1):
+        loss = weight = 0.0
+        for turn in schedule(options.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
+            for rank, block in enumerate(turn.tolist()):
+                bounds = layout.items_of(block)
+                for piece in descents[rank].ordered(block, iteration):
+                    found = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+                    loss, weight = loss + found[LOSS], weight + found[WEIGHT]
+        losses.append(scaling.scale * (loss / weight) ** 0.5)
+    of_users, of_items = (
+        scaling.restored(users[deal.user_places], options),
+        scaling.restored(items[deal.item_places], options),
+    )
+    return of_users, of_items, losses
+
+
+def rmse_of(found: FittedFactors, given: Ratings, chosen: Any) -> float:
+    """RMSE of some ratings by the vectors found."""
+    table = given.table()
+    u = found.users.find(table.column("user").combine_chunks())[chosen]
+    i = found.items.find(table.column("item").combine_chunks())[chosen]
+    predicted = found.mean + np.einsum("nk,nk->n", found.user_factors[u], found.item_factors[i])
+    if found.user_bias is not None and found.item_bias is not None:
+        predicted = predicted + found.user_bias[u] + found.item_bias[i]
+    return float(np.sqrt(np.mean((predicted - given.values[chosen]) ** 2)))
+
+
+LONG = replace(OPTIONS, iterations=40, step_size=0.2)

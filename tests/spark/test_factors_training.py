@@ -1,0 +1,82 @@
+"""Factorizations by workers that rotate items: what they find, and that it is what one process finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from factors_training import COLUMNS, ITEMS, LONG, OPTIONS, USERS, ratings, replayed, rmse_of, trained
+
+from ps2 import PS2Context
+
+HELD = replace(COLUMNS, validation="held")
+
+
+@pytest.fixture(scope="module")
+def ps(spark):
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        yield ps
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "groups"),
+    [
+        (OPTIONS, COLUMNS, 1),
+        (replace(OPTIONS, biases=True), replace(COLUMNS, weight="weight"), 1),
+        (replace(OPTIONS, rank=20, nonnegative=True, save_interval=0), HELD, 2),
+        (OPTIONS, replace(COLUMNS, rating=None), 3),
+    ],
+    ids=["plain", "biases and weights", "not negative, held-out rows", "all ratings 1"],
+)
+def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(ps, spark, options, columns, groups):
+    given = ratings()
+    if options.nonnegative:
+        given = replace(given, values=np.abs(given.values))
+    found = trained(ps, spark, options, columns, groups=groups, given=given)
+    users, items, losses = replayed(options, columns, groups=groups, given=given)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
+    if options.biases:
+        np.testing.assert_array_equal(found.user_bias, users[1])
+        np.testing.assert_array_equal(found.item_bias, items[1])
+    np.testing.assert_allclose(found.history.objective, losses)
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_planted_vectors_when_trained_then_predict_held_out_rows(ps, spark, biases):
+    given, steps = ratings(), []
+    found = trained(ps, spark, replace(LONG, biases=biases), HELD, on_step=steps.append)
+    assert (len(found.users), len(found.items)) == (USERS, ITEMS)
+    spread = given.values[given.held].std()
+    assert rmse_of(found, given, given.held) < 0.15 * spread
+    assert found.history.validation[-1] == pytest.approx(rmse_of(found, given, given.held), rel=1e-4)
+    assert len(steps) == found.history.steps == len(found.history.validation) == LONG.iterations
+    assert steps[-1].metrics["ratings_per_s"] > 0
+
+
+def test_training_when_validation_is_stuck_then_it_ends(ps, spark):
+    options = replace(LONG, iterations=200, patience=2, reg=0.001)
+    found = trained(ps, spark, options, HELD)
+    assert found.history.steps < 200
+    assert "no progress" in found.history.reason
+    users, _, _ = replayed(replace(options, iterations=found.history.steps), HELD)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+
+
+def test_training_when_it_goes_on_from_model_then_vectors_continue(ps, spark):
+    given = ratings()
+    first = trained(ps, spark, LONG, given=replace(given, **{n: getattr(given, n)[given.users < 90] for n in FIELDS}))
+    more = trained(ps, spark, replace(OPTIONS, iterations=3), start=first)
+    assert len(first.users) < len(more.users) == USERS
+    assert more.history.objective[0] < 0.5 * trained(ps, spark, replace(OPTIONS, iterations=1)).history.objective[0]
+    users, _, _ = replayed(replace(OPTIONS, iterations=3), start=first)
+    np.testing.assert_array_equal(more.user_factors, users[0])
+
+
+FIELDS = ("users", "items", "values", "weights", "held")
+
+
+def test_turns_when_they_end_by_time_then_training_still_learns(ps, spark):
+    found = trained(ps, spark, replace(LONG, budget_s=0.01))
+    assert found.history.objective[-1] < 0.5 * found.history.objective[0]
