@@ -13,10 +13,10 @@ from ps2.algorithms.factors.dealing import Deal, deal_ratings, keys_of, packed
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.progress import LOSS, WEIGHT
-from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings
+from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings, surveyor_for
 from ps2.algorithms.factors.rows import Beginning, Scaling
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
-from ps2.algorithms.factors.survey_rows import Surveyor, gathered
+from ps2.algorithms.factors.survey_rows import gathered
 from ps2.algorithms.factors.trainer import train
 from ps2.run.rotation import schedule
 
@@ -89,7 +89,7 @@ def trained(
 
 def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
     """Survey ratings in this process."""
-    surveyor = Surveyor(columns.by_role, options.nonnegative, options.implicit)
+    surveyor = surveyor_for(columns, options)
     surveyor.add(given.table(columns))
     return _checked(gathered(surveyor.part(0).to_pylist()), columns, options)
 
@@ -141,8 +141,10 @@ def replayed(
 def rmse_of(found: FittedFactors, given: Ratings, chosen: Any) -> float:
     """RMSE of some ratings by the vectors found."""
     table = given.table()
-    u = found.users.find(table.column("user").combine_chunks())[chosen]
-    i = found.items.find(table.column("item").combine_chunks())[chosen]
+    u = found.users.find(table.column("user").combine_chunks())
+    i = found.items.find(table.column("item").combine_chunks())
+    chosen = chosen & (u >= 0) & (i >= 0)
+    u, i = u[chosen], i[chosen]
     predicted = found.mean + np.einsum("nk,nk->n", found.user_factors[u], found.item_factors[i])
     if found.user_bias is not None and found.item_bias is not None:
         predicted = predicted + found.user_bias[u] + found.item_bias[i]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import boosting
 import embedding_training
+import factors_training
 import numpy as np
 import pytest
 import topics_training
@@ -161,6 +162,14 @@ def test_topics_when_servers_die_at_every_clock_then_all_counted(sync, spark, tm
     whole, made = whole_and_killed(spark, tmp_path, lambda ps: topics_training.trained(ps, spark, recipe))
     np.testing.assert_array_equal(made.counts.sum(axis=1), documents().sum(axis=0))
     assert made.history.steps == whole.history.steps == recipe.iterations
+
+
+@pytest.mark.chaos
+def test_matrix_when_servers_die_every_clock_then_same_vectors(spark, tmp_path):
+    whole, made = whole_and_killed(spark, tmp_path, lambda ps: factors_training.trained(ps, spark))
+    np.testing.assert_array_equal(made.user_factors, whole.user_factors)
+    np.testing.assert_array_equal(made.item_factors, whole.item_factors)
+    assert made.history.objective == whole.history.objective
 
 
 @pytest.mark.chaos

@@ -154,6 +154,26 @@ def test_parts_when_there_is_no_budget_then_each_comes_once(start_worker):
     assert not any(times.left for times in control.times)
 
 
+def test_rotate_when_caller_schedules_then_its_turns_come(start_worker, vector):
+    worker, _ = start_worker(1)
+    places = [None, (0, 0), (0, 1), None, (2, 3), (0, 1)]
+    asked, found = [], []
+
+    def at(clock):
+        asked.append((worker.clock, clock))
+        return places[clock]
+
+    for turn in worker.rotate(BLOCKS, at=at, fetch=lambda block: worker.prefetch(vector, [block])):
+        found.append((turn.rotation, turn.number, turn.block))
+        if turn.block >= 0:
+            assert turn.pull().tolist() == [0]
+        if len(found) == 5:
+            break
+    blocks = [schedule(0, rotation, 1, BLOCKS)[:, 0] for rotation in range(3)]
+    assert found == [*[(-1, 0, -1), (0, 0, blocks[0][0]), (0, 1, blocks[0][1]), (-1, 0, -1), (2, 3, blocks[2][3])]]
+    assert asked == [(clock, asks) for clock in range(5) for asks in (clock, clock + 1)]
+
+
 def test_done_when_kernel_ends_early_then_next_turn_starts_after(start_worker):
     worker, _ = start_worker(1)
     begins = []
@@ -182,6 +202,7 @@ def test_done_when_it_is_more_than_there_is_then_it_is_refused(start_worker, cou
         (1, {"rotations": -1}, "rotations: expected a number that is not negative, got -1"),
         (1, {"rotations": 1.5}, "rotations: expected a number"),
         (1, {"blocks": 1}, "1 blocks make no 2 slices"),
+        (1, {"at": 3}, "rotate: at: expected a function of a clock, got 3"),
         (1, {"budgetS": 0}, "rotate: budgetS: expected a positive number"),
         (1, {"budgetS": "some"}, "rotate: budgetS: expected a positive number of seconds, 'auto', got 'some'"),
         (1, {"fetch": 3}, "fetch: expected a function"),

@@ -48,6 +48,11 @@ class Deal:
 
     @staticmethod
     def of(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
+        """Deal the users and items of a survey; see ``of_counts``."""
+        return Deal.of_counts(survey.user_counts, survey.item_counts, workers, groups, item_bytes)
+
+    @staticmethod
+    def of_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
         """Deal users to workers, and items to blocks, each by the number of ratings.
 
         Args:
@@ -56,9 +61,9 @@ class Deal:
         """
         most = max(BLOCK_BYTES // item_bytes, 1)
         at_once = SLICES * workers
-        ring = RotationSchedule(workers, at_once * max(-(-len(survey.items) // (at_once * most)), 1), SLICES)
-        user_places, user_begins = _placed(survey.user_counts, workers, groups, by_count=False)
-        item_places, item_begins = _placed(survey.item_counts, ring.blocks, groups, by_count=True)
+        ring = RotationSchedule(workers, at_once * max(-(-len(item_counts) // (at_once * most)), 1), SLICES)
+        user_places, user_begins = _placed(user_counts, workers, groups, by_count=False)
+        item_places, item_begins = _placed(item_counts, ring.blocks, groups, by_count=True)
         return Deal(Layout(ring, groups, user_begins, item_begins), user_places, item_places)
 
 

@@ -122,13 +122,11 @@ def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -
         LimitError: there are more ids than workers can number.
     """
     chosen = typed(frame, columns)
-    refuses, counts = options.nonnegative or options.implicit, options.implicit
-    names = columns.by_role
 
     def survey(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        surveyor = Surveyor(names, refuses, counts)
+        surveyor = surveyor_for(columns, options)
         for some in chunks(batches):
             surveyor.add(some)
         context = TaskContext.get()
@@ -136,6 +134,11 @@ def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -
             yield surveyor.part(context.partitionId())
 
     return _checked(gathered(chosen.mapInArrow(survey, schema_of(PARTS)).collect()), columns, options)
+
+
+def surveyor_for(columns: RatingColumns, options: FactorOptions) -> Surveyor:
+    """Return what surveys the rows of one task."""
+    return Surveyor(columns.by_role, options.nonnegative or options.implicit, options.implicit)
 
 
 def typed(frame: Any, columns: RatingColumns) -> Any:

@@ -8,7 +8,6 @@ blocks (Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stoch
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -49,6 +48,11 @@ class SgdSettings:
         """The first step, and the weight of the penalties of vectors and of biases."""
         options = self.options
         return np.array([options.step_size, options.reg / self.scale, options.reg], np.float32)
+
+    @property
+    def seed(self) -> int:
+        """The seed of all orders."""
+        return self.options.seed % 2**63
 
     @property
     def width(self) -> int:
@@ -96,8 +100,8 @@ class BlockDescent:
     def ordered(self, block: int, iteration: int) -> list[Piece]:
         """Return the work on a block in the order of an iteration."""
         pieces = self.pieces(block)
-        seed = self.settings.options.seed
-        return [pieces[at] for at in order_of(seed, iteration, block, self._rank, len(pieces))]
+        order = order_of(self.settings.seed, iteration, block, self._rank, len(pieces))
+        return [pieces[at] for at in order]
 
     def take(
         self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
@@ -156,13 +160,12 @@ class SgdProgram:
     lengths: Lengths
 
     def __call__(self, worker: Any, grid: Grid) -> None:
-        options = self.settings.options
-                with ExitStack() as stack:
+        with ExitStack() as stack:
             threads = None
             if grid.layout.groups > 1:
                 threads = stack.enter_context(ThreadPoolExecutor(grid.layout.groups, "ps2-factors"))
             work = _SgdWork(worker, self, grid, threads)
-            follow(worker, Plan(self.lengths), work, grid.layout.ring, work.fetch, options.budget_s)
+            follow(worker, Plan(self.lengths), work, grid.layout.ring, work.fetch, self.settings.options.budget_s)
 
 
 class _SgdWork:
@@ -187,8 +190,9 @@ class _SgdWork:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
-        timed = not math.isinf(turn.timeLeft)
-        pieces = descent.pieces(block) if timed else descent.ordered(block, place.iteration)
+        # Where time ends turns, pieces come in turn: those that were left over come first.
+        is_timed = self._program.settings.options.budget_s is not None
+        pieces = descent.pieces(block) if is_timed else descent.ordered(block, place.iteration)
         for piece in turn.parts(pieces):
             for name, value in descent.take(block, piece, place.iteration, rows, self._threads).items():
                 sums[name] += value

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.factors.simd_kernels import LANES, dot_lanes, step_lanes
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Int64s, kernel, reduction
 from ps2.ops.prefetch import prefetch
@@ -61,47 +62,29 @@ def descend(
     first = min(FIRST, rank)
     last = rank if learns_all else first
     of_first, of_others = np.float32(1.0 / first), np.float32(1.0 / max(rank - first, 1))
-    one, zero = np.float32(1), np.float32(0)
+    one = np.float32(1)
     loss = 0.0
     for user in range(first_user, end_user):
         p = users[user]
         for at in range(begins[user], begins[user + 1]):
             prefetch(block, items[min(at + ITEMS_AHEAD, len(items) - 1)])
-            q = block[items[at]]
-            dot = zero
-            for k in range(rank):
-                dot += p[k] * q[k]
-            error = values[at] - dot
+            item = items[at]
+            q = block[item]
+            error = values[at] - _product(users, user, block, item, rank)
             if biases:
                 error -= p[rank + BIAS] + q[rank + BIAS]
             weight = weights[at] if len(weights) else one
             loss += np.float64(weight * error * error)
             slope, shrink = weight * error, weight * penalty
-            step_p = eta / np.float32(math.sqrt(p[rank + SLOW]))
-            step_q = eta / np.float32(math.sqrt(q[rank + SLOW]))
-            sum_p, sum_q = zero, zero
-            for k in range(first):
-                a, b = p[k], q[k]
-                of_p, of_q = slope * b - shrink * a, slope * a - shrink * b
-                sum_p += of_p * of_p
-                sum_q += of_q * of_q
-                p[k] = a + step_p * of_p
-                q[k] = b + step_q * of_q
-            p[rank + SLOW] += sum_p * of_first
-            q[rank + SLOW] += sum_q * of_first
+            steps = _steps(p, q, rank + SLOW, eta)
+            sums = _move(users, user, block, item, 0, first, (slope, shrink, steps[0], steps[1]))
+            p[rank + SLOW] += sums[0] * of_first
+            q[rank + SLOW] += sums[1] * of_first
             if last > first:
-                step_p = eta / np.float32(math.sqrt(p[rank + FAST]))
-                step_q = eta / np.float32(math.sqrt(q[rank + FAST]))
-                sum_p, sum_q = zero, zero
-                for k in range(first, last):
-                    a, b = p[k], q[k]
-                    of_p, of_q = slope * b - shrink * a, slope * a - shrink * b
-                    sum_p += of_p * of_p
-                    sum_q += of_q * of_q
-                    p[k] = a + step_p * of_p
-                    q[k] = b + step_q * of_q
-                p[rank + FAST] += sum_p * of_others
-                q[rank + FAST] += sum_q * of_others
+                steps = _steps(p, q, rank + FAST, eta)
+                sums = _move(users, user, block, item, first, last, (slope, shrink, steps[0], steps[1]))
+                p[rank + FAST] += sums[0] * of_others
+                q[rank + FAST] += sums[1] * of_others
             if biases:
                 shrink = weight * bias_penalty
                 for row in (p, q):
@@ -110,9 +93,48 @@ def descend(
                     row[rank + BIAS_SUM] += gradient * gradient
             if nonnegative:
                 for k in range(last):
-                    p[k] = max(p[k], zero)
-                    q[k] = max(q[k], zero)
+                    p[k] = max(p[k], np.float32(0))
+                    q[k] = max(q[k], np.float32(0))
     return loss
+
+
+@reduction
+def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
+    """Return the product of two vectors."""
+    whole = rank // LANES * LANES
+    dot = dot_lanes(users, user, block, item, whole)
+    for k in range(whole, rank):
+        dot += users[user, k] * block[item, k]
+    return dot
+
+
+@reduction
+def _steps(p: Float32s, q: Float32s, sum_: int, eta: np.float32) -> tuple[np.float32, np.float32]:
+    return eta / np.float32(math.sqrt(p[sum_])), eta / np.float32(math.sqrt(q[sum_]))
+
+
+@reduction
+def _move(
+    users: Float32s,
+    user: int,
+    block: Float32s,
+    item: int,
+    begin: int,
+    end: int,
+    by: tuple[np.float32, np.float32, np.float32, np.float32],
+) -> tuple[np.float32, np.float32]:
+    """Change numbers of two rows; return the sums of their squared gradients. See ``step_lanes``."""
+    slope, shrink, step_p, step_q = by
+    whole = begin + (end - begin) // LANES * LANES
+    sum_p, sum_q = step_lanes(users, user, block, item, begin, whole, by)
+    for k in range(whole, end):
+        a, b = users[user, k], block[item, k]
+        of_p, of_q = slope * b - shrink * a, slope * a - shrink * b
+        sum_p += of_p * of_p
+        sum_q += of_q * of_q
+        users[user, k] = a + step_p * of_p
+        block[item, k] = b + step_q * of_q
+    return sum_p, sum_q
 
 
 @kernel

@@ -76,7 +76,7 @@ def train(
             onClock=driver.on_clock,
             onEnd=lambda: results.append(driver.fitted()),
             firstClock=names.begun,
-            seed=options.seed % 2**63,
+            seed=driver.seed,
         )
         return results[-1]
     finally:
@@ -131,6 +131,11 @@ class _Driver:
     @property
     def is_over(self) -> bool:
         return self._progress.is_over
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self._settings.seed
 
     def program(self) -> Program:
         """Return the workers' program."""

@@ -1,0 +1,110 @@
+"""What each clock of a factorization is for, and what follows from the workers' reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.factors.following import ASKS
+from ps2.algorithms.factors.plan import LAST, RESTART, START, Kind, Lengths, Place, Plan
+from ps2.algorithms.factors.progress import (
+    HELD_LOSS,
+    HELD_WEIGHT,
+    LOSS,
+    WEIGHT,
+    Progress,
+    Stopping,
+)
+from ps2.errors import UsageError
+
+LENGTHS = Lengths(turns=2, iterations=5, save_interval=2, evaluates=False)
+
+
+def places(plan, first, count):
+    return [(place.kind.name[0], place.iteration) for place in map(plan.place, range(first, first + count))]
+
+
+def told(progress, clocks, report, asks=()):
+    """What a driver tells in some clocks, by clock."""
+    found = {clock: progress.hear(clock, {ASKS: int(clock in asks), **report(clock)}) for clock in clocks}
+    return {clock: message for clock, message in found.items() if message}
+
+
+def test_plan_when_nothing_fails_then_saves_come_at_intervals():
+    expected = [("B", 0), ("T", 1), ("T", 1), ("T", 2), ("T", 2), ("C", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4)]
+    expected += [("C", 4), ("T", 5), ("T", 5), ("C", 5), ("I", 5), ("I", 5)]
+    assert places(Plan(LENGTHS), START, len(expected)) == expected
+
+
+def test_plan_when_it_evaluates_then_each_iteration_closes():
+    plan = Plan(Lengths(2, 2, 0, evaluates=True))
+    assert places(plan, START, 8) == [*[("B", 0), ("T", 1), ("T", 1), ("C", 1), ("T", 2), ("T", 2), ("C", 2), ("I", 2)]]
+    assert not plan.saves(1)
+    assert plan.saves(2)
+
+
+def test_plan_when_restarted_then_goes_on_from_saved_iteration():
+    plan = Plan(LENGTHS)
+    plan.read({RESTART: [START + 8, 2]})
+    assert places(plan, START + 6, 8) == [
+        *[("T", 3), ("T", 3), ("B", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4), ("C", 4)]
+    ]
+
+
+def test_plan_when_last_iteration_is_told_then_it_is_saved():
+    plan = Plan(LENGTHS)
+    plan.read({LAST: 3})
+    assert places(plan, START + 6, 4) == [("T", 3), ("T", 3), ("C", 3), ("I", 3)]
+
+
+@pytest.mark.parametrize("interval", [0, 1, 2, 3, 7])
+def test_generations_when_saves_follow_then_they_alternate(interval):
+    lengths = Lengths(2, 6, interval, False)
+    plan = Plan(lengths)
+    saved = [0, *(iteration for iteration in range(1, 7) if plan.saves(iteration))]
+    generations = [lengths.generation(iteration) for iteration in saved]
+    assert generations == [at % 2 for at in range(len(saved))]
+
+
+def test_plan_when_iteration_is_one_turn_then_is_refused():
+    with pytest.raises(UsageError, match="2 at least, got 1"):
+        Lengths(1, 5, 2, False)
+
+
+def test_progress_when_worker_asks_then_all_restart_from_save():
+    progress = Progress(LENGTHS, Stopping())
+    # Clock 8 is in iteration 3: the save after iteration 2 is complete.
+    messages = told(progress, range(START, START + 9), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
+    assert messages == {START + 6: {RESTART: [START + 8, 2]}}
+    assert len(progress.results) == progress.saved == 2
+    assert progress.plan.place(START + 8) == Place(Kind.BEGIN, 2)
+    told(progress, range(START + 9, START + 17), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert progress.is_over
+    assert [result.rmse for result in progress.results] == [2.0] * 5
+
+
+def test_progress_when_save_is_partial_then_the_one_before_counts():
+    progress = Progress(LENGTHS, Stopping())
+    closing = START + 10
+    messages = told(progress, range(START, closing + 1), lambda clock: {}, asks={closing})
+    assert messages == {closing: {RESTART: [closing + 2, 2]}}
+
+
+def test_progress_when_worker_asks_twice_then_one_restart_suffices():
+    progress = Progress(LENGTHS, Stopping())
+    messages = told(progress, range(START, START + 6), lambda clock: {}, asks={START + 2, START + 3})
+    assert messages == {START + 2: {RESTART: [START + 4, 0]}}
+
+
+@pytest.mark.parametrize(("tolerance", "end"), [(0.0, 6), (0.2, 5)])
+def test_progress_when_validation_is_stuck_then_next_is_last(tolerance, end):
+    progress = Progress(Lengths(2, 20, 0, True), Stopping(tolerance, patience=2))
+    errors = [3.0, 2.0, 1.9, 1.95, 1.96, 1.97, 1.98]
+
+    def report(clock):
+        iteration = progress.plan.place(clock).iteration
+        return {HELD_LOSS: errors[iteration - 1] ** 2, HELD_WEIGHT: 1.0} if iteration <= len(errors) else {}
+
+    (message,) = told(progress, range(START, START + 3 * end + 1), report).values()
+    assert message == {LAST: end}
+    assert progress.stopped_early
+    assert progress.is_over
