@@ -82,14 +82,14 @@ def test_progress_when_worker_asks_then_all_restart_from_save():
     assert [result.rmse for result in progress.results] == [2.0] * 5
 
 
-def test_progress_when_save_is_partial_then_the_one_before_counts():
+def test_progress_when_save_is_partial_then_earlier_one_counts():
     progress = Progress(LENGTHS, Stopping())
     closing = START + 10
     messages = told(progress, range(START, closing + 1), lambda clock: {}, asks={closing})
     assert messages == {closing: {RESTART: [closing + 2, 2]}}
 
 
-def test_progress_when_worker_asks_twice_then_one_restart_suffices():
+def test_progress_when_worker_asks_twice_then_restarts_once():
     progress = Progress(LENGTHS, Stopping())
     messages = told(progress, range(START, START + 6), lambda clock: {}, asks={START + 2, START + 3})
     assert messages == {START + 2: {RESTART: [START + 4, 0]}}
