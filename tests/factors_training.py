@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from ps2.algorithms.factors.dealing import Deal, deal_ratings, keys_of, packed
+from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
-from ps2.algorithms.factors.progress import LOSS, WEIGHT
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings, surveyor_for
 from ps2.algorithms.factors.rows import Beginning, Scaling
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings

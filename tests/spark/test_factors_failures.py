@@ -17,6 +17,9 @@ from ps2.algorithms.factors import sgd, trainer
 from ps2.algorithms.factors.plan import START
 from ps2.errors import ConfigError
 
+# A checkpoint that is under way as a server dies fails.
+pytestmark = pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
+
 # An iteration has four turns; the second and the fourth one have a closing clock.
 TURNS = 4
 HELD = replace(COLUMNS, validation="held")

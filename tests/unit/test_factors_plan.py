@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.factors.following import ASKS
+from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
 from ps2.algorithms.factors.plan import LAST, RESTART, START, Kind, Lengths, Place, Plan
-from ps2.algorithms.factors.progress import (
-    HELD_LOSS,
-    HELD_WEIGHT,
-    LOSS,
-    WEIGHT,
-    Progress,
-    Stopping,
-)
+from ps2.algorithms.factors.progress import Progress, Stopping
 from ps2.errors import UsageError
 
 LENGTHS = Lengths(turns=2, iterations=5, save_interval=2, evaluates=False)

@@ -8,8 +8,12 @@ from typing import Any, Literal, Protocol
 from ps2.algorithms.factors.plan import Kind, Place, Plan
 from ps2.run.rotation import IDLE, RotationSchedule
 
-# A field of a worker's report: how many workers have no state to go on with, and ask for a restart.
-ASKS = "asks"
+# Fields of a worker's report, which are added up over workers. ASKS: how many have no state to go on with, and ask for
+# a restart. Then weighted sums of squared errors, and sums of weights, of ratings that were trained on and of held-out
+# ones; how many ratings were trained on; bytes that travelled.
+ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
+RATINGS, BYTES = "ratings", "bytes"
+NOTHING = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
 
 
 class PlannedWork(Protocol):
@@ -20,11 +24,11 @@ class PlannedWork(Protocol):
         meanwhile."""
 
     def train(self, turn: Any, place: Place) -> Mapping[str, float]:
-        """Work on the block of a turn; return the report, whose numbers are added up over workers."""
+        """Work on the block of a turn; return the report's fields that are not 0."""
 
     def close(self, iteration: int, saves: bool) -> Mapping[str, float]:
-        """Evaluate held-out rows after an iteration, and save vectors if that is due; return the report. No worker
-        changes any vectors of items meanwhile."""
+        """Evaluate held-out rows after an iteration, and save vectors if that is due; return the report's
+        fields that are not 0. No worker changes any vectors of items meanwhile."""
 
 
 def follow(
@@ -76,5 +80,4 @@ def follow(
             worker.barrier()
         elif place.kind is Kind.TURN and has_state and turn.block != IDLE and not worker.goesBack:
             report = work.train(turn, place)
-        worker.report({ASKS: int(not has_state)})
-        worker.report(dict(report))
+        worker.report({**NOTHING, **report, ASKS: float(not has_state)})

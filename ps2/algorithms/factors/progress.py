@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.factors.following import ASKS
+from ps2.algorithms.factors.following import ASKS, BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT
 from ps2.algorithms.factors.plan import LAST, RESTART, Kind, Lengths, Plan, due_after
 
-# Fields of the workers' reports: weighted sums of squared errors, and sums of weights, of ratings that were trained on
-# and of held-out ones; how many ratings were trained on; bytes that travelled.
-LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES = "loss", "weight", "held_loss", "held_weight", "ratings", "bytes"
 # A field that the driver adds.
 SECONDS = "seconds"
 

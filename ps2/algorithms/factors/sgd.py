@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.following import follow
+from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.plan import Lengths, Place, Plan
-from ps2.algorithms.factors.progress import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT
 from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
 

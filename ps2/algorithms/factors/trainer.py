@@ -14,7 +14,7 @@ from ps2.algorithms.factors.dealing import Deal, DealtRatings
 from ps2.algorithms.factors.grid import Grid, Layout, read_grid
 from ps2.algorithms.factors.options import WORDS, FactorOptions, FittedFactors
 from ps2.algorithms.factors.plan import START, Lengths
-from ps2.algorithms.factors.progress import BYTES, SECONDS, Progress, Stopping
+from ps2.algorithms.factors.progress import SECONDS, Progress, Stopping
 from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Beginning, Scaling
 from ps2.algorithms.factors.sgd import SgdProgram, SgdSettings
@@ -163,8 +163,8 @@ class _Driver:
         with self._journal.page(clock):
             heard = self._journal.hear(lambda: self._heard(reports))
             told = self._progress.hear(clock, heard)
-        self._pages.append(heard)
-        self._tell(before)
+            self._pages.append(heard)
+            self._tell(before)
         return self._journal.message(**told)
 
     def fitted(self) -> FittedFactors:
@@ -213,7 +213,7 @@ class _Driver:
         """Record the iteration that has ended, if one has."""
         record, results = self._record, self._progress.results
         record.keep(min(before, len(results)))
-        record.rows, record.bytes = (sum(getattr(one, name) for one in results) for name in ("ratings", BYTES))
+        record.rows, record.bytes = (sum(getattr(one, name) for one in results) for name in ("ratings", "bytes"))
         if len(results) <= before:
             return
         last = results[-1]
