@@ -6,9 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, ITEMS, LONG, OPTIONS, USERS, ratings, replayed, rmse_of, trained
+from factors_training import (
+    COLUMNS,
+    ITEMS,
+    LONG,
+    OPTIONS,
+    USERS,
+    Ratings,
+    frame_of,
+    ratings,
+    replayed,
+    rmse_of,
+    surveyed,
+    trained,
+)
 
 from ps2 import PS2Context
+from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.trainer import train
+from ps2.errors import ConfigError, InputError, PS2Error
 
 HELD = replace(COLUMNS, validation="held")
 
@@ -73,6 +89,31 @@ def test_training_when_model_is_given_then_its_vectors_continue(ps, spark):
     assert more.history.objective[0] < 0.5 * trained(ps, spark, replace(OPTIONS, iterations=1)).history.objective[0]
     users, _, _ = replayed(replace(OPTIONS, iterations=3), start=first)
     np.testing.assert_array_equal(more.user_factors, users[0])
+
+
+def test_training_when_there_is_one_item_then_it_has_a_vector(ps, spark):
+    given = Ratings(np.array([0, 1]), np.array([0, 0]), np.array([2.0, 3.0]), np.ones(2), np.zeros(2, bool))
+    found = trained(ps, spark, replace(OPTIONS, iterations=300), given=given)
+    assert (len(found.users), len(found.items)) == (2, 1)
+    np.testing.assert_allclose(found.user_factors @ found.item_factors[0], [2.0, 3.0], atol=0.1)
+
+
+def test_training_when_model_has_other_rank_then_is_refused(ps, spark):
+    model = trained(ps, spark, replace(OPTIONS, iterations=1))
+    with pytest.raises(ConfigError, match="rank: the model to go on from has rank 5, and the training 6"):
+        trained(ps, spark, replace(OPTIONS, rank=6), start=model)
+
+
+def test_training_when_it_diverges_then_error_says_so(ps, spark):
+    with pytest.raises(PS2Error, match=r"the training has diverged; a smaller stepSize"):
+        trained(ps, spark, replace(OPTIONS, step_size=1e30))
+
+
+def test_ratings_when_ids_were_missing_at_first_then_are_told(ps, spark):
+    frame, survey = frame_of(spark, ratings()), surveyed(ratings(seed=1, share=0.1), OPTIONS)
+    deal = Deal.of(survey, 2, 1, 36)
+    with pytest.raises(InputError, match="rows have ids that were missing at the first reading: persist"):
+        train(ps, deal_ratings(frame, survey, deal), survey, OPTIONS)
 
 
 FIELDS = ("users", "items", "values", "weights", "held")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from factors_training import COLUMNS, OPTIONS, ratings, surveyed
 
-from ps2.algorithms.factors.dealing import Deal, keys_of, murmur3, packed, workers_for
+from ps2.algorithms.factors.dealing import Deal, keys_of, murmur3, packed
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
@@ -208,8 +208,3 @@ def test_survey_when_model_is_given_then_has_its_ids_too():
     assert both.items.values.to_pylist() == ["a", "b"]
     with pytest.raises(InputError, match=r"items: the ids are strings, and those of the model .* are integers"):
         survey.together_with(FittedFactors(model.users, model.users, *[None] * 4, 0.0, None))
-
-
-@pytest.mark.parametrize(("slots", "wanted", "expected"), [(8, None, 1), (8, 3, 3), (8, 500, 98)])
-def test_workers_when_not_given_then_follow_partitions(slots, wanted, expected):
-    assert workers_for(surveyed(ratings(), OPTIONS), slots, wanted) == expected

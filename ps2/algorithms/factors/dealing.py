@@ -16,8 +16,6 @@ from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT,
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.data.ids import UNKNOWN
 from ps2.run.rotation import RotationSchedule
-from ps2.run.slots import most_slots
-from ps2.run.spark import total_slots
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
@@ -192,22 +190,3 @@ def _placed(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[In
     places = np.empty(len(counts), np.int32)
     places[order] = np.arange(len(counts), dtype=np.int32)
     return places, np.append(0, np.cumsum(np.bincount(where, minlength=parts * groups)))
-
-
-def workers_for(survey: RatingsSurvey, slots: int, wanted: int | None) -> int:
-    """Return the number of workers: as wanted, or one for each rdd_partition with rows, as far as there are slots."""
-    users = int((survey.user_counts > 0).sum())
-    return min(wanted or min(max(len(survey.rows_in), 1), slots), users)
-
-
-def dealt(frame: Any, survey: RatingsSurvey, item_bytes: int, wanted: int | None) -> DealtRatings:
-    """Bring ratings to as many workers as are wanted, or as there are slots for; each uses all cores of a task.
-
-    Args:
-        item_bytes: what a worker holds of an item.
-        wanted: workers; None: one for each rdd_partition with rows, as far as there are task slots.
-    """
-    spark_context = frame.sparkSession.sparkContext
-    slots = most_slots(spark_context) or total_slots(spark_context)
-    cores = int(spark_context.getConf().get("spark.task.cpus", "1"))
-    return deal_ratings(frame, survey, Deal.of(survey, workers_for(survey, slots, wanted), cores, item_bytes))

@@ -23,7 +23,7 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.data.ids import WRONG
-from ps2.errors import InputError, PS2Error
+from ps2.errors import ConfigError, InputError, PS2Error
 from ps2.run.message import STOP, Message, Stop
 
 Array = npt.NDArray[Any]
@@ -58,11 +58,13 @@ def train(
     Raises:
         LimitError: the vectors do not fit on the servers.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
+            another one; or the model has another rank.
         InputError: rows differ from those that were surveyed.
         PS2Error: the training has diverged.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
+    if start is not None and start.rank != options.rank:
+        raise ConfigError(f"rank: the model to go on from has rank {start.rank}, and the training {options.rank}")
     names = CheckpointNames.of(options.name, ps)
     driver = _Driver(dealt.deal, survey, options, names, on_step)
     try:
