@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Node2VecModel,
         RandomWalks,
     )
-    from ps2.algorithms.recommendation import MatrixFactorizationModel
+    from ps2.algorithms.recommendation import MatrixFactorization, MatrixFactorizationModel
     from ps2.algorithms.regression import (
         FMRegressionModel,
         FMRegressor,
@@ -68,6 +68,7 @@ _HOME = {
     "LinearSVCModel": "ps2.algorithms.classification",
     "LogisticRegression": "ps2.algorithms.classification",
     "LogisticRegressionModel": "ps2.algorithms.classification",
+    "MatrixFactorization": "ps2.algorithms.recommendation",
     "MatrixFactorizationModel": "ps2.algorithms.recommendation",
     "MatrixFactors": "ps2.algorithms.factors.model",
     "Node2Vec": "ps2.algorithms.graph",
@@ -101,6 +102,7 @@ __all__ = [
     "LinearSVCModel",
     "LogisticRegression",
     "LogisticRegressionModel",
+    "MatrixFactorization",
     "MatrixFactorizationModel",
     "MatrixFactors",
     "Node2Vec",

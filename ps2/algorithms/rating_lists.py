@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from ps2.algorithms.inputs import local_name, reading, shown
+from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
 
 LINES = "'user item' or 'user item rating'"
@@ -27,6 +28,8 @@ SIZES = (2, 3)
 # Of a split line: a column of Spark that holds a line which does not fit its form.
 BAD = "malformed"
 ROLES = ("user", "item", "rating", "weight")
+# Number of hash values that decide which rows are held out.
+HASHES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,44 @@ def read(spark: Any, path: str, columns: CsvColumns | None) -> RatingList:
     """
     with reading(spark, path):
         return _read(spark, path, columns)
+
+
+def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
+    """Return ratings with a boolean column that marks those to hold out, by a hash: wherever they lie.
+
+    Args:
+        frame: with columns user and item.
+        share: approximate share of the ratings.
+        seed: of the hash.
+        name: of the column.
+    """
+    from pyspark.sql import functions as F
+
+    drawn = F.pmod(F.xxhash64(F.lit(seed), F.col("user"), F.col("item")), F.lit(HASHES))
+    return frame.withColumn(name, drawn < round(share * HASHES))
+
+
+def measure(model: Any, ratings: RatingList, implicit: bool) -> dict[str, Any]:
+    """Return the errors of a model's predictions.
+
+    Args:
+        model: MatrixFactorizationModel.
+        implicit: the model predicts a preference, which is 1 for positive ratings.
+
+    Returns:
+        ``ratings`` and ``known``: the number of all, and of those whose users and items the model knows; and of these
+        ``rmse`` and ``mae``, if there are any.
+    """
+    from pyspark.sql import functions as F
+
+    say("measuring the model")
+    rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
+    rating = F.col("rating") if "rating" in ratings.roles else F.lit(1.0)
+    expected = F.when(rating > 0, 1.0).otherwise(0.0) if implicit else rating
+    error = F.col(model.getPredictionCol()) - expected
+    known, mse, mae = rated.agg(F.count(F.lit(1)), F.avg(error * error), F.avg(F.abs(error))).first()
+    found = {"ratings": ratings.ratings, "known": known}
+    return found if mse is None else {**found, "rmse": mse**0.5, "mae": mae}
 
 
 def is_csv(path: str) -> bool:

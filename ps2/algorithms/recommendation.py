@@ -3,23 +3,130 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from pyspark.ml import Model, recommendation
+import numpy as np
+from pyspark.ml import Estimator, Model, recommendation
+from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.models import TrainedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ml import frames
-from ps2.algorithms.factors.ml.params import FactorModelParams
+from ps2.algorithms.factors.ml.params import FactorizationParams, FactorModelParams, options_of
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
-from ps2.algorithms.training.record import TrainingHistory
-from ps2.errors import UsageError
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.ratings import RatingColumns, survey_ratings
+from ps2.algorithms.factors.trainer import train
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, UsageError
+from ps2.run.slots import cores_each
+from ps2.run.spark import total_slots
 
+E = TypeVar("E", bound="MatrixFactorization")
+
+# Bytes of a number of a vector, and numbers that a vector has beside its rank in a training.
+NUMBER_BYTES, MORE = 4, 4
 # pyspark.ml's ids.
 LEAST_ID, MOST_ID = -(2**31), 2**31 - 1
+
+
+class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["MatrixFactorizationModel"]):
+    """Matrix factorization: ``pyspark.ml.recommendation.ALS`` on servers, by gradient or coordinate descent.
+
+    Example::
+
+        model = MatrixFactorization(rank=32, maxIter=20, biases=True).fit(df)  # user, item: integers or strings; rating
+        model.recommendForAllUsers(10).show()
+    """
+
+    # The model that the training goes on from.
+    _initial: MatrixFactors | None = None
+
+    def setInitialModel(self: E, value: MatrixFactorizationModel | MatrixFactors | None) -> E:
+        """Set a model to go on from; None: begin anew. New users and items are added; the model's own stay.
+
+        It is not part of the estimator's file.
+
+        Raises:
+            TypeError: it is no such model.
+        """
+        factors = value.factors if isinstance(value, MatrixFactorizationModel) else value
+        if factors is not None and not isinstance(factors, MatrixFactors):
+            raise TypeError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")
+        self._initial = factors
+        return self
+
+    def _plan(self) -> FactorOptions:
+        """Return the options; raise ConfigError if params contradict each other or the initial model."""
+        options, start = options_of(self, self._name), self._initial
+        if start is not None and start.rank != options.rank:
+            raise ConfigError(f"rank: expected {start.rank}, as the initial model has, got {options.rank}")
+        if start is not None and start.hasBiases != options.biases:
+            raise ConfigError(f"biases: expected {start.hasBiases}, as the initial model has, got {options.biases}")
+        return options
+
+    def _columns(self) -> RatingColumns:
+        """Return the names of the columns to train on."""
+
+        def named(param: Any) -> str | None:
+            return self.getOrDefault(param) or None if self.isSet(param) else None
+
+        return RatingColumns(
+            user=self.getUserCol(),
+            item=self.getItemCol(),
+            rating=self.getRatingCol() or None,
+            weight=named(self.weightCol),
+            validation=named(self.validationIndicatorCol),
+        )
+
+    def _fit(self, dataset: DataFrame) -> MatrixFactorizationModel:
+        self._check_frame(dataset)
+        self._check()
+        options, columns = self._plan(), self._columns()
+        check_workers(dataset.sparkSession.sparkContext, self.getNumWorkers() if self.isSet(self.numWorkers) else None)
+        fitted = done_anew(lambda: self._factorize(dataset, columns, options))
+        kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
+        model = MatrixFactorizationModel(MatrixFactors.of(fitted, *kinds))._resetUid(self.uid)
+        model = self._copyValues(model)
+        model._remember(dataset, fitted.history)
+        return model
+
+    def _factorize(self, dataset: DataFrame, columns: RatingColumns, options: FactorOptions) -> FittedFactors:
+        start = None if self._initial is None else self._initial.fitted()
+        spark_context = dataset.sparkSession.sparkContext
+        survey = survey_ratings(dataset, columns, options).together_with(start)
+        if options.solver != "sgd":
+            raise ConfigError(f"solver: expected 'sgd', as others cannot train yet, got {options.solver!r}")
+        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
+        workers = min(workers, int(np.count_nonzero(survey.user_counts)))
+        deal = Deal.of(survey, workers, cores_each(spark_context, workers), NUMBER_BYTES * (options.rank + MORE))
+        dealt = deal_ratings(dataset, survey, deal)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
+            return train(ps, dealt, survey, options, start, on_step)
+
+        table = Table(dealt.frame, ColumnNames(columns.user, label=None), dealt.workers)
+        return self._trained(table, options.iterations, run)
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``.
+
+        Raises:
+            UsageError: there is an initial model, which is not part of the file.
+        """
+        if self._initial is not None:
+            raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")
+        return super().write()
 
 
 class MatrixFactorizationModel(TrainedModel, FactorModelParams, Model):

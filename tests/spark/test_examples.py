@@ -34,6 +34,18 @@ def test_dot_when_run_then_both_ways_print_the_product(run_program):
     assert re.findall(r"co-located: +(\d{2,})", done.stdout) == ["6000000", "6000000"], done.stderr
 
 
+def test_recommend_when_run_then_best_items_are_well_rated(run_program, tmp_path):
+    pairs = [(user, item) for user in range(20) for item in range(16) if (user + item) % 7]
+    rows = [(user, item, 5 if user % 2 == item % 2 else 1) for user, item in pairs]
+    (tmp_path / "ratings.txt").write_text("".join(f"{user} {item} {rating}\n" for user, item, rating in rows))
+    done = run_program(sys.executable, "examples/recommend.py", tmp_path / "ratings.txt", 15)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = (float(rmse) for rmse in re.findall(r"iteration .* RMSE (\S+)", done.stdout))
+    assert last < first
+    for user, best in re.findall(r"user (\d+): (\d+) ", done.stdout):
+        assert int(user) % 2 == int(best) % 2
+
+
 def test_deepwalk_when_run_then_loss_falls_and_neighbours_exist(run_program, tmp_path):
     groups = [range(4), range(4, 8)]
     edges = [(a, b) for group in groups for a in group for b in group if a < b]

@@ -54,6 +54,13 @@ def test_graphs_guide_when_code_is_run_then_server_walks_match(run):
     assert space["from_servers"] == space["from_workers"]
 
 
+def test_factors_guide_when_code_is_run_then_predictions_match(run):
+    space = run("factors.md")
+    factors, model = space["factors"], space["model"]
+    np.testing.assert_array_equal(factors.predict(["ann"], [100]), model.predict(["ann"], [100]))
+    assert "gus" in space["again"].factors.users
+
+
 def test_topics_guide_when_run_then_model_separates_topics(run):
     space = run("topics.md")
     oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))

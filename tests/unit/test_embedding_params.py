@@ -19,6 +19,7 @@ from ps2.algorithms import (
     LinearRegression,
     LinearSVC,
     LogisticRegression,
+    MatrixFactorization,
     Node2Vec,
     RandomWalks,
     Word2Vec,
@@ -28,7 +29,7 @@ from ps2.errors import ConfigError
 
 ALL = (Word2Vec, DeepWalk, Node2Vec, LINE)
 EVERY = (
-    *(*ALL, RandomWalks, LDA, GBTClassifier, GBTRegressor),
+    *(*ALL, RandomWalks, LDA, MatrixFactorization, GBTClassifier, GBTRegressor),
     *(LogisticRegression, LinearRegression, LinearSVC, FMClassifier, FMRegressor),
 )
 

@@ -22,6 +22,7 @@ from ps2.algorithms import (
     LinearRegression,
     LinearSVC,
     LogisticRegression,
+    MatrixFactorization,
     Word2Vec,
 )
 from ps2.algorithms.linear.ml.params import options_of
@@ -41,6 +42,7 @@ NAMES = [
     (Word2Vec, {"via": "local", "architecture": "cbow"}),
     (DeepWalk, {"via": "rows", "graphOn": "servers"}),
     (LINE, {"order": "first"}),
+    (MatrixFactorization, {"solver": "ccd", "coldStartStrategy": "drop"}),
 ]
 ALL = [LogisticRegression, LinearSVC, LinearRegression, FMClassifier, FMRegressor]
 

@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.algorithms.factors.files import MODEL_CLASS, FactorsContent, SideContent, read_factors, write_factors
+from ps2.algorithms.factors.options import FittedFactors
 from ps2.algorithms.factors.top_k import Candidates, products_of
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.data.ids import Ids
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError, ShapeError
 
@@ -117,6 +120,29 @@ class MatrixFactors:
         self._sides = Side.of("user", users, userFactors, userBias), Side.of("item", items, itemFactors, itemBias)
         self.mean = float(np.float32(mean))
         self._check()
+
+    @staticmethod
+    def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
+        """Return the result of a training.
+
+        Args:
+            user_kind, item_kind: types of ids in DataFrames: see ``Side``.
+        """
+        made = object.__new__(MatrixFactors)
+        made._sides = (
+            Side(Names(fitted.users.values, "user"), user_kind, fitted.user_factors, fitted.user_bias),
+            Side(Names(fitted.items.values, "item"), item_kind, fitted.item_factors, fitted.item_bias),
+        )
+        made.mean = float(np.float32(fitted.mean))
+        made._check()
+        return made
+
+    def fitted(self) -> FittedFactors:
+        """Return what a training goes on from."""
+        user, item = self._sides
+        history = TrainingHistory([], [], [], 0, 0, 0, "")
+        ids = Ids(user.names.values), Ids(item.names.values)
+        return FittedFactors(*ids, user.factors, item.factors, user.bias, item.bias, self.mean, history)
 
     def _check(self) -> None:
         user, item = self._sides

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.top_k_kernels import dot_pairs, order, select
+from ps2.algorithms.factors.top_k_kernels import approximate_row, dot_pairs, order, select
 from ps2.ops.guards import readable
 
 Float32s = npt.NDArray[np.float32]
@@ -34,7 +34,7 @@ class Candidates:
 
     @cached_property
     def _longest(self) -> Float64s:
-        """The largest Euclidean length among the vectors of each block."""
+        """The largest Euclidean length among the vectors of each ``RIGHT``."""
         lengths = _lengths(self.vectors)
         return np.array([lengths[begin : begin + RIGHT].max() for begin in range(0, len(lengths), RIGHT)])
 
@@ -60,12 +60,17 @@ class Candidates:
         """Fill ``scores`` and ``places`` for one block of left vectors."""
         sizes = np.zeros(len(left), np.int64)
         lengths = _lengths(left)
-        products = np.empty(len(left) * min(RIGHT, len(self.vectors)), np.float32)
-        for block, longest in enumerate(self._longest):
-            first = block * RIGHT
-            right = readable(self.vectors[first : first + RIGHT])
+        # Few left vectors meet as many more right ones at once.
+        blocks = max(1, LEFT // max(len(left), 1))
+        products = np.empty(len(left) * min(blocks * RIGHT, len(self.vectors)), np.float32)
+        for block in range(0, len(self._longest), blocks):
+            first, longest = block * RIGHT, self._longest[block : block + blocks].max()
+            right = readable(self.vectors[first : first + blocks * RIGHT])
             approximate = products[: len(left) * len(right)].reshape(len(left), len(right))
-            np.matmul(left, right.T, out=approximate)
+            if len(left) == 1:  # for one, threads of BLAS cost more than they bring where others use the cores
+                approximate_row(left[0], right, approximate[0])
+            else:
+                np.matmul(left, right.T, out=approximate)
             slack = slack_of(lengths * longest, left.shape[1])
             select(approximate, left, right, first, slack, scores, places, sizes)
         order(scores, places, sizes)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import kernel, reduction
 
 Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]
@@ -32,6 +32,16 @@ def dot(a: Float32s, b: Float32s) -> np.float32:
     for at in range(a.size):
         total += a[at] * b[at]
     return total
+
+
+@reduction
+def approximate_row(left: Float32s, right: Float32s, out: Float32s) -> None:
+    """Set ``out`` to the dot products of one vector with all rows of ``right``, added up in any order."""
+    for at in range(right.shape[0]):
+        total = np.float32(0.0)
+        for element in range(left.size):
+            total += left[element] * right[at, element]
+        out[at] = total
 
 
 @kernel

@@ -8,6 +8,7 @@ from ps2.cli.training.gbt import gbt
 from ps2.cli.training.graphs import deepwalk, line, node2vec
 from ps2.cli.training.lda import lda
 from ps2.cli.training.lr import lr
+from ps2.cli.training.mf import mf
 
 
 @click.group()
@@ -15,5 +16,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, gbt, lda, line, lr, node2vec):
+for command in (deepwalk, gbt, lda, line, lr, mf, node2vec):
     train.add_command(command)

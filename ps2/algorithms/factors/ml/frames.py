@@ -168,6 +168,12 @@ def check_ids(frame: DataFrame, name: str, side: Side) -> None:
         )
 
 
+def id_kind(frame: DataFrame, name: str) -> pa.DataType:
+    """Return the Arrow type of a column of ids, which are integers or strings."""
+    found = field(frame, name).dataType
+    return next(kind for kind, of_spark in TYPES.items() if isinstance(found, type(of_spark)))
+
+
 def as_lists(rows: npt.NDArray[np.float32]) -> pa.ListArray:
     """Return the rows of a matrix as lists."""
     n, dim = rows.shape

@@ -86,6 +86,7 @@ class FactorizationParams(FactorModelParams, _ALSParams, HasWeightCol, HasValida
     _RANGES: Mapping[str, Check] = {
         **FactorModelParams._RANGES,
         "rank": (lambda value: 1 <= value <= MOST_RANK, f"a number from 1 to {MOST_RANK:,}"),
+        "maxIter": COUNT,
         "regParam": NOT_NEGATIVE,
         "alpha": NOT_NEGATIVE,
         "solver": one_of(SOLVERS),
@@ -101,7 +102,7 @@ class FactorizationParams(FactorModelParams, _ALSParams, HasWeightCol, HasValida
         "numItemBlocks": COUNT,
     }
 
-    maxIter: Param[int] = described(HasMaxIter.maxIter, "passes over all ratings (>= 0)")
+    maxIter: Param[int] = described(HasMaxIter.maxIter, "passes over all ratings (>= 1)")
     checkpointInterval: Param[int] = described(
         HasCheckpointInterval.checkpointInterval,
         "iterations between two times that the vectors are saved on the servers; -1: at the end only",

@@ -1,0 +1,217 @@
+"""MatrixFactorization as an estimator: what it learns, warm starts, held-out rows, files, and wrong tables."""
+
+from __future__ import annotations
+
+import gc
+import math
+
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.recommendation import ALSModel
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+
+from ps2.algorithms import MatrixFactorization, MatrixFactorizationModel, MatrixFactors
+from ps2.errors import ConfigError, InputError, SlotsError, UsageError
+
+# Tasks reach it, so all of them run in the same Python workers. pyspark leaves the threads of its validators to the
+# garbage collector.
+IGNORED = "ignore:unclosed running multiprocessing pool:ResourceWarning"
+pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings(IGNORED)]
+
+USERS, ITEMS, RANK = 60, 40, 3
+SMALL = {"rank": RANK, "maxIter": 40, "regParam": 0.01, "stepSize": 0.3, "seed": 1, "numWorkers": 2}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """Ratings of planted rank, the mean included: two thirds of all pairs."""
+    rng = np.random.default_rng(1)
+    ratings = rng.normal(size=(USERS, RANK - 1)) @ rng.normal(size=(RANK - 1, ITEMS)) + 3
+    users, items = np.nonzero(rng.random((USERS, ITEMS)) < 2 / 3)
+    return [(int(u), int(i), float(ratings[u, i])) for u, i in zip(users, items, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def df(spark, cells):
+    return spark.createDataFrame(cells, "user int, item int, rating double").repartition(3).cache()
+
+
+@pytest.fixture(scope="module")
+def model(df):
+    return MatrixFactorization(**SMALL).fit(df)
+
+
+def rmse(model, frame):
+    return RegressionEvaluator(labelCol="rating").evaluate(model.transform(frame))
+
+
+def test_fit_when_ratings_have_low_rank_then_finds_it(model, df, cells):
+    mean = np.std([rating for *_, rating in cells])
+    assert rmse(model, df) < mean / 4
+    assert (model.rank, len(model.factors.users), len(model.factors.items)) == (RANK, USERS, ITEMS)
+    assert isinstance(model, ALSModel)
+
+
+def test_fit_when_it_ends_then_its_summary_tells_how(model):
+    history = model.summary.history
+    assert (history.steps, len(model.summary.objectiveHistory)) == (40, 40)
+    assert history.objective[-1] < history.objective[0]
+    assert all(math.isfinite(value) for values in history.metrics.values() for value in values)
+    assert "<table>" in model.summary._repr_html_()
+
+
+def test_fit_when_biases_are_asked_then_model_has_them(df):
+    found = MatrixFactorization(**SMALL, biases=True).fit(df)
+    assert found.factors.hasBiases
+    assert found.mean == pytest.approx(df.agg({"rating": "mean"}).first()[0], rel=1e-5)
+
+
+def test_fit_when_ids_are_strings_then_predicts_the_same(spark, df, model):
+    named = df.selectExpr(
+        "concat('u', lpad(user, 3, '0')) as user", "concat('ï', lpad(item, 3, '0')) as item", "rating"
+    )
+    found = MatrixFactorization(**SMALL).fit(named)
+    assert found.factors.users[:2] == ["u000", "u001"]
+    # Numbered in the same order, they are the same problem.
+    np.testing.assert_array_equal(found.factors.userFactors, model.factors.userFactors)
+    assert found.recommendForAllUsers(2).dtypes[0] == ("user", "string")
+
+
+def test_fit_when_ids_are_wide_then_they_are_exact(spark, cells):
+    wide = spark.createDataFrame([(2**62 + u, i - 2**62, r) for u, i, r in cells], "user long, item long, rating float")
+    found = MatrixFactorization(**SMALL).fit(wide)
+    assert found.factors.users[-1] == 2**62 + USERS - 1
+    assert found.transform(wide).where("isnan(prediction)").count() == 0
+    with pytest.raises(UsageError, match="toPyspark: expected users' ids that are integers of 32 bits"):
+        found.toPyspark()
+
+
+def test_fit_when_rows_are_held_out_then_validated_on_them(df, cells):
+    marked = df.selectExpr("*", "(user + 3 * item) % 7 = 0 as held")
+    found = MatrixFactorization(**SMALL, validationIndicatorCol="held", patience=2, validationTol=0.5).fit(marked)
+    assert found.summary.history.steps < 40
+    assert len(found.summary.validationHistory) == found.summary.history.steps
+    assert "held-out" in found.summary.reason
+
+
+def test_fit_when_a_weight_is_0_then_row_does_not_count(df, spark):
+    doubled = df.selectExpr("*", "1.0 as w").union(df.selectExpr("user", "item", "rating + 100", "0.0"))
+    found = MatrixFactorization(**SMALL, weightCol="w").fit(doubled)
+    assert rmse(found, df) < 1
+
+
+def test_fit_when_it_goes_on_from_a_model_then_starts_better(df, model, spark):
+    again = MatrixFactorization(**{**SMALL, "maxIter": 2}).setInitialModel(model).fit(df)
+    anew = MatrixFactorization(**{**SMALL, "maxIter": 2}).fit(df)
+    assert again.summary.objectiveHistory[0] < anew.summary.objectiveHistory[0] / 2
+    more = df.where("user < 10").union(spark.createDataFrame([(999, 0, 3.0), (999, 777, 2.0)], df.schema))
+    grown = MatrixFactorization(**{**SMALL, "maxIter": 1}).setInitialModel(model).fit(more)
+    assert (len(grown.factors.users), len(grown.factors.items)) == (USERS + 1, ITEMS + 1)
+    assert np.isfinite(grown.predict([999, 59], [777, 0])).all()
+
+
+def test_fit_when_initial_model_does_not_fit_then_error(df, model):
+    with pytest.raises(ConfigError, match="rank: expected 3, as the initial model has, got 4"):
+        MatrixFactorization(**{**SMALL, "rank": 4}).setInitialModel(model).fit(df)
+    with pytest.raises(ConfigError, match="biases: expected False, as the initial model has, got True"):
+        MatrixFactorization(**SMALL, biases=True).setInitialModel(model).fit(df)
+    with pytest.raises(TypeError, match="initialModel: expected a MatrixFactorizationModel, got str"):
+        MatrixFactorization().setInitialModel("model")
+    named = df.selectExpr("string(user) as user", "item", "rating")
+    with pytest.raises(
+        InputError, match="users: the ids are strings, and those of the model to go on from are integers"
+    ):
+        MatrixFactorization(**SMALL).setInitialModel(model).fit(named)
+
+
+def test_estimator_when_saved_and_loaded_then_params_match(spark, model, tmp_path):
+    MatrixFactorization(rank=7, budgetS="auto", solver="sgd", ratingCol="").save(str(tmp_path / "estimator"))
+    found = MatrixFactorization.load(str(tmp_path / "estimator"))
+    assert (found.getRank(), found.getBudgetS(), found.getSolver(), found.getRatingCol()) == (7, "auto", "sgd", "")
+    with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
+        MatrixFactorization().setInitialModel(model).save(str(tmp_path / "other"))
+
+
+def test_fit_when_in_a_pipeline_or_validator_then_works(df, tmp_path):
+    estimator = MatrixFactorization(**{**SMALL, "maxIter": 3, "coldStartStrategy": "drop"})
+    Pipeline(stages=[estimator]).fit(df).save(str(tmp_path / "pipeline"))
+    loaded = PipelineModel.load(str(tmp_path / "pipeline")).stages[0]
+    assert isinstance(loaded, MatrixFactorizationModel)
+    assert loaded.getColdStartStrategy() == "drop"
+    grid = ParamGridBuilder().addGrid(estimator.regParam, [0.01, 1.0]).build()
+    found = CrossValidator(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=RegressionEvaluator(labelCol="rating"),
+        numFolds=2,
+        seed=1,
+    ).fit(df)
+    assert found.avgMetrics[0] < found.avgMetrics[1]
+    assert found.bestModel.rank == RANK
+    # A validator leaves the threads of its pool to the garbage collector.
+    gc.collect()
+
+
+# Columns of one row, and what the error says.
+WRONG = {
+    "null rating": ("1 user, 2 item, cast(null as double) rating", "column 'rating': expected finite ratings"),
+    "NaN rating": ("1 user, 2 item, double('NaN') rating", "column 'rating': expected finite ratings"),
+    "infinite rating": ("1 user, 2 item, double('inf') rating", "column 'rating': expected finite ratings"),
+    "null user": ("cast(null as int) user, 2 item, 1.0 rating", "column 'user': expected user ids, got 1 null"),
+    "null item": ("1 user, cast(null as string) item, 1.0 rating", "column 'item': expected item ids, got 1 null"),
+    "fraction": ("1.5D user, 2 item, 1.0 rating", "column 'user': expected user ids, integers"),
+    "beyond 2^63": ("9223372036854775808BD user, 2 item, 1.0 rating", "column 'user': expected user ids, integers"),
+    "no rating": ("1 user, 2 item", "rating"),
+    "words": ("1 user, 2 item, 'good' rating", "column 'rating': expected numbers as ratings, got string"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_fit_when_a_column_is_wrong_then_error_names_it(spark, name):
+    columns, message = WRONG[name]
+    with pytest.raises(InputError, match=message):
+        MatrixFactorization(**SMALL).fit(spark.sql(f"select {columns}"))
+
+
+@pytest.mark.parametrize("param", ["nonnegative", "implicitPrefs"])
+def test_fit_when_a_rating_is_negative_then_error_names_param(spark, param):
+    frame = spark.createDataFrame([(1, 2, -1.0), (2, 2, 1.0)], "user int, item int, rating double")
+    with pytest.raises(InputError, match=f"that are not negative \\({param}\\), got 1 negative in 2 rows; such a row:"):
+        MatrixFactorization(rank=2, **{param: True}).fit(frame)
+
+
+def test_fit_when_there_is_nothing_to_train_on_then_error(spark, df):
+    with pytest.raises(InputError, match="expected ratings, got an empty DataFrame"):
+        MatrixFactorization(**SMALL).fit(df.where("false"))
+    with pytest.raises(InputError, match="all of them are held out"):
+        MatrixFactorization(**SMALL, validationIndicatorCol="h").fit(df.selectExpr("*", "true as h"))
+    with pytest.raises(InputError, match="expected a DataFrame of Spark"):
+        MatrixFactorization().fit([(1, 2, 3.0)])
+
+
+def test_fit_when_workers_exceed_slots_then_error_has_both(df):
+    with pytest.raises(SlotsError, match=r"numWorkers: 3 workers need a task slot each, and Spark .* has 2"):
+        MatrixFactorization(**{**SMALL, "numWorkers": 3}).fit(df)
+
+
+def test_fit_when_there_is_one_rating_then_learns_it(spark):
+    frame = spark.createDataFrame([("a\0b", -5, 4.0)], "user string, item int, rating double")
+    found = MatrixFactorization(rank=3, maxIter=50, regParam=0.0, stepSize=0.3, numWorkers=2).fit(frame)
+    assert found.predict(["a\0b"], [-5])[0] == pytest.approx(4.0, abs=0.5)
+    assert found.factors.users[0] == "a\0b"
+
+
+def test_model_when_item_has_held_out_rows_only_then_unknown(spark, df):
+    marked = df.selectExpr("*", "item = 7 as held")
+    found = MatrixFactorization(**{**SMALL, "maxIter": 1}, validationIndicatorCol="held").fit(marked)
+    assert 7 not in found.factors.items
+    assert np.isnan(found.predict([0], [7])).all()
+
+
+def test_model_when_it_is_copied_then_factors_are_shared(model):
+    other = model.copy({model.predictionCol: "p"})
+    assert (other.getPredictionCol(), other.uid, model.getPredictionCol()) == ("p", model.uid, "prediction")
+    assert other.factors is model.factors
+    assert isinstance(model.factors, MatrixFactors)

@@ -1,0 +1,121 @@
+"""``ps2 train mf`` on files: what it prints, draws and saves, and what was wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from ps2.algorithms import MatrixFactors
+from tests.commands import assert_one_line
+
+PNG = b"\x89PNG"
+NO_SPARK = "there is no such Spark"
+USERS, ITEMS = 30, 20
+SMALL = ["--rank", 2, "--iterations", 8, "--reg", 0.02]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Ratings of planted rank as text and as CSV, clicks, and what is malformed."""
+    folder = tmp_path_factory.mktemp("ratings")
+    rng = np.random.default_rng(1)
+    ratings = rng.normal(size=(USERS, 2)) @ rng.normal(size=(2, ITEMS)) + 3
+    cells = [(u, i, round(float(ratings[u, i]), 3)) for u in range(USERS) for i in range(ITEMS)]
+    train = [cell for cell in cells if (cell[0] + 2 * cell[1]) % 5]
+    (folder / "ratings").write_text("# a comment\n\n" + "".join(f"{u}\t{i} {r}\n" for u, i, r in train))
+    (folder / "test").write_text("".join(f"{u} {i} {r}\n" for u, i, r in cells if not (u + 2 * i) % 5) + "99 3 1\n")
+    with gzip.open(folder / "named.csv.gz", "wt") as file:
+        file.write("time,movieId,userId,rating\n")
+        file.write("".join(f'9,"film, {i}",u{u},{r}\n' for u, i, r in train))
+    (folder / "clicks").write_text("".join(f"{u} {i}\n" for u, i, _ in train if u % 2 == i % 2))
+    (folder / "malformed").write_text("1 2 3\n2 3 1\n\n3 4\n")
+    (folder / "number.csv").write_text("user,item,rating\n1,2,3\n1,3,\n")
+    (folder / "columns.csv").write_text("user,movie,rating\n1,2,3\n")
+    (folder / "comments").write_text("# nothing\n")
+    return folder
+
+
+@pytest.fixture
+def train(run_train, tmp_path):
+    """``train(*options)``: run the command; see ``run_train``."""
+
+    def run(*options, **elsewhere):
+        return run_train("mf", "--output", tmp_path / "model", *options, **elsewhere)
+
+    return run
+
+
+def test_mf_when_done_then_reports_and_writes_model(train, files, tmp_path):
+    places = ["--test", files / "test", "--plots", tmp_path / "plots", "-o", "json", "--shown", 2, "--held-out", 0.1]
+    code, stdout, stderr = train("--input", files / "ratings", *places, *SMALL)
+    assert (code, stderr) == (0, "")
+    told = json.loads(stdout)
+    assert (told["ratings"], told["users"], told["items"]) == (480, USERS, ITEMS)
+    assert told["iterations"][0]["loss"] > told["iterations"][-1]["loss"]
+    assert {"validation", "ratings_per_s", "seconds"} <= set(told["iterations"][-1])
+    assert (told["test"]["ratings"], told["test"]["known"]) == (121, 120)
+    assert told["test"]["rmse"] < 1.5
+    factors = MatrixFactors.load(str(tmp_path / "model"))
+    expected = [{"item": item, "rating": rating} for item, rating in factors.recommend(0, 5)]
+    assert (told["recommended"][0], len(told["recommended"])) == ({"user": 0, "items": expected}, 2)
+    assert [(path.name, path.read_bytes()[:4]) for path in (tmp_path / "plots").iterdir()] == [("rmse.png", PNG)]
+
+
+def test_mf_when_columns_are_named_then_table_tells(train, files, tmp_path):
+    columns = ["--user", "userId", "--item", "movieId", "--biases"]
+    code, stdout, stderr = train("--input", files / "named.csv.gz", *columns, *SMALL)
+    assert (code, stderr) == (0, "")
+    for told in ("user  recommended items", "u0 ", "480 ratings, 30 users, 20 items", "RMSE", "Model.load("):
+        assert told in stdout
+    factors = MatrixFactors.load(str(tmp_path / "model"))
+    assert ("film, 7" in factors.items, factors.hasBiases) == (True, True)
+
+
+WRONG_FILES = {
+    "malformed": "/malformed: line 4: expected 3 fields, as the lines before have, got '3 4'",
+    "number.csv": "/number.csv: line 3: rating: expected a number, got ''",
+    "columns.csv": "/columns.csv: line 1: expected a column 'item' of items, got 'user', 'movie', 'rating'",
+    "comments": "/comments: expected lines 'user item' or 'user item rating', got none",
+    "clicks": "/clicks: expected lines with ratings, which only --implicit does without",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_mf_when_a_file_is_wrong_then_it_says_so(train, files, name):
+    code, _, stderr = train("--input", files / name)
+    assert_one_line(stderr)
+    assert (code, WRONG_FILES[name] in stderr) == (1, True), stderr
+
+
+def test_mf_when_ids_of_the_test_differ_in_type_then_it_says_so(train, files):
+    options = ["--test", files / "named.csv.gz", "--user", "userId", "--item", "movieId", "--format", "csv"]
+    (files / "numbers.csv").write_text("userId,movieId,rating\n1,2,3\n")
+    code, _, stderr = train("--input", files / "numbers.csv", *options)
+    assert (code, "expected ids of users and of items of types bigint and bigint" in stderr) == (1, True), stderr
+
+
+WRONG_OPTIONS = {
+    "no file": (["--test", "nowhere"], 1, "nowhere: there is no such file"),
+    "rank": (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
+    "iterations": (["--iterations", "0"], 2, "--iterations: expected 1 at least, got 0"),
+    "reg": (["--reg", "-1"], 2, "--reg: expected a finite number that is not negative"),
+    "rate": (["--lr", "0"], 2, "--lr: expected a finite positive number"),
+    "budget": (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),
+    "budget of ccd": (["--budget", "1", "--solver", "ccd"], 2, "--budget: solver 'ccd' does not use it"),
+    "alpha": (["--alpha", "2"], 2, "--alpha: expected with --implicit only"),
+    "patience": (["--patience", "2"], 2, "--patience: expected with --held-out only"),
+    "held out": (["--held-out", "1"], 2, "--held-out"),
+    "solver": (["--solver", "als"], 2, "--solver"),
+    "column": (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
+    "implicit": (["--implicit", "--solver", "sgd"], 2, "implicit feedback needs solver 'ccd'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_mf_when_option_is_invalid_then_named_before_spark(train, files, name):
+    options, code, told = WRONG_OPTIONS[name]
+    found, _, stderr = train("--input", files / "ratings", *options, master=NO_SPARK)
+    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
