@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ps2.algorithms.factors.chunks import Chunk
 from ps2.algorithms.factors.dealing import Deal, deal_ratings, keys_of, packed
 from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
@@ -91,7 +92,12 @@ def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = CO
     """Survey ratings in this process."""
     surveyor = surveyor_for(columns, options)
     surveyor.add(given.table(columns))
-    return _checked(gathered(surveyor.part(0).to_pylist()), columns, options)
+    return _checked(gathered([surveyor.part(0)]), columns, options)
+
+
+def chunk_of(table: pa.Table) -> Chunk:
+    """A table's ratings in compact form."""
+    return Chunk.of({name: table.column(name).combine_chunks() for name in table.column_names})
 
 
 def replayed(
@@ -115,7 +121,7 @@ def replayed(
     beginning = Beginning(settings, scaling, start)
     users[deal.user_places] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
     items[deal.item_places] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
-    rows = packed(given.table(columns), survey.users, survey.items, deal, keys_of(workers), (0, 0))
+    rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, keys_of(workers), (0, 0))
     descents = []
     for rank in range(workers):
         grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale)

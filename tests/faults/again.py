@@ -19,20 +19,27 @@ class Killed:
     """What was killed.
 
     Attributes:
+        every: servers are killed in every so many clocks and checkpoints.
+        seen: folders of all checkpoints.
         clocks: at whose end a server was.
         checkpoints: folders in whose middle one was.
     """
 
     ps: Any
+    every: int = 1
+    seen: list[str] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
 
     def end_clock(self, clock: int) -> None:
-        if clock not in self.clocks and self._kill():
+        if clock % self.every == 0 and clock not in self.clocks and self._kill():
             self.clocks.append(clock)
 
     def write(self, folder: str) -> None:
-        if folder not in self.checkpoints and self._kill():
+        if folder not in self.seen:
+            self.seen.append(folder)
+        is_time = (self.seen.index(folder) + 1) % self.every == 0
+        if is_time and folder not in self.checkpoints and self._kill():
             self.checkpoints.append(folder)
 
     def _kill(self) -> bool:
@@ -45,13 +52,16 @@ class Killed:
 
 
 @contextmanager
-def killing_at_each_clock_and_checkpoint(ps: Any) -> Iterator[Killed]:
+def killing_at_each_clock_and_checkpoint(ps: Any, every: int = 1) -> Iterator[Killed]:
     """Kill one of two servers at the end of each clock, and in the middle of each checkpoint, once.
+
+    Args:
+        every: kill in every so many of them only.
 
     Before, a checkpoint is made: of what was never in one, nothing comes back.
     """
     ps.checkpoint()
-    killed = Killed(ps)
+    killed = Killed(ps, every)
     with ExitStack() as patched:
         for owner, name, act in (
             (Steps, "end_clock", killed.end_clock),

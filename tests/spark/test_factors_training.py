@@ -23,6 +23,7 @@ from factors_training import (
 
 from ps2 import PS2Context
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.factors.trainer import train
 from ps2.errors import ConfigError, InputError, PS2Error
 
@@ -111,6 +112,7 @@ def test_training_when_it_diverges_then_error_says_so(ps, spark):
 
 def test_ratings_when_ids_were_missing_at_first_then_are_told(ps, spark):
     frame, survey = frame_of(spark, ratings()), surveyed(ratings(seed=1, share=0.1), OPTIONS)
+    survey = replace(survey, chunks=survey_ratings(frame, COLUMNS, OPTIONS).chunks)
     deal = Deal.of(survey, 2, 1, 36)
     with pytest.raises(InputError, match="rows have ids that were missing at the first reading: persist"):
         train(ps, deal_ratings(frame, survey, deal), survey, OPTIONS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from factors_training import COLUMNS, OPTIONS, ratings, surveyed
+from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, surveyed
 
+from ps2.algorithms.factors.chunks import CHUNKS, Chunk, tables
 from ps2.algorithms.factors.dealing import Deal, keys_of, murmur3, packed
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
-from ps2.algorithms.factors.survey_rows import chunks, gathered
+from ps2.algorithms.factors.survey_rows import gathered
 from ps2.data.ids import Ids
 from ps2.errors import ConfigError, InputError
 
@@ -26,7 +27,7 @@ def survey_of(table, columns=ALL, parts=1, **options):
         surveyor = surveyor_for(columns, options)
         for begin in range(part * 10, table.num_rows, parts * 10):
             surveyor.add(table.slice(begin, 10))
-        found += surveyor.part(part).to_pylist()
+        found.append(surveyor.part(part))
     return _checked(gathered(reversed(found)), columns, options)
 
 
@@ -168,7 +169,10 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
     table = given.table(ALL)
     survey = survey_of(table)
     deal, total, held = Deal.of(survey, 2, 2, 36), 0, 0
-    rows = [packed(some, survey.users, survey.items, deal, keys_of(2), (0, n)) for n, some in enumerate(cut(table))]
+    rows = [
+        packed(through(some, n), survey.users, survey.items, deal, keys_of(2), (0, n))
+        for n, some in enumerate(cut(table))
+    ]
     for rank in range(2):
         mine = [batch.slice(rank, 1) for batch in reversed(rows)]
         grid = read_grid(mine, deal.layout, rank, survey.mean, survey.std)
@@ -186,13 +190,19 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
 
 
 def cut(table):
-    return list(chunks(table.to_batches(max_chunksize=50), rows=200))
+    return list(tables(table.to_batches(max_chunksize=50), rows=200))
+
+
+def through(table, number):
+    """A table's chunk as it comes out of Spark's cache."""
+    row = pa.RecordBatch.from_pylist([chunk_of(table).row(0, number)], CHUNKS)
+    return Chunk.from_row(row.to_pylist()[0])
 
 
 def test_packed_rows_when_ids_are_new_then_they_are_counted():
     survey = survey_of(one_row())
     deal = Deal.of(survey, 1, 1, 36)
-    row = packed(one_row(user=2), survey.users, survey.items, deal, keys_of(1), (0, 0))
+    row = packed(chunk_of(one_row(user=2)), survey.users, survey.items, deal, keys_of(1), (0, 0))
     assert read_grid([row], deal.layout, 0, 0.0, 1.0).strange == 1
 
 

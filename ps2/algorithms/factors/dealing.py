@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.grid import Layout
-from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of, typed
-from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT, chunks
+from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of
 from ps2.algorithms.training.balance import deal_by_cost
-from ps2.data.ids import UNKNOWN
+from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule
 
 Array = npt.NDArray[Any]
@@ -85,48 +85,51 @@ class DealtRatings:
 
 
 def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal) -> DealtRatings:
-    """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out."""
-    workers, columns = deal.layout.ring.workers, survey.columns
+    """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out.
+
+    Args:
+        frame: the ratings.
+        survey: of them; they are read from its chunks.
+    """
+    workers = deal.layout.ring.workers
     keys = keys_of(workers)
     shared = frame.sparkSession.sparkContext.broadcast((survey.users, survey.items, deal))
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
+        users, items, deal = shared.value
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield packed(Chunk.from_row(row), users, items, deal, keys, (row["part"], row["number"]))
 
-        context = TaskContext.get()
-        part = 0 if context is None else context.partitionId()
-        for number, some in enumerate(chunks(batches)):
-            users, items, deal = shared.value
-            yield packed(some, users, items, deal, keys, (part, number))
-
-    rows = typed(frame, columns).mapInArrow(pack, schema_of(PACKED))
+    rows = survey.chunks.mapInArrow(pack, schema_of(PACKED))
     return DealtRatings(rows.repartition(workers, "key"), deal)
 
 
-def packed(rows: pa.Table, users: Any, items: Any, deal: Deal, keys: Int32s, source: tuple[int, int]) -> pa.RecordBatch:
+def packed(chunk: Chunk, users: Ids, items: Ids, deal: Deal, keys: Int32s, source: tuple[int, int]) -> pa.RecordBatch:
     """Return ratings as one row for each worker.
 
     Args:
         keys: by worker.
         source: of these rows: rdd_partition, and number in it.
     """
-    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
-    numbers = {USER: users.find(columns[USER]), ITEM: items.find(columns[ITEM])}
-    known = (numbers[USER] != UNKNOWN) & (numbers[ITEM] != UNKNOWN)
-    held = columns[HELD].to_numpy(zero_copy_only=False) if HELD in columns else np.zeros(len(known), np.bool_)
-    strange = int((~known & ~held).sum())
     found: dict[str, Array] = {
-        USER: deal.user_places[numbers[USER][known]],
-        ITEM: deal.item_places[numbers[ITEM][known]],
+        USER: _places(chunk.users, users, deal.user_places),
+        ITEM: _places(chunk.items, items, deal.item_places),
     }
-    for name in (RATING, WEIGHT):
-        if name in columns:
-            found[name] = columns[name].to_numpy(zero_copy_only=False)[known].astype(np.float32)
-    if HELD in columns:
-        found[HELD] = held[known].astype(np.uint8)
+    for name, values, dtype in (
+        (RATING, chunk.ratings, np.float32),
+        (WEIGHT, chunk.weights, np.float32),
+        (HELD, chunk.held, np.uint8),
+    ):
+        if values is not None:
+            found[name] = values.astype(dtype, copy=False)
+    unknown, strange = (found[USER] == UNKNOWN) | (found[ITEM] == UNKNOWN), 0
+    if unknown.any():
+        strange = int(unknown.sum() if chunk.held is None else (unknown & ~chunk.held).sum())
+        found = {name: values[~unknown] for name, values in found.items()}
     groups = deal.layout.groups
     ends = deal.layout.user_begins[groups::groups]
-    owners = np.searchsorted(ends, found[USER], side="right").astype(np.int32)
+    owners = np.searchsorted(ends, np.arange(deal.layout.users), side="right").astype(np.int32)[found[USER]]
     order = np.argsort(owners.astype(np.uint16 if len(keys) <= 1 << 16 else np.int64), kind="stable")
     cuts = np.cumsum(np.bincount(owners, minlength=len(keys)))[:-1]
     cells: dict[str, list[Any]] = {
@@ -140,6 +143,13 @@ def packed(rows: pa.Table, users: Any, items: Any, deal: Deal, keys: Int32s, sou
         "strange": [strange] + [0] * (len(keys) - 1),
     }
     return pa.RecordBatch.from_pydict({**head, **cells}, schema=PACKED)
+
+
+def _places(coded: Coded, ids: Ids, places: Int32s) -> Int32s:
+    """Return the place of each row's id; ``UNKNOWN`` if it has none."""
+    numbers = ids.find(coded.ids)
+    of_ids = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), places[numbers]).astype(np.int32)
+    return of_ids[coded.codes]
 
 
 def keys_of(workers: int) -> Int32s:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
 from ps2.algorithms.factors.grid_kernels import count_cells, fill_cells, sort_cells
-from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT
 from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
 

@@ -10,21 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
-from ps2.algorithms.factors.survey_rows import (
-    FAULTS,
-    HELD,
-    ITEM,
-    MOST_RATING,
-    PARTS,
-    RATING,
-    USER,
-    WEIGHT,
-    Surveyed,
-    Surveyor,
-    chunks,
-    gathered,
-)
+from ps2.algorithms.factors.survey_rows import FAULTS, MOST_RATING, PARTS, Surveyed, Surveyor, gathered
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 
@@ -77,6 +65,8 @@ class RatingsSurvey:
         held_out: rows that are held out.
         mean, std: of the ratings, weighted; ``std`` has no correction for the sample's size.
         rows_in: rows of each rdd_partition that has some.
+        chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None: only tests have none.
+        cached: the DataFrame whose rows are in Spark's cache for that.
     """
 
     columns: RatingColumns
@@ -91,6 +81,13 @@ class RatingsSurvey:
     mean: float
     std: float
     rows_in: dict[int, int]
+    chunks: Any = None
+    cached: Any = None
+
+    def release(self) -> None:
+        """Let Spark's cache go; ratings are read again if they are needed again."""
+        if self.cached is not None:
+            self.cached.unpersist()
 
     def together_with(self, start: FittedFactors | None) -> RatingsSurvey:
         """Return this survey with the users and items of a model, too; those without ratings have counts of 0.
@@ -116,24 +113,43 @@ class RatingsSurvey:
 def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -> RatingsSurvey:
     """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
 
+    The same pass leaves the ratings in compact form in Spark's cache, from which they go to the workers; ``train``
+    releases it.
+
     Raises:
         InputError: a column is missing or of another type; there is no row to train on; an id is null; a rating or
             weight is null, NaN or infinite, or negative where it must not be. Says how many rows, and shows one.
         LimitError: there are more ids than workers can number.
     """
-    chosen = typed(frame, columns)
+    from pyspark.sql import functions as F
+
+    chunks = _in_chunks(frame, columns, options).persist()
+    try:
+        parts = chunks.where(F.col("sums").isNotNull()).select(*PARTS.names).collect()
+        survey = _checked(gathered(parts), columns, options)
+    except BaseException:
+        chunks.unpersist()
+        raise
+    return replace(survey, chunks=chunks.where(F.col("sums").isNull()).select(*CHUNKS.names), cached=chunks)
+
+
+def _in_chunks(frame: Any, columns: RatingColumns, options: FactorOptions) -> Any:
+    """Return a DataFrame with the rows of ``CHUNKS``, and a row of ``PARTS`` for each task."""
+    schema = pa.unify_schemas([PARTS, CHUNKS])
 
     def survey(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        surveyor = surveyor_for(columns, options)
-        for some in chunks(batches):
-            surveyor.add(some)
-        context = TaskContext.get()
-        if surveyor.rows and context is not None:
-            yield surveyor.part(context.partitionId())
+        context, surveyor = TaskContext.get(), surveyor_for(columns, options)
+        part = 0 if context is None else context.partitionId()
+        for number, some in enumerate(tables(batches)):
+            chunk = surveyor.add(some)
+            if chunk is not None:
+                yield pa.RecordBatch.from_pylist([chunk.row(part, number)], schema)
+        if surveyor.rows:
+            yield pa.RecordBatch.from_pylist([surveyor.part(part)], schema)
 
-    return _checked(gathered(chosen.mapInArrow(survey, schema_of(PARTS)).collect()), columns, options)
+    return typed(frame, columns).mapInArrow(survey, schema_of(schema))
 
 
 def surveyor_for(columns: RatingColumns, options: FactorOptions) -> Surveyor:

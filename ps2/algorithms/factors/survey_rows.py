@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.data.ids import Ids
 
 Array = npt.NDArray[Any]
@@ -18,10 +19,6 @@ Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# Names of the columns that tasks get.
-USER, ITEM, RATING, WEIGHT, HELD = "user", "item", "rating", "weight", "held"
-# Rows surveyed at once.
-SOME_ROWS = 1 << 20
 SHOWN_CHARS = 200
 # A larger rating has a square that float32 does not hold.
 MOST_RATING = 1e18
@@ -42,7 +39,7 @@ FAULTS = {
 }
 PARTS = pa.schema(
     [("part", pa.int32()), ("rows", pa.int64()), ("sums", pa.binary()), ("faults", pa.binary()), ("said", pa.string())]
-    + [(name, pa.binary()) for name in ("users", "items")]
+    + [(name, pa.binary()) for name in ("found_users", "found_items")]
 )
 
 
@@ -92,44 +89,31 @@ class Counted:
 
     tables: list[pa.Table] = field(default_factory=list)
 
-    def add(self, ids: pa.Array, penalties: Float64s | None) -> None:
-        """Count the ratings of ids.
+    def add(self, ids: pa.Array, codes: Array, penalties: Float64s | None) -> None:
+        """Count ratings.
 
         Args:
+            ids: distinct.
+            codes: for each rating, the position of its id.
             penalties: of each rating; None: 1.
         """
-        if not len(ids):
-            return
-        distinct, numbers = _distinct(ids)
-        counts = np.bincount(numbers, minlength=len(distinct))
-        weights = np.bincount(numbers, penalties, minlength=len(distinct)).astype(np.float64)
-        self.tables.append(pa.table({"id": distinct, "count": counts, "penalty": weights}))
+        counts = np.bincount(codes, minlength=len(ids))
+        weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
+        there = counts > 0
+        if there.any():
+            found = {"id": ids.filter(pa.array(there)), "count": counts[there], "penalty": weights[there]}
+            self.tables.append(pa.table(found))
 
     def merged(self) -> pa.Table | None:
         """Return all as one table, without duplicates; None: there are none."""
         if len(self.tables) < 2:
             return self.tables[0] if self.tables else None
         table = pa.concat_tables(self.tables).combine_chunks()
-        distinct, numbers = _distinct(table.column("id").combine_chunks())
-        counts = np.zeros(len(distinct), np.int64)
-        np.add.at(counts, numbers, table.column("count").to_numpy())
-        weights = np.bincount(numbers, table.column("penalty").to_numpy(), minlength=len(distinct))
-        return pa.table({"id": distinct, "count": counts, "penalty": weights})
-
-
-def _distinct(ids: pa.Array) -> tuple[pa.Array, Array]:
-    """Return distinct ids, and for each id the number of its own."""
-    if pa.types.is_integer(ids.type):
-        values = ids.to_numpy()
-        least, most = int(values.min()), int(values.max())
-        if most - least < 4 * len(values):  # dense ids: no hashing
-            numbers = values - least
-            there = np.flatnonzero(np.bincount(numbers))
-            places = np.zeros(most - least + 1, np.int64)
-            places[there] = np.arange(len(there))
-            return pa.array(there + least), places[numbers]
-    encoded = ids.dictionary_encode()
-    return encoded.dictionary, encoded.indices.to_numpy()
+        coded = Coded.of(table.column("id").combine_chunks())
+        counts = np.zeros(len(coded.ids), np.int64)
+        np.add.at(counts, coded.codes, table.column("count").to_numpy())
+        weights = np.bincount(coded.codes, table.column("penalty").to_numpy(), minlength=len(coded.ids))
+        return pa.table({"id": coded.ids, "count": counts, "penalty": weights})
 
 
 class Surveyor:
@@ -147,8 +131,8 @@ class Surveyor:
         self._faults = np.zeros(len(FAULTS), np.int64)
         self._said = ""
 
-    def add(self, table: pa.Table) -> None:
-        """Survey rows."""
+    def add(self, table: pa.Table) -> Chunk | None:
+        """Survey rows; return them in compact form, or None if one of them has a fault."""
         self.rows += table.num_rows
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         bad = np.zeros(table.num_rows, np.bool_)
@@ -161,19 +145,21 @@ class Surveyor:
             if not self._said:
                 row = table.slice(int(np.argmax(bad)), 1).to_pylist()[0]
                 self._said = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
-            return  # the training ends with an error
-        held = columns[HELD].to_numpy(zero_copy_only=False) if HELD in columns else None
-        if held is not None and held.any():
-            kept = pa.array(~held)
-            columns = {name: values.filter(kept) for name, values in columns.items()}
-        ratings = columns[RATING].to_numpy() if RATING in columns else np.ones(len(columns[USER]))
-        weights = columns[WEIGHT].to_numpy() if WEIGHT in columns else None
-        self.sums.add(Sums.of(ratings, weights, 0 if held is None else int(held.sum())))
-        penalties = weights
-        if self._counts_positive:
-            penalties = (ratings > 0).astype(np.float64)
-        self.users.add(columns[USER], penalties)
-        self.items.add(columns[ITEM], penalties)
+            return None  # the training ends with an error
+        chunk = Chunk.of(columns)
+        self._count(chunk)
+        return chunk
+
+    def _count(self, chunk: Chunk) -> None:
+        """Count the rows that are not held out."""
+        used: Any = slice(None) if chunk.held is None or not chunk.held.any() else ~chunk.held
+        users, items = chunk.users.codes[used], chunk.items.codes[used]
+        ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[used]
+        weights = None if chunk.weights is None else chunk.weights[used]
+        self.sums.add(Sums.of(ratings, weights, len(chunk.users.codes) - len(users)))
+        penalties = (ratings > 0).astype(np.float64) if self._counts_positive else weights
+        self.users.add(chunk.users.ids, users, penalties)
+        self.items.add(chunk.items.ids, items, penalties)
 
     def _find(self, column: pa.Array, name: str, kind: str) -> Mask:
         if kind == "null":
@@ -191,14 +177,11 @@ class Surveyor:
             return np.zeros(len(values), np.bool_)
         return values < 0
 
-    def part(self, number: int) -> pa.RecordBatch:
-        """Return what was found, as one row of ``PARTS``."""
+    def part(self, number: int) -> dict[str, Any]:
+        """Return what was found, as a row of ``PARTS``."""
         found = [_packed(counted.merged()) for counted in (self.users, self.items)]
-        row = [[number], [self.rows], [self.sums.array().tobytes()], [self._faults.tobytes()], [self._said]]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(cells, kind) for cells, kind in zip([*row, *([one] for one in found)], PARTS.types, strict=True)],
-            schema=PARTS,
-        )
+        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._said, *found]
+        return dict(zip(PARTS.names, cells, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,26 +231,10 @@ def gathered(parts: Iterable[Any]) -> Surveyed:
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
         faults += np.frombuffer(part["faults"], np.int64)
         said = said or part["said"]
-        for kind, name in zip(counted, ("users", "items"), strict=True):
+        for kind, name in zip(counted, ("found_users", "found_items"), strict=True):
             if part[name] is not None:
                 kind.tables.append(pa.ipc.open_stream(bytes(part[name])).read_all())
     return Surveyed(rows_in, sums, faults, said, *(_found(kind.merged()) for kind in counted))
-
-
-def chunks(batches: Iterable[pa.RecordBatch], rows: int = SOME_ROWS) -> Iterator[pa.Table]:
-    """Join batches into tables of about so many rows."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _packed(table: pa.Table | None) -> bytes | None:

@@ -65,8 +65,14 @@ def train(
     """
     if start is not None and start.rank != options.rank:
         raise ConfigError(f"rank: the model to go on from has rank {start.rank}, and the training {options.rank}")
-    names = CheckpointNames.of(options.name, ps)
-    driver = _Driver(dealt.deal, survey, options, names, on_step)
+    try:
+        names = CheckpointNames.of(options.name, ps)
+        return _rotate(ps, dealt, _Driver(dealt.deal, survey, options, names, on_step), start)
+    finally:
+        survey.release()
+
+
+def _rotate(ps: Any, dealt: DealtRatings, driver: _Driver, start: FittedFactors | None) -> FittedFactors:
     try:
         driver.begin(start)
         if driver.is_over:
@@ -77,7 +83,7 @@ def train(
             read=_Read(dealt.deal.layout, driver.scaling),
             onClock=driver.on_clock,
             onEnd=lambda: results.append(driver.fitted()),
-            firstClock=names.begun,
+            firstClock=driver.begun,
             seed=driver.seed,
         )
         return results[-1]
@@ -133,6 +139,11 @@ class _Driver:
     @property
     def is_over(self) -> bool:
         return self._progress.is_over
+
+    @property
+    def begun(self) -> int:
+        """How many clocks an earlier driver's workers have finished."""
+        return self._names.begun
 
     @property
     def seed(self) -> int:
