@@ -1,4 +1,4 @@
-"""Which mutations a shard has applied, so that each counts once however often it is sent."""
+"""The ids of the mutations that a shard has applied. A mutation that is sent again is not applied again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ps2.protocol.messages import Array, RequestId, byte_view
 
 
 class EndedStages:
-    """Which stages are over: of each series those below a number, save some. A stage that is over stays so.
+    """The stages that are over: in each series, those below a number, except live ones.
 
-    Safe for threads.
+    A stage that is over stays over. Safe for threads.
     """
 
     def __init__(self) -> None:
@@ -23,44 +23,45 @@ class EndedStages:
         self._series: dict[str, tuple[int, frozenset[int]]] = {}
 
     def add(self, series: str, below: int, live: Iterable[int]) -> None:
-        """Note that all stages of a series below a number are over, save the live ones."""
+        """Record that all stages of a series below a number are over, except the live ones."""
         with self._lock:
-            known, lived = self._series.get(series, (0, frozenset()))
-            if below >= known:
-                # What comes late must not bring a stage back: its ids are forgotten.
-                still = frozenset(stage for stage in live if stage >= known or stage in lived)
-                self._series[series] = below, still
+            known_below, known_live = self._series.get(series, (0, frozenset()))
+            if below >= known_below:
+                # A delayed call must not revive a stage that is over: its ids are forgotten.
+                still_live = frozenset(stage for stage in live if stage >= known_below or stage in known_live)
+                self._series[series] = below, still_live
 
     def all(self) -> list[tuple[str, int, list[int]]]:
-        """Return what ``add`` was told, by series."""
+        """Return (series, below, live stages) of every series."""
         return [(series, below, sorted(live)) for series, (below, live) in self._series.items()]
 
     def has(self, series: str, stage: int) -> bool:
-        """Tell whether a stage is over; "" is the series of what has none, such as driver sessions."""
+        """Return True if a stage is over. Ids without a stage, such as a driver session's, have the series ""."""
         below, live = self._series.get(series, (0, frozenset()))
         return stage < below and stage not in live
 
 
-# Numbers that the window of a scope holds.
+# Size of a scope's window, in numbers.
 BITS = 1024
-# Words of a scope: below which number all is done, where the window begins, whether some number is half done, or the
-# scope is forgotten, and the end of what is known outside of the window; then that, a bit a number.
+# Words of a scope. BELOW: all lower numbers are applied or settled. BASE: first number of the window. IRREGULAR: not 0
+# if a number is partly applied, or the scope was forgotten. END: above all applied numbers outside of the window.
+# From WINDOW on: the window, one bit per number.
 BELOW, BASE, IRREGULAR, END, WINDOW = range(5)
 WORDS = WINDOW + BITS // 64
 LAST = 2**64 - 1
 
 
 class _Scope:
-    """Numbers below ``below`` have been applied or are settled; so have those of the window's bits, and the far ones.
+    """The numbers of one scope that are applied: those below ``below`` (or settled), in the window, and in ``far``.
 
-    The words are shared with the loop that answers plain requests without Python (``fast_path_loop``): it goes by them
-    and notes there what it applies, under the shard's lock as everybody does.
+    The compiled loop for plain requests (``fast_path_loop``) shares the words. It reads and updates them under the
+    shard's lock, like every other thread.
 
     Attributes:
-        series, stage: those of its ids.
-        far: numbers that have been applied, outside of the window.
-        parts: of numbers that come in several parts, what has been applied of them, until all of them have.
-        begun: of requests that failed, by number and part: how many of their operations, from the first, were applied.
+        series, stage: the series and stage of the scope's ids.
+        far: applied numbers outside of the window.
+        parts: for each number that is sent in several parts, the applied parts; removed once all parts are applied.
+        begun: for each failed request, by number and part, how many of its first operations were applied.
     """
 
     def __init__(self, series: str = "", stage: int = 0, below: int = 0, above: Iterable[int] = ()) -> None:
@@ -81,7 +82,7 @@ class _Scope:
 
     @property
     def above(self) -> set[int]:
-        """Which numbers from ``below`` on have been applied."""
+        """The applied numbers from ``below`` on."""
         applied, bits = set(self.far), self._bits
         while bits:
             at = bits.bit_length() - 1
@@ -97,26 +98,26 @@ class _Scope:
             applied = self.parts.setdefault(id.number, set())
             applied.add(id.part)
             if len(applied) < id.parts:
-                self._look()
+                self._update_words()
                 return
             del self.parts[id.number]
         if id.number >= self._words[BASE] + BITS:
-            # The first of a clock, say: those that follow find their places in the window.
+            # For example the first number of a clock: the numbers that follow it then fall into the window.
             self._slide(id.number)
         if id.number >= self._words[BASE]:
             self._bits |= 1 << id.number - self._words[BASE]
         else:
             self.far.add(id.number)
-        self._look()
+        self._update_words()
 
     def begin(self, id: RequestId, count: int) -> None:
-        """Note that a request failed after so many of its operations."""
-        # The same request sent again may fail at an earlier operation, one that reads.
+        """Record that a request failed after its first ``count`` operations."""
+        # A later attempt of the same request may fail at an earlier operation that only reads.
         self.begun[id.number, id.part] = max(count, self.begun.get((id.number, id.part), 0))
-        self._look()
+        self._update_words()
 
     def settle(self, below: int) -> None:
-        """Forget what cannot come again: the numbers below this one."""
+        """Forget the numbers below this one, which are never sent again, and advance ``below`` over applied numbers."""
         if below > self.below:
             self._words[BELOW] = below
             self.parts = {number: parts for number, parts in self.parts.items() if number >= below}
@@ -126,10 +127,10 @@ class _Scope:
         self.far = {number for number in self.far if number >= self.below}
         if self.below - self._words[BASE] >= BITS // 2:
             self._slide(self.below)
-        self._look()
+        self._update_words()
 
     def forget(self) -> None:
-        """Let nobody go by it who has it still."""
+        """Make fast paths that still hold the words leave all decisions to Python."""
         self._words[IRREGULAR] = 1
 
     @property
@@ -145,14 +146,14 @@ class _Scope:
         return bool(self._bits >> at & 1) if 0 <= at < BITS else number in self.far
 
     def _slide(self, base: int) -> None:
-        """Let the window begin elsewhere."""
+        """Move the window so that it begins at ``base``."""
         applied = self.above
         self._words[BASE] = base
         within = {number for number in applied if base <= number < base + BITS}
         self.far = applied - within
         self._bits = sum(1 << number - base for number in within)
 
-    def _look(self) -> None:
+    def _update_words(self) -> None:
         self._words[IRREGULAR] = bool(self.parts or self.begun)
         self._words[END] = min(max(self.far, default=-1) + 1, LAST)
 
@@ -160,15 +161,15 @@ class _Scope:
 class AppliedIds:
     """The ids that one shard has applied; guarded by the shard's lock.
 
-    A scope numbers its mutations from 0. Those that come in order, or are settled, cost one number together; what has
-    come beyond a gap costs a number each, until the scope's stage is over.
+    A scope numbers its mutations from 0. Its window has a fixed size. Applied numbers outside of the window are stored
+    one by one, until they are settled or the scope's stage is over.
     """
 
     def __init__(self) -> None:
         self._scopes: dict[str, _Scope] = {}
 
     def __len__(self) -> int:
-        """How many scopes are remembered."""
+        """Number of scopes with stored ids."""
         return len(self._scopes)
 
     def __contains__(self, id: RequestId) -> bool:
@@ -176,17 +177,18 @@ class AppliedIds:
         return scope is not None and scope.has(id)
 
     def covers(self, id: RequestId, position: int) -> bool:
-        """Tell whether the operation at that position of the request has been applied."""
+        """Return True if the operation at this position of the request has been applied."""
         scope = self._scopes.get(id.scope)
         return scope is not None and (scope.has(id) or position < scope.begun.get((id.number, id.part), 0))
 
     def add_begun(self, id: RequestId, count: int) -> None:
-        """Note that a request failed after its first ``count`` operations."""
+        """Record that a request failed after its first ``count`` operations, which were applied."""
         scope = self._scope(id)
         if not scope.has(id):
             scope.begin(id, count)
 
     def add(self, id: RequestId) -> None:
+        """Record that a request was applied, and forget the scope's settled numbers."""
         scope = self._scope(id)
         scope.begun.pop((id.number, id.part), None)
         if id.number >= scope.below:
@@ -205,11 +207,11 @@ class AppliedIds:
         self._scopes.clear()
 
     def words(self, id: RequestId) -> Array:
-        """Return the words of an id's scope, as ``fast_path_loop`` knows them."""
+        """Return the words of an id's scope, for ``fast_path_loop``: uint64 of shape (WORDS,), shared."""
         return self._scope(id).words
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain data, for a checkpoint or another server."""
+        """Return the ids as plain data, for a checkpoint or another server."""
         return {
             name: {
                 "series": scope.series,
@@ -224,17 +226,17 @@ class AppliedIds:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AppliedIds:
-        """Return what ``to_json`` was called on.
+        """Read what ``to_json`` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: the data are of another form.
+            KeyError, TypeError, ValueError: the data have another form.
         """
         applied = cls()
         for name, scope in data.items():
             made = applied._scopes[name] = _Scope(scope["series"], scope["stage"], scope["below"], scope["above"])
             made.parts = {number: set(parts) for number, parts in scope["parts"]}
             made.begun = {(number, part): count for number, part, count in scope["begun"]}
-            made._look()
+            made._update_words()
         return applied
 
     def _scope(self, id: RequestId) -> _Scope:

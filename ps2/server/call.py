@@ -1,4 +1,4 @@
-"""An operation of the table on its shards: give it the arrays that it asks for, and run it."""
+"""Runs an operation of the table on its shards, with the arrays that it declares."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Value = Array | float | tuple[Array, ...] | None
 
 
 def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | None) -> Value:
-    """Give an operation the arrays it asks for, and run it.
+    """Check a request's arrays against the operation's declaration, and run the operation.
 
     Args:
-        shards: those of ``operation.places``.
+        shards: the shards of ``operation.places``.
+        keys: the key set in place of the array of slots; None if there is none.
     """
     shard = shards[0]
     others = [other.spec.dtype for other in shards[1:]] if operation.others else None
@@ -39,7 +40,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     named = operation.rows if alone else tuple(with_shards(of_rows, operation.rows))
     if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
-    if alone:  # others are checked when they are lined up: they are dense, so nothing is made before
+    if alone:  # with several shards, ``lined_up`` checks the rows: they are dense, so no key is created before
         for number in operation.rows:
             shard.check_row(number)
     came = [
@@ -72,12 +73,12 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
 
 
 def _of_rows(op: Op, shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shards of those operands that are rows."""
+    """Return the shard of each operand that is a row."""
     return [shard for name, shard in zip(op.reads, shards, strict=True) if name in op.row_names]
 
 
 def _whole(op: Op, kind: str, shard: Shard) -> Array:
-    """Return all of a shard, in the layout that the operation is for."""
+    """Return a whole shard in the layout that the operation expects."""
     if kind == "blocks":
         return shard.blocks
     if shard.spec.layout == "column":
@@ -100,7 +101,7 @@ def _run(op: Op, operation: Operation, shard: Shard, operands: Sequence[Any], sc
 def _run_across(
     op: Op, operation: Operation, shards: Sequence[Shard], operands: Sequence[Any], scalars: Mapping[str, Any]
 ) -> Value:
-    """Run an operation on several matrices; what it might leave out where a row is 0, it does not."""
+    """Run an operation on several matrices, over all columns: touched columns are not used to skip zeros."""
     rows = dict(zip(op.row_names, operation.rows, strict=True))
     for name, shard in zip(op.reads, shards, strict=True):
         if name in op.writes and name in rows:
@@ -114,7 +115,7 @@ def _run_across(
 
 
 def _own(value: Value, shard: Shard) -> Value:
-    """Return an answer that stays what it is when the shard changes: it is sent when the lock is free."""
+    """Return the value without views of the shard: it is sent after the lock is released."""
     if isinstance(value, tuple):
         return tuple(array.copy() if np.may_share_memory(array, shard.array) else array for array in value)
     if isinstance(value, np.ndarray) and np.may_share_memory(value, shard.array):
@@ -123,7 +124,7 @@ def _own(value: Value, shard: Shard) -> Value:
 
 
 def result_of(value: Value) -> Result:
-    """Return what an operation returned, as it travels."""
+    """Return the value of an operation as a result to send."""
     if value is None:
         return NO_RESULT
     if isinstance(value, np.ndarray):
@@ -146,7 +147,7 @@ def _travelled(op: Op, operand: tuple[str, str, Along], array: Array, shard: Sha
         return array
     expected = {"values": shard.spec.np_dtype, "floats": np.dtype(np.float64)}.get(kind, np.dtype(np.int64))
     if operation.wire is not None and kind == "values" and array.dtype == np.float32:
-        array = array.astype(expected, copy=False)  # it was made shorter for the way
+        array = array.astype(expected, copy=False)  # it was compressed for the transfer
     if array.dtype != expected:
         raise DTypeError(f"operation {op.name!r}: expected {kind} of {expected}, got {array.dtype}")
     if kind == "slots":
@@ -157,7 +158,7 @@ def _travelled(op: Op, operand: tuple[str, str, Along], array: Array, shard: Sha
 
 
 def keys_of(shard: Shard, operation: Operation) -> Array:
-    """Return the keys of a sparse shard in the order of their slots, or some of them."""
+    """Return the keys of a sparse shard in slot order, from ``start`` to ``stop`` of the operation's params."""
     if shard.index is None:
         raise UsageError("operation 'keys' works on sparse vectors")
     start, stop = int(operation.params.get("start", 0)), int(operation.params.get("stop", -1))

@@ -1,9 +1,9 @@
-"""Copies of shards on another server: what is sent to it, and what it does with that.
+"""Copies of shards on a backup: what the primary sends, and how the backup applies it.
 
-A change is sent as the operation itself, so that the copy goes through the same states bit by bit, keys in the same
-slots. A user's function is not run twice: what it left in its rows is sent. A whole shard is sent as a sequence of
-operations that only servers send each other ("clear", "insert", "push", "kept", "state"): a filling. Fillings are
-numbered, so that what is left of one that broke off, and arrives late, changes nothing.
+A change is sent as the operation itself, so that the copy goes through the same states, bit by bit, with keys in the
+same slots. A user's function is not run twice: the primary sends the rows that it wrote. A whole shard is sent as a
+filling, which is a sequence of operations that only servers send ("clear", "insert", "push", "kept", "state", "full").
+Fillings are numbered, so that delayed requests of an aborted filling change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
 from ps2.server.shard_snapshot import ids_of
 
-# The scope of requests that are part of a filling.
+# The scope of the request ids of fillings.
 FILLING = "ps2 filling"
 BLOCK_BYTES = 4 << 20
 
@@ -35,11 +35,11 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """What an operation has done to its shards, as an operation for their copies.
+    """The effect of an operation on its shards, as an operation for their copies.
 
     Attributes:
-        shards: of the operation's places.
-        keys: name its columns, if it has any.
+        shards: the shards of the operation's places.
+        keys: the operation's key set, if it has one.
     """
 
     shards: tuple[Shard, ...]
@@ -48,8 +48,8 @@ class Change:
 
 
 def applied(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
-    """Return the change that an operation of the table was."""
-    # Floats that came shortened go on as they are here: to shorten them again need not give the same bits.
+    """Return the change of an operation of the table."""
+    # Compressed floats are forwarded uncompressed: compressing them again need not give the same bits.
     dtype = shards[0].spec.np_dtype
     arrays = operation.arrays
     if operation.wire is not None:
@@ -58,10 +58,10 @@ def applied(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None
 
 
 def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result, last: bool) -> Change:
-    """Return what a user's function has left in its rows, and its result.
+    """Return the change of a user's function: the rows that it wrote, and its result.
 
     Args:
-        last: no operation after it can change the rows before they are sent.
+        last: True if no later operation can change the rows before they are sent; otherwise they are copied.
     """
     rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))
@@ -69,26 +69,26 @@ def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, resul
 
 
 def answered(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result) -> Change:
-    """Return what an operation that changes data has answered."""
+    """Return the change that stores a mutation's result on the backup."""
     kept = CachedReply(RequestId("", 0), position, (operation.matrix, operation.partition), result)
     return Change(shards[:1], _kept(kept))
 
 
 def inserted(operation: Operation, shard: Shard, live: int) -> Change:
-    """Return the keys that an operation has added beyond the first ``live``, though it failed."""
+    """Return the change of a failed operation: the keys that it added after the first ``live``."""
     assert shard.index is not None
     keys = shard.index.keys[live:]
     return Change((shard,), Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
 
 
 def noted(place: Place) -> Operation:
-    """Return what only lets a copy note the request's id."""
+    """Return an operation that only makes the copy record the request's id."""
     return Operation("noted", *place)
 
 
 def operations_of(changes: Sequence[Change]) -> list[Operation]:
     """Return the operations to forward."""
-    found: list[Operation] = []
+    operations: list[Operation] = []
     before: Change | None = None
     for change in changes:
         operation = change.operation
@@ -97,13 +97,13 @@ def operations_of(changes: Sequence[Change]) -> list[Operation]:
             same = before is not None and before.keys is change.keys and before.shards[0] is shard
             columns = None if same else change.keys.all(shard)
             operation = replace(operation, keys=Keys(change.keys.count, columns))
-        found.append(operation)
+        operations.append(operation)
         before = change
-    return found
+    return operations
 
 
 def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operation]:
-    """Return the operations that make a shard elsewhere what this one is; its lock is held until they are sent."""
+    """Yield the operations of a filling. The caller holds the shard's lock until they are sent."""
     yield Operation("clear", *place, params={"rows": shard.rows})
     if shard.index is not None:
         for keys in _blocks(shard.index.keys):
@@ -138,7 +138,7 @@ def _columns(place: Place, shard: Shard) -> Iterator[Operation]:
 
 
 def _bits(values: Array) -> Array:
-    """Return values to be compared bit by bit: -0.0 is not what a copy is cleared to."""
+    """Return the values' bits: a copy is cleared to 0.0, so -0.0 must be sent."""
     return values.view(f"u{values.itemsize}")
 
 
@@ -149,7 +149,7 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 
 def _kept(one: CachedReply) -> Operation:
-    """Return an answer as it is sent; in a request that is not a filling, it is the answer to that one's id."""
+    """Return the operation that sends a kept reply; outside of a filling, the request's own id replaces the reply's."""
     id = [one.id.scope, one.id.number, one.id.part, one.id.series, one.id.stage, one.position, one.result.scalar]
     return Operation("kept", *one.place, arrays=(*one.result.arrays, _json(id)))
 
@@ -169,7 +169,7 @@ def _json(value: object) -> Array:
 
 
 class Copies:
-    """Applies what the server sends that holds the shards. The locks of the copies are held around it."""
+    """Applies forwarded requests to copies. The caller holds the locks of the copies."""
 
     def __init__(self, kept: ReplyCache, keys: KeyCache) -> None:
         self._kept = kept
@@ -178,7 +178,7 @@ class Copies:
     def apply(self, request: Request, shards: Sequence[tuple[Shard, ...]], keys: Sequence[KeySet | None]) -> Reply:
         """Apply a forwarded request as a whole, once.
 
-        If it fails after something has been changed, the copies of its shards are of no use until they are sent anew.
+        If the request fails after a change, the copies are inconsistent and not usable until they are sent again.
         """
         id = request.id
         if id is None:
@@ -188,24 +188,24 @@ class Copies:
                 self._fill(operation, shard, (request.route_version, id.number))
             return Reply((NO_RESULT,) * len(shards))
         of_places: dict[Place, Shard] = {}
-        for operation, mine in zip(request.operations, shards, strict=True):
-            of_places.update(zip(operation.places, mine, strict=True))
+        for operation, own in zip(request.operations, shards, strict=True):
+            of_places.update(zip(operation.places, own, strict=True))
         for place, shard in of_places.items():
             _check_takes(shard, place, request.route_version)
         known = {shard: _is_known(shard, id, request.begun) for shard in of_places.values()}
         changed: set[Shard] = set()
-        for operation, mine, used in zip(request.operations, shards, keys, strict=True):
-            if known[mine[0]] and operation.name != "insert":
+        for operation, own, used in zip(request.operations, shards, keys, strict=True):
+            if known[own[0]] and operation.name != "insert":
                 continue
             try:
-                self._apply(operation, mine, used, id)
+                self._apply(operation, own, used, id)
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
-                    for spoiled in of_places.values():
-                        spoiled.filling = True
+                    for inconsistent in of_places.values():
+                        inconsistent.filling = True
                 raise
             if operation.name != "insert":
-                changed.update(mine)
+                changed.update(own)
         for shard in changed:
             if request.begun:
                 shard.applied.add_begun(id, request.begun)
@@ -232,7 +232,7 @@ class Copies:
         _check_not_sealed(shard, place, session[0])
         if operation.name == "clear":
             if session <= shard.session:
-                raise StaleRouteError(f"{where} has been sent anew meanwhile")
+                raise StaleRouteError(f"this filling of {where} is no longer current")
             shard.session, shard.filling = session, True
             shard.arriving = []
             self._kept.forget(place)
@@ -240,7 +240,7 @@ class Copies:
             shard.reset(int(operation.params["rows"]))
             return
         if not shard.filling or session != shard.session:
-            raise StaleRouteError(f"{where} has been sent anew meanwhile")
+            raise StaleRouteError(f"this filling of {where} is no longer current")
         if operation.name == "insert":
             _insert(operation, shard)
         elif operation.name in ("push", "columns_push"):
@@ -255,18 +255,18 @@ class Copies:
             shard.applied = AppliedIds.from_json(state["applied"])
             shard.filling, shard.arriving = False, []
         else:
-            raise ProtocolError(f"operation {operation.name!r} is no part of a filling")
+            raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
 
 
 def _check_takes(shard: Shard, place: Place, route_version: int) -> None:
     if shard.filling:
-        raise StaleRouteError(f"{_copy_of(place)} has not been sent as a whole")
+        raise StaleRouteError(f"{_copy_of(place)} cannot be used before it has been sent as a whole")
     _check_not_sealed(shard, place, route_version)
 
 
 def _check_not_sealed(shard: Shard, place: Place, route_version: int) -> None:
     if route_version <= shard.sealed:
-        raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that takes the place of the lost one")
+        raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that replaces the primary")
 
 
 def _copy_of(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""What a server does: keeps shards and runs requests on them. Knows nothing of gRPC or protobuf."""
+"""The core of a server: it holds shards and runs requests on them, without gRPC and protobuf."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Engine:
     def __init__(self, memory_limit_bytes: int, allow_udf: bool) -> None:
         self.memory = MemoryAccount(memory_limit_bytes)
         self._shards: dict[tuple[int, int], Shard] = {}
-        self._lock = threading.Lock()  # of the dict; each shard has its own
+        self._lock = threading.Lock()  # guards the dict; each shard has its own lock
         self.kept = ReplyCache()
         self._ended = EndedStages()
         self.keys = KeyCache(self.memory)
@@ -58,10 +58,10 @@ class Engine:
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate the shards of a matrix, all or none; one that exists is left as it is.
+        """Allocate the shards of a matrix, all or none; existing shards do not change.
 
         Args:
-            copies: they are copies of shards that another server holds.
+            copies: the shards are copies of another server's.
         """
         made: dict[tuple[int, int], Shard] = {}
         with self._lock:
@@ -91,15 +91,15 @@ class Engine:
         reused: Sequence[int],
         order: tuple[int, int] | None = None,
     ) -> None:
-        """Grow a matrix to ``rows`` rows (0: leave it), then take rows out of use, or put them in use as zeros.
+        """Grow a matrix to ``rows`` rows (0: unchanged), then retire the freed rows, and reuse retired rows as zeros.
 
         Args:
-            order: route version and number of the call. One that comes late, or again, changes nothing: since then the
-                rows may have been handed out. None: it does not come late.
+            order: route version and number of the call. A delayed or repeated call changes nothing, as the rows may
+                have been handed out since. None: the call is never delayed.
         """
         shards = self._of_matrix(matrix)
         end = max(rows, *(shard.rows for shard in shards))
-        # Before anything is changed, or some shards would grow and others not.
+        # Checked first: otherwise some shards would grow and others not.
         if outside := [number for number in (*freed, *reused) if number >= end]:
             raise OutOfRangeError(f"row {outside[0]} is outside [0, {end})")
         for shard in shards:
@@ -107,7 +107,7 @@ class Engine:
                 if order is not None and order <= shard.rows_changed:
                     continue
                 shard.grow_rows(rows)
-                # A copy may have been sent meanwhile as the shard is by now.
+                # The primary may have sent this copy after it made the same change: such rows are retired already.
                 gone = shard.unused if shard.copy else frozenset()
                 shard.retire_rows([number for number in freed if number not in gone])
                 shard.reuse_rows(list(reused))
@@ -124,7 +124,7 @@ class Engine:
         self.keys.forget(matrix)
 
     def replace_shards(self, shards: Mapping[tuple[int, int], Shard]) -> None:
-        """Put shards in the place of all that there are, copies of others' included, at once; those are freed."""
+        """Replace all shards atomically, including copies of other servers' shards, and free the old ones."""
         with self._lock:
             gone, self._shards = self._shards, dict(shards)
             self._note_copies()
@@ -136,53 +136,53 @@ class Engine:
             self.keys.forget(matrix)
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
-        """Forget the ids of a series' stages below a number, save the live ones; refuse what still comes of them."""
+        """Forget the ids of a series' stages below a number, except live ones, and refuse their late mutations."""
         self._ended.add(series, below, live)
         self.kept.end(self._ended)
         for shard in self.shards().values():
-            # A request checks under this lock whether its stage is over, so none slips between the line above and this.
+            # A request checks under this lock whether its stage is over, so no request can add an id after this line.
             with shard.lock:
                 shard.applied.end(self._ended)
 
     def shards(self) -> dict[tuple[int, int], Shard]:
-        """Return the shards by matrix and partition, copies of others' included."""
+        """Return the shards by matrix and partition, including copies of other servers' shards."""
         with self._lock:
             return dict(self._shards)
 
     def shard(self, place: Place) -> Shard | None:
-        """Return the shard at that place, be it a copy of another server's; None if there is none."""
+        """Return the shard or copy at this place; None if there is none."""
         with self._lock:
             return self._shards.get(place)
 
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[Place, Shard]:
-        """Return shards of a matrix by their places; raises StaleRouteError if one is not here, or is a copy."""
+        """Return shards of a matrix by their places; raises StaleRouteError if one is absent or a copy."""
         held = self.shards()
-        found: dict[Place, Shard] = {}
+        own: dict[Place, Shard] = {}
         for index in partitions:
             shard = held.get((matrix, index))
             if shard is None or shard.copy:
                 raise StaleRouteError(f"this server does not hold partition {index} of matrix {matrix:x}")
-            found[matrix, index] = shard
-        return found
+            own[matrix, index] = shard
+        return own
 
     def check_call(self, route_version: int, id: RequestId | None = None) -> None:
-        """Raise StaleRouteError or StoppedError unless a client's call, or a mutation of that id, may be done now."""
+        """Raise StaleRouteError or StoppedError unless a client's call, or the mutation ``id``, may run now."""
         self.fence.check(route_version)
         self.fence.check_active()
         self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
-        """Count what the arrays of a request and of its reply take, before they are taken, and when it is its turn.
+        """Wait for admission, then count the memory of a request's arrays and of its reply before it is allocated.
 
         Args:
-            copies: of the arrays, and of the reply, that exist beside them meanwhile.
+            copies: how many further copies of the arrays, and of the reply, exist at the same time.
 
         Returns:
-            The bytes, for ``release``, by the thread that ran the request, when the reply has been sent.
+            The bytes. The thread that runs the request must pass them to ``release`` once the reply is sent.
 
         Raises:
-            LimitError: they do not fit, whatever else is under way.
-            BusyError: they do not fit for now.
+            LimitError: the request can never fit.
+            BusyError: the request does not fit for now.
         """
         reply = reply_bytes(draft, self._shards, copies)
         size = draft.memory_bytes + copies * draft.nbytes + reply
@@ -202,8 +202,8 @@ class Engine:
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
 
-        A mutation whose id a shard has applied is not applied again; reads run every time. If an operation fails,
-        those before it stay applied, and the same request sent again goes on after them.
+        A mutation whose id a shard has applied is not applied again; reads run every time. If an operation fails, the
+        operations before it stay applied, and a retry of the request continues after them.
         """
         if is_piece(request):
             self.fence.check(request.route_version)
@@ -219,7 +219,7 @@ class Engine:
                 self.fence.check_active()
             keys = self.keys.resolve(request.operations)
             with self._locked(request) as shards:
-                # Once more: while it waited for the locks, shards of a checkpoint may have come in the place of others.
+                # Checked again: a checkpoint may have replaced the shards while this request waited for the locks.
                 self.fence.check(request.route_version)
                 self._check_stage(request.id)
                 if request.forwarded:
@@ -227,7 +227,7 @@ class Engine:
                 else:
                     self.fence.check_active()
                     reply = self._runner.run(request, shards, keys, self.copying)
-            # It may have been stopped meanwhile, for so long that another server is in its place.
+            # This process may have been suspended for so long that another server has replaced it.
             self.fence.check_lease()
             for used in keys:
                 if used is not None:
@@ -240,7 +240,7 @@ class Engine:
         return reply
 
     def matrices(self) -> list[MatrixStatus]:
-        """Return what is held of each matrix, copies of others' shards not included."""
+        """Return the status of each matrix, without copies of other servers' shards."""
         by_matrix: dict[int, list[Shard]] = {}
         for (matrix, _), shard in sorted(self.shards().items()):
             if shard.copy:
@@ -270,13 +270,13 @@ class Engine:
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
-        """Hold the locks of the request's shards; taken in one order, so that no two requests wait for each other.
+        """Hold the locks of the request's shards. All requests take them in the same order, so none can deadlock.
 
         Yields:
-            The shards of each operation's places.
+            For each operation, the shards of its places.
         """
         places = [op.places for op in request.operations]
-        keys = [key for mine in places for key in mine]
+        keys = [key for of_operation in places for key in of_operation]
         with self._lock:
             shards = {key: self._shards[key] for key in keys if key in self._shards}
         for key in keys:
@@ -287,11 +287,11 @@ class Engine:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)
                 held.append(shards[key].lock)
-            found = [tuple(map(shards.__getitem__, mine)) for mine in places]
-            for mine in found:
-                if len(mine) > 1:
-                    check_meet(mine)
-            yield found
+            by_operation = [tuple(map(shards.__getitem__, of_operation)) for of_operation in places]
+            for of_operation in by_operation:
+                if len(of_operation) > 1:
+                    check_meet(of_operation)
+            yield by_operation
         finally:
             for lock in held:
                 lock.release()
@@ -299,17 +299,17 @@ class Engine:
     def _serves(self, shard: Shard, request: Request) -> bool:
         if not request.forwarded:
             return not shard.copy
-        # A server that takes another's place gets its own shards from their copies, until it is activated.
-        filled = request.id is not None and request.id.scope == FILLING and self.fence.route_version == 0
-        return shard.copy or filled
+        # A replacement server receives its own shards from their copies, until it is activated.
+        is_restoring = request.id is not None and request.id.scope == FILLING and self.fence.route_version == 0
+        return shard.copy or is_restoring
 
     def _check_stage(self, id: RequestId | None) -> None:
         if id is not None and self._ended.has(id.series, id.stage):
-            raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is applied any more")
+            raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
 
 
 def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
-    """Raise ProtocolError unless they are different partitions of the matrix that do not overlap."""
+    """Raise ProtocolError unless the partitions are distinct, disjoint and inside the matrix."""
     end_before = 0
     for partition in sorted(partitions, key=lambda partition: partition.begin):
         where = f"partition {partition.index} of matrix {matrix:x} is [{partition.begin}, {partition.end})"
@@ -319,4 +319,4 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
             raise ProtocolError(f"{where}, and the one before it ends at {end_before}")
         end_before = partition.end
     if len({partition.index for partition in partitions}) < len(partitions):
-        raise ProtocolError(f"two partitions of matrix {matrix:x} have one index")
+        raise ProtocolError(f"two partitions of matrix {matrix:x} have the same index")

@@ -1,4 +1,4 @@
-"""A server's numbers as Prometheus reads them: names by its convention, in base units. See docs/metrics.md."""
+"""A server's metrics for Prometheus, with its naming conventions and base units. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ps2.rpc.server_status import OperationStatus, ServerStatus, metrics_of
 from ps2.server.metrics import BUCKETS_S
 from ps2.transport.sockets import hang_up, listening_socket
 
-# Prometheus itself waits so long for a scrape.
+# The default scrape timeout of Prometheus.
 SCRAPE_TIMEOUT_S = 10.0
 MAX_SCRAPES = 32
 PAUSE_S = 0.1
 BACKLOG = 32
-# Of probes, such as a kubelet's.
+# Path of readiness probes, such as a kubelet's.
 READY_PATH = "/ready"
 NOT_READY = b"no driver has given this server its shards yet\n"
 
@@ -43,13 +43,10 @@ LIMITS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
 class ServerCollector(Collector):
-    """Reads the counts of one server whenever it is asked."""
+    """Reads the status of one server at each scrape."""
 
     def __init__(self, read: Callable[[], ServerStatus], info: dict[str, str]) -> None:
-        """Args:
-        read: tells how the server stands.
-        info: labels of ``ps2_server_info``.
-        """
+        """Collect what ``read`` returns; ``info`` holds the labels of ``ps2_server_info``."""
         self._read = read
         self._info = info
 
@@ -66,7 +63,7 @@ class ServerCollector(Collector):
 
 
 class Exposition:
-    """Answers scrapes over HTTP until it is stopped, and probes of ``/ready``; ``address`` tells where."""
+    """An HTTP server for scrapes and for probes of ``/ready``; ``address`` is its host and port."""
 
     def __init__(
         self,
@@ -79,7 +76,7 @@ class Exposition:
         """Bind and start.
 
         Args:
-            ready: tells whether clients find their shards here.
+            ready: returns True once clients find their shards on this server.
             timeout_s: longest time for one connection, from its beginning to its end.
 
         Raises:
@@ -104,24 +101,24 @@ class Exposition:
 
 
 class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
-    """A thread a connection, of which there are few, and none for longer than ``timeout_s``: anybody may connect."""
+    """One thread per connection. Any peer may connect, so the number and the duration of connections are bounded."""
 
     daemon_threads = True
 
     def __init__(self, listener: socket.socket, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._ends_s: dict[socket.socket, float] = {}  # the oldest comes first
+        self._ends_s: dict[socket.socket, float] = {}  # oldest first
         place = listener.getsockname()[:2]
         super().__init__(place, _Silent, bind_and_activate=False)
         self.socket.close()
         self.socket, self.server_address = listener, place
-        # Not by ``server_bind``, which would ask for this host's name.
+        # ``server_bind`` would look up this host's name, which can take seconds.
         self.server_name, self.server_port = place
         self.setup_environ()
 
     def get_request(self) -> Any:
-        """Accept a connection; after one that could not be, for want of descriptors, wait a moment."""
+        """Accept a connection; pause after a failure, as file descriptors may have run out."""
         try:
             return super().get_request()
         except OSError:
@@ -137,7 +134,7 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Called twice a second."""
+        """Cut off connections that last too long; ``serve_forever`` calls this twice a second."""
         now_s = time.monotonic()
         with self._lock:
             late = [request for request, end_s in self._ends_s.items() if end_s < now_s]
@@ -150,7 +147,7 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that went away, or were cut off, are no news."""
+        """Ignore clients that disconnected or were cut off."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -162,11 +159,11 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no news."""
+        """Do not log scrapes."""
 
 
 def _with_ready(scrape: Callable[..., Any], ready: Callable[[], bool]) -> Callable[..., Any]:
-    """Return an application that tells probes by its status whether the server is ready, and answers scrapes else."""
+    """Return a WSGI application that answers readiness probes, and passes other requests to ``scrape``."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         if environ.get("PATH_INFO") != READY_PATH:

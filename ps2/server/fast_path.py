@@ -1,4 +1,4 @@
-"""Fast paths: data connections whose plain requests compiled code answers (``fast_path_loop``), and their memory."""
+"""Fast paths and their buffers. On a fast path, compiled code (``fast_path_loop``) answers plain requests."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from ps2.transport.data_server import Ended, Generation
 
 log = logging.getLogger(__name__)
 
-# The most that a connection's buffer grows to when there is use for it: a block and what is around it.
+# Maximum size of a connection's buffer: one block of values, and the rest of a request.
 MOST_BYTES = (4 << 20) + FIRST_BYTES
-# What buffers may take together, as a part of the server's memory limit.
+# All buffers together take at most 1 / SHARE of the server's memory limit.
 SHARE = 16
 LINGER_MS = 100
 NOTHING = np.zeros(0, np.uint8)
 
 
 class FastPaths:
-    """Makes a fast path for each connection that has use for one, as soon as the loop is there. Safe for threads.
+    """Makes fast paths for connections with plain requests, once the loop is loaded. Safe for threads.
 
-    What they take counts as the server's memory, and is given up as soon as data or requests need it.
+    Their buffers count as spare memory: they are dropped when requests or shards need it.
 
     Attributes:
-        nbytes: of all buffers.
+        nbytes: size of all buffers.
     """
 
     def __init__(
         self, shard_at: Callable[[Place], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
     ) -> None:
-        """``shard_at``: finds a shard of this server."""
+        """``shard_at`` returns this server's shard at a place, or None."""
         self.fence, self.meter = fence, meter
         self.loop: ModuleType | None = None
         self._shard_at, self._memory = shard_at, memory
@@ -53,7 +53,7 @@ class FastPaths:
         memory.sheds.append(self.shed)
 
     def load(self) -> None:
-        """Load the loop, or compile it: until then all is done by Python, as it is where it cannot be had."""
+        """Load or compile the loop. Until then, and where it cannot run, Python answers all requests."""
         try:
             loop = load()
         except NumbaError as error:
@@ -63,20 +63,20 @@ class FastPaths:
             self.loop = loop
 
     def open(self, request: Request) -> CompiledFastPath | None:
-        """Return a fast path for a connection with such requests; None if it is not for them, or takes too much."""
+        """Return a fast path for a connection with such requests; None if they are not plain, or memory is short."""
         if self.loop is None or self.shard_of(request) is None:
             return None
         fast_path = CompiledFastPath(self, self.loop)
         return fast_path if self.resize(fast_path, FIRST_BYTES) else None
 
     def shard_of(self, request: Request) -> Shard | None:
-        """Return the shard that a request is about, if requests like it may be plain."""
+        """Return the shard of a request if requests like it may be plain, else None."""
         operation = request.operations[0]
         shard = self._shard_at((operation.matrix, operation.partition))
         return shard if may_be_plain(request, shard) else None
 
     def resize(self, fast_path: CompiledFastPath, size: int) -> bool:
-        """Give a fast path a buffer of another size, or 0 for none, if there is room for it."""
+        """Replace a fast path's buffer by one of ``size`` bytes (0: none); return False if memory is short."""
         with self._lock:
             added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
             room = self._memory.limit_bytes // SHARE - self.nbytes
@@ -86,13 +86,13 @@ class FastPaths:
             return True
 
     def shed(self, size: int) -> None:
-        """Take buffers away until so many bytes are free, or none is left: Python answers until there is room again."""
+        """Drop buffers until ``size`` bytes are freed, or none is left. Python answers until there is memory again."""
         with self._lock:
-            left = self.nbytes - size
-            while self._fast_paths and self.nbytes > left:
+            target = self.nbytes - size
+            while self._fast_paths and self.nbytes > target:
                 fast_path = next(iter(self._fast_paths))
                 self._set(fast_path, 0)
-                # Its loop returns before it does anything more, and what it has used is gone then.
+                # A running loop then returns before its next request, and its buffer is freed.
                 fast_path.generation[0] += 1
 
     def _set(self, fast_path: CompiledFastPath, size: int) -> None:
@@ -107,15 +107,15 @@ class FastPaths:
 
 
 class CompiledFastPath:
-    """Of one connection; one thread at a time uses it.
+    """The fast path of one connection; one thread at a time uses it.
 
     Attributes:
-        buffer: for the next call of ``serve``; of ``FastPaths``.
-        generation: that the last one has gone by.
+        buffer: uint8, for the next call of ``serve``; ``FastPaths`` sets it.
+        generation: the connection's generation counter, as passed to the last call of ``serve``.
     """
 
     def __init__(self, fast_paths: FastPaths, loop: ModuleType) -> None:
-        """It has no room for anything before ``FastPaths.resize``."""
+        """Begin without a buffer for requests; ``FastPaths.resize`` sets one."""
         self._fast_paths, self._loop = fast_paths, loop
         self.generation: Generation = np.zeros(1, np.int64)
         self.buffer = new_buffer(ARRAYS_AT)
@@ -123,11 +123,11 @@ class CompiledFastPath:
         self._table = HandleTable()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the buffer."""
         self._fast_paths.resize(self, 0)
 
     def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
-        """Answer plain requests until another one comes, or none for a while."""
+        """Answer plain requests until a request is not plain, or none arrives for ``LINGER_MS``."""
         self.generation, self._used = generation, self.buffer
         fence_words, counts = self._fast_paths.fence.words, self._fast_paths.meter.fast_path
         ended = self._loop.serve(
@@ -138,7 +138,7 @@ class CompiledFastPath:
         return Ended(ended)
 
     def taken(self) -> Iterator[memoryview]:
-        """Yield the parts of the message that the last call has received and left."""
+        """Yield the parts of the message that the last ``serve`` received but did not answer (``Ended.TAKEN``)."""
         buffer, plan = byte_view(self._used), self._used[PLAN_AT:].view(np.int64)[:PLAN_WORDS].tolist()
         length, _ = HEAD.unpack(buffer[HEAD_AT : HEAD_AT + HEAD.size])
         yield buffer[HEAD_AT : HEAD_AT + HEAD.size + length]
@@ -148,16 +148,16 @@ class CompiledFastPath:
             yield buffer[values_at:][: count * int(ITEMS[came])]
 
     def bind(self, request: Request, size: int) -> int:
-        """Return a handle for what a request, which was done, is about; 0 if the loop is not for it.
+        """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests.
 
         Args:
-            size: what its arrays, and those of the reply, took.
+            size: bytes of the arrays of the request and of its reply.
         """
         shard = self._fast_paths.shard_of(request)
         if shard is None or not is_plain(request):
             return 0
         self._grow(2 * size)
-        # Nobody waits for a handle: the next request like this one asks for it again.
+        # A handle is not worth a wait: the next request of this shape asks again.
         if not shard.lock.acquire(blocking=False):
             return 0
         try:
@@ -166,7 +166,7 @@ class CompiledFastPath:
             shard.lock.release()
 
     def _grow(self, size: int) -> None:
-        """Make the buffer larger, if that is wanted and there is memory for it."""
+        """Enlarge the buffer for requests of this size, if it is too small and there is memory for it."""
         if size < self.buffer.size >= FIRST_BYTES:
             return
         wanted = FIRST_BYTES if size < FIRST_BYTES else min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))

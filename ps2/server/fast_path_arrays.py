@@ -1,4 +1,4 @@
-"""What a compiled loop does with the numbers of a row or of blocks, and with integers that travel in fewer bytes."""
+"""Compiled operations on a row or on blocks; and narrowed integers, which travel in fewer bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from ps2.server.libc import Address, pointer
 
 @kernel
 def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
-    """Run an operation between a shard's numbers and those in the buffer at that address."""
+    """Run an operation on a shard's values and the values in the buffer at address ``at``."""
     kind, dtype, live, width = line[KIND], line[DTYPE], line[LIVE], line[WIDTH]
     data, values = pointer(Address(line[DATA])), pointer(at + Address(plan[ARRAYS + WIDE_AT]))
     size, count = live * width, plan[FOUND]
@@ -67,7 +67,7 @@ def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
             _add(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
         else:
             _add(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
-    elif ITEMS[dtype] == 4:  # what is only moved is moved as bits
+    elif ITEMS[dtype] == 4:  # values that are only moved are handled as integers of the same size
         _move(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
     else:
         _move(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
@@ -112,12 +112,12 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
                 to[i] -= values[i]
 
 
-# -- integers in fewer bytes -------------------------------------------------------------------------------------------
+# -- narrowed integers -------------------------------------------------------------------------------------------------
 
 
 @kernel
 def prepare(line: Int64s, at: Any, plan: Int64s) -> bool:
-    """Widen the integers that came in fewer bytes; return False if a request cannot be done with them."""
+    """Widen narrowed integers to the shard's dtype; return False if the request's arrays are invalid."""
     if line[KIND] != COLUMNS_ADD_SOME:
         if line[KIND] not in (PULL, GATHER, COLUMNS_PULL) and plan[ARRAYS + CAME] != line[DTYPE]:
             _widen(plan[ARRAYS:], at, line[DTYPE])
@@ -170,7 +170,7 @@ def _widen(array: Int64s, at: Any, dtype: int) -> None:
 
 @kernel
 def narrow(line: Int64s, at: Any, plan: Int64s) -> int:
-    """Copy an answer to narrower integers, if these hold it; return the number of its dtype then."""
+    """Copy an answer into the narrowest integers that hold it, if any; return the dtype number of the result."""
     count, values = plan[FOUND], pointer(at + Address(plan[ARRAYS + WIDE_AT]))
     if line[DTYPE] == INT32:
         return _narrow(carray(values, count, np.int32), at, plan, line[DTYPE])

@@ -1,6 +1,6 @@
-"""The compiled loop of fast paths: loaded from numba's cache, or compiled, and tried out.
+"""The compiled loop of fast paths: it is loaded from numba's cache or compiled, and then tested.
 
-``python -m ps2.server.fast_path_compiled`` compiles it; else the first server does, in the background.
+``python -m ps2.server.fast_path_compiled`` compiles it; otherwise the first server does so in the background.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ log = logging.getLogger(__name__)
 
 LOOP = "ps2.server.fast_path_loop"
 LOCK = "ps2-fast-path.lock"
-# Modules beside it that hold compiled parts of the loop, or constants in them.
+# Other modules of this package with compiled parts of the loop, or with their constants.
 PARTS = ("fast_path_arrays", "fast_path_ids", "fast_path_line", "fast_path_request", "libc")
 FIRST_BYTES = 1 << 16
 
 
 def load() -> ModuleType | None:
-    """Load the compiled loop, or compile it, which one process does while others wait; None where it cannot run."""
+    """Load or compile the loop; None where it cannot run. One process compiles while others wait."""
     if not HAS_MUTEX or sys.byteorder != "little":
         return None
     loop = importlib.import_module(LOOP)
     folder = loop.serve.stats.cache_path
     with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as wanted:
         if wanted:
-            # Numba looks at the file of a function alone, and these have numbers and functions of others in them.
+            # Numba's cache checks only the file of each function, but these inline functions and constants of others.
             for stem in (LOOP.rpartition(".")[2], *PARTS):
                 for file in Path(folder).glob(f"{stem}.*.nb[ic]"):
                     file.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def load() -> ModuleType | None:
 
 
 def is_compiled() -> bool:
-    """Return True if ``load`` would take a moment only."""
+    """Return True if ``load`` does not have to compile."""
     if not HAS_MUTEX or sys.byteorder != "little":
         return False
     folder = importlib.import_module(LOOP).serve.stats.cache_path
@@ -65,7 +65,7 @@ def is_compiled() -> bool:
 
 
 def works(loop: ModuleType) -> bool:
-    """Return True if an addition and a pull do what they should, with this C library and this processor."""
+    """Return True if an addition and a pull give the right result with this C library and processor."""
     shard = Shard(MatrixSpec(3, 1), Partition(0, 0, 3), MemoryAccount(1 << 24))
     add = Operation("push_add", 1, 0, (0,), {"start": 0}, (np.array([1, 2, 3], np.float32),))
     requests = Request((add,), RequestId("s", 0)), Request((Operation("pull", 1, 0, (0,)),))
@@ -88,12 +88,12 @@ def works(loop: ModuleType) -> bool:
 
 
 def new_buffer(size: int) -> Array:
-    """Return so many bytes, aligned to 8."""
+    """Return a uint8 array of ``size`` bytes, aligned to 8."""
     return np.zeros(size // 8, np.int64).view(np.uint8)
 
 
 def _sources() -> list[Path]:
-    """Return the files that the loop is made of."""
+    """Return the source files of the loop."""
     modules = (applied, arrays, binary, blocks, fence, framing, kernels, keyindex, messages, metrics, packing)
     here = [Path(__file__).with_name(f"{name}.py") for name in ("fast_path_compiled", "fast_path_loop", *PARTS)]
     return [*here, *(Path(module.__file__ or "") for module in modules)]

@@ -1,4 +1,4 @@
-"""The window of a scope's applied ids (``ps2.server.applied``), for compiled loops: the shard's lock is held."""
+"""A scope's applied ids (``ps2.server.applied``), for compiled loops that hold the shard's lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 
 @kernel
 def is_applied(scope: Int64s, number: int, settled: int) -> int:
-    """Return 1 if a number has been applied, 0 if it has not; -1 if only Python can tell."""
+    """Return 1 if a number has been applied, 0 if it has not; -1 if only Python can decide."""
     if scope[IRREGULAR] != 0 or number < 0 or scope[BELOW] < 0 or scope[BASE] < 0 or scope[END] < 0:
         return -1
     if number < scope[BELOW]:
@@ -19,16 +19,16 @@ def is_applied(scope: Int64s, number: int, settled: int) -> int:
     if at < 0:
         return -1
     if at >= BITS:
-        # The first of a clock, say, which lies far beyond those before it: all of the window is settled by then.
+        # For example the first number of a clock, far beyond its predecessors: the whole window is settled by then.
         return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
     if scope[END] > scope[BASE] + BITS:
-        return -1  # the window would come to numbers that Python alone knows
+        return -1  # the window could move over numbers that only Python knows
     return (scope[WINDOW + (at >> 6)] >> (at & 63)) & 1
 
 
 @kernel
 def note(scope: Int64s, number: int) -> None:
-    """Note a number of the window, or one beyond it, when that may begin there."""
+    """Record a number in the window; a number beyond the window becomes its new beginning (see ``is_applied``)."""
     at = number - scope[BASE]
     if at >= BITS:
         scope[WINDOW:] = 0
@@ -39,7 +39,7 @@ def note(scope: Int64s, number: int) -> None:
 
 @kernel
 def settle(scope: Int64s, settled: int) -> None:
-    """Forget the numbers below this one, and those that follow without a gap, as ``AppliedIds.add`` does."""
+    """Forget settled numbers, and advance over applied numbers that follow without a gap, like ``AppliedIds.add``."""
     below = max(scope[BELOW], settled)
     at = below - scope[BASE]
     while 0 <= at < BITS and (scope[WINDOW + (at >> 6)] >> (at & 63)) & 1:
@@ -48,7 +48,7 @@ def settle(scope: Int64s, settled: int) -> None:
     scope[BELOW] = below
     if at < BITS // 2:
         return
-    # Whole words of what is done with go.
+    # Drop whole words of the window that are no longer needed.
     words = min(at >> 6, BITS // 64)
     for i in range(BITS // 64):
         scope[WINDOW + i] = scope[WINDOW + i + words] if i + words < BITS // 64 else 0

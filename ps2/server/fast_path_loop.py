@@ -1,10 +1,11 @@
-"""The loop that answers the plain requests of one data connection, compiled: nothing of Python runs for them.
+"""The compiled loop that answers the plain requests of one data connection, without the Python interpreter.
 
-The loop takes requests whose handle stands for a shape of requests on one row, or on blocks of columns, and whose
-header equals one of that shape (``ps2.protocol.binary``) but for what differs within a shape. It answers a request only
-if the route version is known, the lease holds, the id is new or has been applied, and the shard is as it was when the
-handle was given. The loop leaves everything else to Python before it has any effect; where the header tells, before the
-message is even received. It checks what ``Engine.execute`` checks, in the same order; see docs/decisions/0027.
+A plain request has a handle, which stands for a shape of requests on one row or on blocks of columns. Its header equals
+a header of that shape (``ps2.protocol.binary``), except in the fields that vary within a shape. The loop answers it
+only if the route version is right, the lease holds, the id is new or applied, and the shard's layout has not changed
+since the handle was given. The loop leaves every other request to Python before it has any effect, and if the header
+suffices to decide, before it receives the message. It makes the checks of ``Engine.execute`` in the same order; see
+docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ from ps2.server.metrics import (
     WAITING,
 )
 
-# How a call ends. CLOSED: the connection has. IDLE: nothing has come for a while. OTHER: something is there that is
-# not for this loop. TAKEN: the same, and it has been received: ``CompiledFastPath.taken`` has it.
+# Why ``serve`` returned. CLOSED: the connection has ended. IDLE: no request arrived within ``linger_ms``. OTHER: a
+# message for Python waits to be received. TAKEN: such a message was received; ``CompiledFastPath.taken`` yields it.
 CLOSED, IDLE, OTHER, TAKEN = range(4)
 
 
@@ -128,13 +129,14 @@ def serve(
     buffer: Any,
     counts: Int64s,
 ) -> int:
-    """Answer requests until one comes that is not for this loop.
+    """Answer requests until a request is not plain, or none arrives within ``linger_ms``.
 
     Args:
-        generation: one number; where it is not the expected one, Python has to authenticate the peer again.
-        fence: ``Fence.words``, whose clock is that of ``now_ns``.
+        generation: int64 of shape (1,). Another value than ``expected`` makes the loop return: Python may have to
+            authenticate the peer again, or has dropped the buffer.
+        fence: ``Fence.words``, by the clock of ``now_ns``.
         table: int64 of shape (SLOTS, FIELDS).
-        buffer: uint8, of more than ARRAYS_AT; what it points to is aligned to 8.
+        buffer: uint8, at least ARRAYS_AT bytes, aligned to 8.
         counts: ``Meter.fast_path``.
     """
     at = address_of(buffer)
@@ -154,7 +156,7 @@ def serve(
                 continue
             return CLOSED
         peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MOST_HEADER, MSG_PEEK | MSG_DONTWAIT)
-        # -- is it for this loop? All that is needed of it is in the header.
+        # -- is the request plain? The header suffices to decide.
         if peeked < HEAD_BYTES + LEAST_HEADER or generation[0] != expected:
             return OTHER
         length, size, handle = head32[1], head64[0], header32[HANDLE_WORD]
@@ -168,7 +170,7 @@ def serve(
         writes = changes(line[KIND])
         if not _may(fence, words[VERSION_WORD], writes, timespec):
             return OTHER
-        # -- receive it, its arrays where they are aligned
+        # -- receive it, with aligned arrays
         set_part(message, 0, at + Address(HEAD_AT), HEAD_BYTES + length)
         set_part(message, 1, at + Address(ARRAYS_AT), plan[STEP_BYTES])
         for number in range(MOST_ARRAYS):
@@ -196,7 +198,7 @@ def serve(
             again = is_applied(scope, words[NUMBER_WORD], words[SETTLED_WORD])
             fine = again >= 0 and words[SETTLED_WORD] >= 0
         if fine and line[CELLS] != 0 and again == 0:
-            # Keys that are not there are 0 to a read; else Python makes place for them.
+            # A read takes absent keys as 0; for a mutation, Python has to insert them.
             cells = carray(pointer(Address(line[CELLS])), (line[CELL_COUNT], 2), np.int64)
             fine = find(cells, slots) or not writes
         if not fine:
@@ -206,7 +208,8 @@ def serve(
         is_straight = line[KIND] == PULL and not may_narrow(line, plan)
         answer_at = plan[ARRAYS + WIDE_AT]
         if is_straight:
-            # Straight from the row, as much as the system takes; what is left is copied: who reads may be slow.
+            # Send directly from the row as much as the system accepts, and copy the rest: the lock must not wait for a
+            # slow reader.
             _count_request(counts, 0, answer, False)
             row_at = Address(line[DATA] + plan[START] * ITEMS[line[DTYPE]])
             reply_bytes = _write_reply(line, buffer, plan, line[DTYPE], 0)
@@ -224,8 +227,8 @@ def serve(
         c_unlock(mutex)
         ended_ns = now_ns(timespec)
         _count_operation(counts, line[KIND], plan[COUNT_OF_KEYS], ended_ns - began_ns)
-        # It may have been stopped meanwhile, for so long that another server is in its place. Python says so: what has
-        # been done here is lost with this server, or known to have been done.
+        # This process may have been suspended for so long that another server has replaced it. Python then refuses the
+        # request; its effect is lost with this server, or its id is recorded as applied.
         if not is_straight and ended_ns > fence[UNTIL_NS]:
             return TAKEN
         # -- answer it
@@ -246,7 +249,7 @@ def serve(
 
 @kernel
 def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
-    """Take a mutex; return the nanoseconds that this took, if somebody else had it."""
+    """Take a mutex; return the nanoseconds waited, 0 if it was free."""
     if c_try(mutex) == 0:
         return 0
     since_ns = now_ns(timespec)
@@ -261,12 +264,12 @@ def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
 
 @kernel
 def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int) -> int:
-    """Write head and header of a reply as the first part of a message; return their bytes.
+    """Write head and header of a reply as the first part of a message; return their size.
 
-    A reply of one result: without a scalar, and with one array if it is a read's.
+    The reply has one result without a scalar; the result of a read has one array.
 
     Args:
-        dtype: of the answer on the way.
+        dtype: dtype number of the answer as it is sent.
     """
     head, words = buffer[REPLY_AT - 4 :].view(np.int32), buffer[REPLY_AT + 4 :].view(np.int64)
     message = buffer[SCRATCH_AT:].view(np.int64)
@@ -283,14 +286,14 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
 
 @kernel
 def _stored_bytes(line: Int64s, plan: Int64s) -> int:
-    """Return what the arrays of a request take once they are here: keys as int64, values in the shard's dtype."""
+    """Return the decoded size of a request's arrays: keys as int64, values in the shard's dtype."""
     is_stored = line[KIND] != COLUMNS_ADD_SOME and changes(line[KIND])
     return 8 * plan[COUNT_OF_KEYS] + (plan[FOUND] * ITEMS[line[DTYPE]] if is_stored else plan[CAME_BYTES])
 
 
 @kernel
 def _may(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
-    """Return True if this server may take a request now."""
+    """Return True if this server may run a request now."""
     return (
         fence[OPEN] != 0
         and (fence[VERSION] == ANY_VERSION or fence[VERSION] == version)

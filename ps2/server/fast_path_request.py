@@ -1,4 +1,4 @@
-"""What a compiled loop reads of a request: whether it has a known shape and is plain, and which slots it names."""
+"""Compiled checks of a request: whether it has a known shape and is plain; and its slots."""
 
 from __future__ import annotations
 
@@ -77,22 +77,22 @@ def changes(kind: int) -> bool:
 
 @kernel
 def arrays_of(kind: int) -> int:
-    """Return how many arrays a plain operation brings, beside its keys."""
+    """Return the number of arrays that a plain operation brings, without its keys."""
     return MOST_ARRAYS if kind == COLUMNS_ADD_SOME else int(changes(kind))
 
 
 @kernel
 def _dimensions(kind: int) -> int:
-    """Return how many dimensions the header gives the array of values; 0 if it has but one."""
+    """Return the number of dimensions in the header of the array of values; 0 for one dimension."""
     return 2 if COLUMNS_PULL <= kind <= COLUMNS_ADD else 0
 
 
 @kernel
 def is_of_form(line: Int64s, header: Any) -> bool:
-    """Return True if a header, at that address, equals one of the shape that its handle stands for.
+    """Return True if the header at an address has the shape of the line.
 
-    It does not compare what differs within a shape: the route version, the id's number and settled number, keys,
-    scalars, and the arrays' records. ``plan_request`` reads these.
+    The fields that vary within a shape are not compared: the route version, the id's number and settled number, keys,
+    scalars, and the arrays' records. ``plan_request`` checks these.
     """
     names = 8 * (line[SCALARS_AT] + line[SCALARS])
     if changes(line[KIND]):
@@ -113,11 +113,13 @@ def _equals(line: Int64s, header: Any, begin: Any, size: Any) -> bool:
 
 @kernel
 def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, room: int, plan: Int64s) -> bool:
-    """Plan a request of a known shape; return False if it is not plain, or takes more room than the buffer has.
+    """Fill in the plan of a request of a known shape; return False if it is not plain or does not fit the buffer.
 
     Args:
-        header: uint8; ``words``: the same as int64.
-        size: bytes of its arrays, as the head declares them.
+        header: uint8.
+        words: the header as int64.
+        size: size of its arrays in bytes, as the head declares.
+        room: size of the buffer in bytes.
     """
     kind, dtype = line[KIND], line[DTYPE]
     plan[:] = 0
@@ -140,7 +142,7 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s
     steps, becomes = np.int64(header[STEPS_BYTE]), np.int64(header[BECOMES_BYTE])
     plan[COUNT_OF_KEYS], plan[STEPS], plan[FOUND] = keys, steps, keys * line[WIDTH]
     plan[STEP_BYTES] = (keys - 1) * ITEMS[steps]
-    # Each key takes a byte of the buffer, at least; sizes of more of them might not be what they seem.
+    # Each key takes at least one byte of the buffer. A larger count could make the sizes below overflow.
     if not 1 <= keys <= room:
         return False
     if UNSIGNED[steps]:
@@ -150,11 +152,11 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s
 
 @kernel
 def _plan_arrays(line: Int64s, words: Int64s, room: int, plan: Int64s) -> bool:
-    """Plan the arrays that a request brings, beside its keys."""
+    """Plan the arrays of a request, except its keys; return False if one is not plain."""
     kind, dtype, keys = line[KIND], line[DTYPE], plan[COUNT_OF_KEYS]
     at = line[SCALARS_AT] + line[SCALARS]
     for number in range(arrays_of(kind)):
-        # The dtype on the way, the one that it becomes, and the dimensions, if there are several.
+        # The dtype as sent, the dtype on arrival (0: the same), and the number of dimensions, if there are several.
         came, becomes, count = words[at] & 255, words[at] >> 8 & 255, words[at + 1]
         array = plan[ARRAYS + OF_ARRAY * number :]
         array[CAME], array[COUNT] = came, count
@@ -176,7 +178,7 @@ def _plan_arrays(line: Int64s, words: Int64s, room: int, plan: Int64s) -> bool:
 
 @kernel
 def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
-    """Plan a request on a part of a row; return False if the row has no such part."""
+    """Plan a request on an interval of a row; return False if the row does not contain it."""
     at, live = line[SCALARS_AT], line[LIVE]
     start = words[at] if line[SCALARS] > 0 else np.int64(0)
     found = plan[ARRAYS + COUNT]
@@ -193,7 +195,7 @@ def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
 
 @kernel
 def _place(line: Int64s, plan: Int64s) -> int:
-    """Say where things lie in the buffer; return where they end."""
+    """Plan the positions of the arrays in the buffer; return where the last one ends."""
     at: Any = ARRAYS_AT + _whole(plan[STEP_BYTES])
     for number in range(arrays_of(line[KIND])):
         array = plan[ARRAYS + OF_ARRAY * number :]
@@ -212,13 +214,13 @@ def _place(line: Int64s, plan: Int64s) -> int:
 
 @kernel
 def _whole(size: int) -> int:
-    """Return a number of bytes, filled up to whole words."""
+    """Return a number of bytes, rounded up to whole int64 words."""
     return (size + 7) & ~7
 
 
 @kernel
 def may_narrow(line: Int64s, plan: Int64s) -> bool:
-    """Return True if the answer consists of integers that may travel in fewer bytes (``packing.narrow_integers``)."""
+    """Return True if the answer consists of integers that may be narrowed (``packing.narrow_integers``)."""
     return SIGNED[line[DTYPE]] and plan[ANSWER_BYTES] >= MIN_NARROWED_BYTES
 
 
@@ -227,7 +229,7 @@ def may_narrow(line: Int64s, plan: Int64s) -> bool:
 
 @kernel
 def unpack_slots(line: Int64s, at: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
-    """Set slots from the differences of keys; return False if one is not of this shard, or does not ascend."""
+    """Compute slots from key differences; return False if a key is outside the shard or an unsigned difference is 0."""
     live = np.uint64(line[LIVE] if line[CELLS] == 0 else ALL_KEYS)
     first = words[FIRST_WORD] - line[BEGIN]
     if first < 0 or np.uint64(first) >= live:
@@ -256,7 +258,7 @@ def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
     slot, last, one = np.uint64(slots[0]), live - np.uint64(1), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
-        # Of a delta of 0, delta - 1 is the largest uint64: one comparison finds both faults.
+        # For a delta of 0, delta - 1 wraps to the largest uint64, so one comparison finds both faults.
         if delta - one >= last - slot:
             return False
         slot += delta
@@ -266,7 +268,7 @@ def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
 
 @kernel
 def _go(deltas: Any, live: Any, slots: Int64s) -> bool:
-    """Follow steps up and down; below 0 a slot is beyond ``live``, as unsigned numbers wrap."""
+    """Follow signed steps. A slot below 0 wraps to a large unsigned number, so it is also beyond ``live``."""
     slot = np.uint64(slots[0])
     for i in range(deltas.size):
         slot += np.uint64(np.int64(deltas[i]))

@@ -1,4 +1,4 @@
-"""The table of a fast path: what the compiled loop knows of each shape of requests, by handle."""
+"""The table of a fast path: for each handle, its shape of requests, in the form that the compiled loop reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KEYED, OF_BLOCKS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
 
 
 class HandleTable:
-    """Of one connection; one thread at a time uses it.
+    """The table of one connection; one thread at a time uses it.
 
     Attributes:
         lines: int64 of shape (SLOTS, FIELDS), for the loop.
@@ -51,17 +51,17 @@ class HandleTable:
 
     def __init__(self) -> None:
         self.lines = np.zeros((SLOTS, FIELDS), np.int64)
-        # By slot: what its line points to stays as long as the line, but for the shard's numbers. They may go at any
-        # time: the loop looks at them only under the lock, and if the shard's layout is the same.
+        # By slot: keeps alive what the line points to, except the shard's array. The array may be freed at any time:
+        # the loop reads it only under the lock, and only if the shard's layout has not changed.
         self._kept: list[Any] = [None] * SLOTS
         self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
     def bind(self, request: Request, shard: Shard) -> int:
-        """Return a handle for the shape of a request that was done; 0 if there is none, or not now.
+        """Return a handle for the shape of a request that was run; 0 if such requests are not plain, or not now.
 
         Args:
-            shard: whose lock is held.
+            shard: the request's shard; the caller holds its lock.
         """
         shape, operation, id = binary.shape_of(request), request.operations[0], request.id
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
@@ -105,12 +105,12 @@ def may_be_plain(request: Request, shard: Shard | None) -> bool:
         return False
     if operation.name == "columns_add_some" and shard.spec.dtype != "int32":
         return False
-    # How many columns a sparse shard has changes with every key.
+    # The number of columns of a sparse shard changes with every new key, so requests without keys are not plain.
     return shard.spec.kind == "dense" or operation.keys is not None
 
 
 def is_plain(request: Request) -> bool:
-    """Return True if the request is written as plain ones are."""
+    """Return True if the request has the form of a plain one."""
     operation, id = request.operations[0], request.id
     if operation.wire is not None or (id is not None and (id.part or id.parts > 1)):
         return False

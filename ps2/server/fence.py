@@ -1,4 +1,4 @@
-"""Whether this server may still take requests: what keeps a replaced server, or coordinator, from changing anything."""
+"""Decides whether this server may accept a request, so that a replaced server or coordinator cannot change anything."""
 
 from __future__ import annotations
 
@@ -9,38 +9,42 @@ import numpy as np
 
 from ps2.errors import StaleRouteError
 
-# A coordinator that is there says so twice a second; one that has slept must not take the fleet back.
+# A live coordinator sends a sign of life twice a second. One that was suspended must not take the fleet back.
 TAKE_OVER_AFTER_S = 1.5
-# One that has been silent for so long brings nothing to safety.
+# A server that is told to end stops waiting for a coordinator that has been silent for this long.
 GONE_AFTER_S = 15.0
-# What ``fast_path_loop`` reads of a fence: the version that a request must know (-1: any), if clients have any business
-# here, until when (by the clock of ``now_s``, in nanoseconds), and whether changes are made on copies too.
+# Words that ``fast_path_loop`` reads. VERSION: the route version that a request must have (-1: any). OPEN: clients may
+# send requests. UNTIL_NS: end of the lease, by the clock of ``now_s``. COPIED: changes must be forwarded to copies.
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1
 NEVER_NS = 2**63 - 1
-# Nobody can set it, and it goes on while this machine sleeps: a coordinator on another one goes on, too, and replaces
-# whoever is silent.
+# This clock cannot be set, and it counts suspended time: meanwhile a coordinator on another machine runs on, and
+# replaces silent servers.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_s() -> float:
-    """Return the seconds that leases are counted in."""
+    """Return the time by the clock of leases, in seconds."""
     return time.clock_gettime(CLOCK)
 
 
 class Fence:
     """The route version and the lease that this server has from its coordinator. Safe for threads.
 
-    A server without a coordinator takes requests of any version, unless it waits for one: it may get the shards of
-    another one first.
+    A server without a coordinator accepts requests of any version, unless it waits for a coordinator: it may first have
+    to receive the shards of a lost server.
+
+    Attributes:
+        leaving: True once the server was told to end.
+        released: set once the server may end without loss of data.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.words = np.array([ANY_VERSION, 1, NEVER_NS, 0], np.int64)
         self._waits = self._parted = False
-        self.leaving = False  # told to end
-        self.released = threading.Event()  # nothing is lost if this server ends
+        self.leaving = False
+        self.released = threading.Event()
         self.route_version = 0
         self.coordinator = ""
         self._lease_s = 0.0
@@ -48,33 +52,33 @@ class Fence:
 
     @property
     def waits(self) -> bool:
-        """Whether it is to have its shards first."""
+        """True while the server waits for its coordinator to give it its shards."""
         return self._waits
 
     @waits.setter
     def waits(self, waits: bool) -> None:
         with self._lock:
             self._waits = waits
-            self._tell()
+            self._update_words()
 
     @property
     def parted(self) -> bool:
-        """Whether another process gets what is here, and nothing of it may change."""
+        """True once the last checkpoint before the end was cut: clients' requests are refused."""
         return self._parted
 
     @parted.setter
     def parted(self, parted: bool) -> None:
         with self._lock:
             self._parted = parted
-            self._tell()
+            self._update_words()
 
     def note_copies(self, made: bool) -> None:
-        """Note whether changes are made on copies, too, from now on."""
+        """Record whether changes must be forwarded to copies from now on."""
         self.words[COPIED] = made
 
     @property
     def ready(self) -> bool:
-        """Whether a coordinator has given this server its shards, be it one that is gone again."""
+        """True if a coordinator has given this server its shards, even if that coordinator has gone."""
         return self.route_version > 0 and not self.waits and not self.leaving
 
     @property
@@ -83,82 +87,87 @@ class Fence:
         return now_s() - self._heard_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
-        """Follow a coordinator from this version on; raises StaleRouteError if another one is there, or was since."""
+        """Follow a coordinator at this route version.
+
+        Raises:
+            StaleRouteError: another coordinator is still alive, or the route version is too old.
+        """
         with self._lock:
             same = coordinator == self.coordinator
             if self.coordinator and not same and self.silent_s < TAKE_OVER_AFTER_S:
                 raise StaleRouteError(
                     f"this server follows coordinator {self.coordinator}, which gave a sign of life "
-                    f"{self.silent_s:.1f} s ago; {coordinator} came"
+                    f"{self.silent_s:.1f} s ago; got a call of {coordinator}"
                 )
             if route_version < self.route_version or (not same and route_version == self.route_version):
                 raise StaleRouteError(
-                    f"this server is at route version {self.route_version} of coordinator {self.coordinator}, "
-                    f"{route_version} of {coordinator} came: another coordinator has taken over"
+                    f"this server is at route version {self.route_version} of coordinator {self.coordinator}, got "
+                    f"{route_version} of {coordinator}: another coordinator has taken over"
                 )
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
             self._leased_s = self._heard_s = now_s()
             self.waits = False
 
     def leave(self) -> None:
-        """Follow nobody any more: take requests of any version, from whoever comes."""
+        """Follow no coordinator: accept requests of any version."""
         with self._lock:
             self.coordinator = ""
-            self._tell()
+            self._update_words()
 
     def begin_anew(self) -> None:
-        """Know of no coordinator, as at the beginning."""
+        """Forget the coordinator, the route version and the lease, as after a start."""
         with self._lock:
             self.route_version, self.coordinator, self._lease_s = 0, "", 0.0
-            self._tell()
+            self._update_words()
 
     @property
     def may_end(self) -> bool:
-        """Whether there is nobody, or no reason, to wait for before this server ends."""
+        """True if the server has no coordinator, or was released, or its coordinator was silent for GONE_AFTER_S."""
         return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
 
     def answered(self, at_s: float) -> None:
-        """Note that the coordinator has heard of us: it has answered, or had, what we sent at that ``now_s``.
+        """Record that the coordinator received a message that this server sent at ``at_s``, and renew the lease.
 
-        The lease runs from there: however long this process was stopped meanwhile, the coordinator has counted as long.
+        The lease runs from ``at_s``, not from the answer: this process may have been suspended in between, and the
+        coordinator has counted that time as silence.
         """
         with self._lock:
             self._leased_s = max(self._leased_s, at_s)
             self._heard_s = max(self._heard_s, at_s)
-            self._tell()
+            self._update_words()
 
     def called(self) -> None:
-        """Note that the coordinator has called: a sign of life of it, of any age, which prolongs no lease."""
+        """Record a call of the coordinator: a sign of life. It may be delayed, so it does not renew the lease."""
         with self._lock:
             self._heard_s = now_s()
 
     def check(self, route_version: int) -> None:
-        """Raise StaleRouteError unless a call that knows this version may be taken now."""
+        """Raise StaleRouteError unless a call with this route version may run now."""
         if self.coordinator and route_version != self.route_version:
             raise StaleRouteError(
-                f"this server follows coordinator {self.coordinator} at route version {self.route_version}, "
-                f"{route_version} came"
+                f"this server follows coordinator {self.coordinator} at route version {self.route_version}, got "
+                f"route version {route_version}"
             )
         self.check_lease()
 
     def check_active(self) -> None:
-        """Raise StaleRouteError if clients have no business here yet, or any more."""
+        """Raise StaleRouteError if the server does not accept clients' requests yet, or no longer."""
         if self.waits:
             raise StaleRouteError("this server waits for its coordinator to give it its shards")
         if self.parted:
-            raise StaleRouteError("this server is about to end, and has handed over what it holds")
+            raise StaleRouteError("this server is about to end, and has handed over its shards")
 
     def check_lease(self) -> None:
-        """Raise StaleRouteError if the coordinator may have replaced this server meanwhile."""
-        alone_s = now_s() - self._leased_s
-        if self._lease_s and alone_s > self._lease_s:
+        """Raise StaleRouteError if the lease has expired, so that the coordinator may have replaced this server."""
+        age_s = now_s() - self._leased_s
+        if self._lease_s and age_s > self._lease_s:
             raise StaleRouteError(
-                f"this server has had no answer from its coordinator for {alone_s:.1f} s, and may be replaced"
+                f"this server has had no answer from its coordinator for {age_s:.1f} s, and may have been replaced"
             )
 
-    def _tell(self) -> None:
-        """Bring the words up to date; the lock is held."""
-        # The lease last: it is not to be prolonged for who knows another version.
+    def _update_words(self) -> None:
+        """Update the words; the caller holds the lock."""
+        # The lease comes last: a new lease must not hold for requests that have the old version.
         self.words[VERSION] = self.route_version if self.coordinator else ANY_VERSION
         self.words[OPEN] = not self._waits and not self._parted
         self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS

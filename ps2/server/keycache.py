@@ -1,4 +1,4 @@
-"""Sets of keys that clients use again and again, remembered by the hash of all their bytes."""
+"""A cache of key sets that clients use repeatedly, by the hash of all their bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class KeySet:
     """The keys of an operation on one shard. Guarded by the shard's lock.
 
     Attributes:
-        count: how many.
-        columns: int64, ascending; None once ``slots`` holds for good.
-        slots: where they are in ``home``, once all of them are there: slots never move.
-        name: by which to remember it; None if it need not be, or is already.
+        count: number of keys.
+        columns: the keys as sent, int64; None once ``slots`` is set.
+        slots: the keys' slots in ``home``, set once all keys exist there: slots never change.
+        name: cache name of a key set to remember; None if it has no digest, or was remembered already.
+        home: the shard of ``slots``.
     """
 
     count: int
@@ -35,14 +36,14 @@ class KeySet:
     home: Shard | None = None
 
     def find(self, shard: Shard, create: bool) -> Int64Array:
-        """Return the slot of each key, -1 where it is absent and not to be created.
+        """Return the slot of each key; -1 for an absent key unless ``create``.
 
         Raises:
-            KeyMissError: another shard has come, out of a checkpoint, since they were remembered.
+            KeyMissError: a checkpoint has replaced the shard since the keys were remembered.
         """
         if self.slots is not None:
             if self.home is not shard:
-                raise KeyMissError(f"these {self.count:,} keys were those of a shard that was replaced")
+                raise KeyMissError(f"these {self.count:,} keys were remembered for a shard that was replaced")
             return self.slots
         assert self.columns is not None
         slots = shard.slots(self.columns, create)
@@ -51,7 +52,7 @@ class KeySet:
         return slots
 
     def all(self, shard: Shard) -> Int64Array:
-        """Return the columns or keys themselves, ascending."""
+        """Return the columns or keys as they were sent."""
         if self.columns is not None:
             return self.columns
         assert self.slots is not None
@@ -59,9 +60,9 @@ class KeySet:
 
 
 class KeyCache:
-    """Key sets by name, the one not used for longest dropped first. Safe for threads.
+    """Key sets by name; the least recently used set is dropped first. Safe for threads.
 
-    What it holds is counted as the server's memory; where none is left, or others need it, it holds less.
+    The sets count as spare memory: the cache gives it up when requests or shards need it.
     """
 
     def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
@@ -82,30 +83,32 @@ class KeyCache:
         """Return the keys of each operation, None for those without.
 
         Raises:
-            KeyMissError: one is not remembered. Nothing has been changed yet.
-            ProtocolError: a hash that is not that of its keys, or goes with another count of them.
+            KeyMissError: a key set is not in the cache. Nothing has been changed yet.
+            ProtocolError: a hash or a count does not match its keys.
         """
-        found: list[KeySet | None] = []
+        resolved: list[KeySet | None] = []
         for position, operation in enumerate(operations):
             keys = operation.keys
             if keys is None:
-                found.append(None)
+                resolved.append(None)
                 continue
             name = (operation.matrix, operation.partition, keys.digest) if keys.digest is not None else None
             if keys.columns is not None:
                 if name is not None and key_digest(keys.columns) != keys.digest:
-                    raise ProtocolError(f"operation {operation.name!r}: the hash is not that of its keys")
-                found.append(KeySet(keys.count, keys.columns, name=name))
+                    raise ProtocolError(f"operation {operation.name!r}: the hash does not match its keys")
+                resolved.append(KeySet(keys.count, keys.columns, name=name))
             elif name is not None:
-                found.append(self._get(operation.name, name, keys.count))
+                resolved.append(self._get(operation.name, name, keys.count))
             else:
                 before = operations[position - 1] if position else None
                 if before is None or (before.matrix, before.partition) != (operation.matrix, operation.partition):
-                    raise ProtocolError(f"operation {operation.name!r}: there are no keys before it to use again")
-                if found[-1] is None or found[-1].count != keys.count:
-                    raise ProtocolError(f"operation {operation.name!r}: the keys before it are not {keys.count:,}")
-                found.append(found[-1])
-        return found
+                    raise ProtocolError(f"operation {operation.name!r}: no operation before it has keys to reuse")
+                if resolved[-1] is None or resolved[-1].count != keys.count:
+                    raise ProtocolError(
+                        f"operation {operation.name!r}: expected to reuse {keys.count:,} keys of the operation before"
+                    )
+                resolved.append(resolved[-1])
+        return resolved
 
     def remember(self, keys: KeySet) -> None:
         """Keep a key set that has a name."""
@@ -124,16 +127,16 @@ class KeyCache:
             self._bytes += size
 
     def forget(self, matrix: int) -> None:
-        """Drop what belongs to a matrix that is gone."""
+        """Drop the key sets of a matrix."""
         with self._lock:
             for name in [name for name in self._sets if name[0] == matrix]:
                 self._drop(name)
 
     def shed(self, size: int) -> None:
-        """Drop sets until so many bytes are free, or none is left."""
+        """Drop sets until ``size`` bytes are freed, or no set is left."""
         with self._lock:
-            most = self._bytes - size
-            while self._sets and self._bytes > most:
+            target = self._bytes - size
+            while self._sets and self._bytes > target:
                 self._drop(next(iter(self._sets)))
 
     def _get(self, operation: str, name: Name, count: int) -> KeySet:

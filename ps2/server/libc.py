@@ -1,4 +1,4 @@
-"""What compiled loops ask of the C library, and of memory by its address."""
+"""C library calls, and memory access by address, for compiled loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Address = types.uintp
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of the C library; its name is looked up when compiled code is loaded, so that may be kept."""
+    """Return a C library function. Loaded code links it by name, so numba can cache the code."""
     return types.ExternalFunction(name, result(*arguments))
 
 
@@ -48,7 +48,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 def _add_at(_: Any, address: Any, value: Any) -> Any:
-    """Add to an int64 that other threads add to as well."""
+    """Atomically add to the int64 at an address."""
 
     def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
         to = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -69,14 +69,14 @@ def error_number() -> int:
 
 @kernel
 def now_ns(timespec: Any) -> int:
-    """Return ``fence.now_s()`` in nanoseconds; ``timespec`` are two int64 to use."""
+    """Return ``fence.now_s()`` in nanoseconds; ``timespec`` is a buffer of two int64."""
     c_clock(CLOCK_BOOTTIME, Address(timespec.ctypes.data))
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
 @kernel
 def receive_all(descriptor: int, at: Any, size: int) -> bool:
-    """Receive so many bytes; False if the connection ends before."""
+    """Receive ``size`` bytes to an address; return False if the connection ends before."""
     while size > 0:
         got = c_recv(descriptor, at, size, MSG_WAITALL)
         if got > 0:
@@ -89,7 +89,7 @@ def receive_all(descriptor: int, at: Any, size: int) -> bool:
 
 @kernel
 def send_all(descriptor: int, at: Any, size: Any) -> bool:
-    """Send so many bytes; False if the connection ends before."""
+    """Send ``size`` bytes from an address; return False if the connection ends before."""
     while size > 0:
         sent = c_send(descriptor, at, size, MSG_NOSIGNAL)
         if sent >= 0:
@@ -107,7 +107,7 @@ def address_of(array: Any) -> Any:
 
 # -- messages in parts -------------------------------------------------------------------------------------------------
 
-# A ``struct msghdr`` and its parts, as int64 words: parts begin at PARTS, each an address and a size.
+# A ``struct msghdr`` and its ``iovec`` array as int64 words. From PARTS on, each part is an address and a size.
 PARTS, OF_PART = 8, 2
 MESSAGE_WORDS = PARTS + 5 * OF_PART
 
@@ -119,7 +119,7 @@ def set_part(message: Any, part: int, at: Any, size: Any) -> None:
 
 @kernel
 def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
-    """Receive all of a message, each part to its place; False if the connection ends before."""
+    """Receive a message, each part to its address; return False if the connection ends before."""
     _set_head(message, parts)
     got = max(c_recvmsg(descriptor, address_of(message), MSG_WAITALL), np.int64(-1))
     if got == 0 or (got < 0 and error_number() != EINTR):
@@ -135,7 +135,7 @@ def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
 
 @kernel
 def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
-    """Send a message, as much as goes at once; return the bytes, -1 if the connection has ended."""
+    """Send as much of a message as one call accepts; return the number of bytes, or -1 if the connection has ended."""
     _set_head(message, parts)
     sent = c_sendmsg(descriptor, address_of(message), flags | MSG_NOSIGNAL)
     if sent >= 0:
@@ -145,7 +145,7 @@ def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
 
 @kernel
 def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
-    """Send what is left of a message after so many bytes; False if the connection has ended."""
+    """Send the rest of a message after the first ``sent`` bytes; return False if the connection has ended."""
     for part in range(parts):
         at, size = message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1]
         if sent < size and not send_all(descriptor, Address(at + sent), size - sent):

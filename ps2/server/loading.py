@@ -1,4 +1,4 @@
-"""Shards out of the files of a checkpoint: made beside those that the server has, or put into new ones that it has."""
+"""Loads shards from the files of a checkpoint: beside the server's shards, or into the shards of a new matrix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps2.storage.manifest import LoadMatrix
 
 
 class Loading:
-    """Reads shards, keeps them aside, and puts them in place; or fills those of a new matrix. Safe for threads."""
+    """Reads shards, holds them aside, and puts them in place; or fills those of a new matrix. Safe for threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -28,20 +28,20 @@ class Loading:
         self._loaded: dict[tuple[int, int], Shard] | None = None
 
     def load(self, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Read matrices into new shards, all or none; those that were read before and not taken are dropped.
+        """Read matrices into new shards, all or none. Shards of an earlier call that were not taken are dropped.
 
         Args:
-            url: of the checkpoint's folder.
-            ids: with the ids that had been applied, where a partition is that of its source.
+            url: the checkpoint's folder.
+            ids: also read the applied ids of partitions that have not changed.
 
         Returns:
             The bytes of the new shards.
 
         Raises:
             CheckpointMissingError: there is no such folder.
-            CheckpointCorruptError: a file is missing, is not what was saved, or does not fit its matrix.
+            CheckpointCorruptError: a file is missing, differs from what was saved, or does not fit its matrix.
             RecoveryError: a file cannot be read.
-            LimitError: there is no room for the new shards beside those that the server has.
+            LimitError: there is no memory for the new shards beside the server's present ones.
         """
         fs, root = place(url)
         with self._lock:
@@ -65,36 +65,37 @@ class Loading:
                 _free(shards)
                 if isinstance(error, LimitError) and self._engine.shards():
                     raise LimitError(
-                        f"{error}; what this server has now stays until the checkpoint {root} is in its place"
+                        f"{error}; the server keeps its present shards until the checkpoint {root} has replaced them"
                     ) from error
                 raise
             self._loaded = shards
             return sum(shard.nbytes for shard in shards.values())
 
     def take(self) -> None:
-        """Put what was read in the place of all shards of the server, copies of others' included.
+        """Replace all shards of the server, including copies of other servers' shards, by those of ``load``.
 
         Raises:
-            RecoveryError: nothing was read.
+            RecoveryError: ``load`` has read nothing.
         """
         with self._lock:
             if self._loaded is None:
-                raise RecoveryError("this server has read no checkpoint that could be put in place")
+                raise RecoveryError("this server has read no checkpoint to put in place")
             loaded, self._loaded = self._loaded, None
             self._engine.replace_shards(loaded)
 
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
-        """Read this server's partitions of a matrix that nobody uses yet: as one mutation, once for its id.
+        """Read this server's partitions of a matrix that is not used yet, as one mutation that is applied once.
 
-        Meanwhile requests go on, and after an error some of what was read is there. Of two calls at a time the one that
-        began last goes on.
+        Requests continue meanwhile. After an error the shards may be partly filled. Of two concurrent calls, the one
+        that began later wins.
 
         Args:
-            matrix: the spec, and what is in use of it, are those of the shards that are here.
+            matrix: what to read; spec and rows in use must be those of this server's shards.
+            id: of the mutation.
 
         Raises:
-            StaleRouteError: a shard is not here, or not any more, or another call has begun.
-            PS2Error: as ``Reader.fill`` does; or the copies on another server cannot follow.
+            StaleRouteError: this server does not hold a shard, or another call has begun.
+            PS2Error: as for ``Reader.fill``; or the copies on the backup cannot be brought into sync.
         """
         fs, root = place(url)
         fs.invalidate_cache()
@@ -106,7 +107,7 @@ class Loading:
                 engine.check_call(route_version, id)
                 if id not in shard.applied:
                     shard.check_rows(np.array(matrix.rows, np.int64))
-                    # What an earlier attempt has left.
+                    # Remove the leftovers of an earlier attempt.
                     shard.reset(shard.rows)
                     shard.session = session
                     shards[at] = shard
@@ -132,7 +133,7 @@ class Loading:
             engine.copying.bring(shards)
 
     def close(self) -> None:
-        """Drop what was read and not taken."""
+        """Drop shards that were read and not taken."""
         with self._lock:
             self._drop()
 

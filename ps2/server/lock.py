@@ -1,4 +1,4 @@
-"""The lock of a shard: among threads of Python, and between these and compiled loops, which run without Python."""
+"""The lock of a shard. Python threads and compiled loops, which run without the interpreter, both take it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import TracebackType
 
 import numpy as np
 
-# A pthread_mutex_t takes 40 bytes or 48, and zeros are one that is free, with the C libraries of Linux.
+# In the C libraries of Linux a pthread_mutex_t takes 40 or 48 bytes, and all zeros are an unlocked mutex.
 MUTEX_WORDS = 8
 HAS_MUTEX = sys.platform == "linux"
 
 if HAS_MUTEX:
-    # Who holds the interpreter asks, and waits without it: a compiled loop that has the mutex needs it for nothing.
+    # Trylock and unlock do not block, so they keep the GIL (PyDLL). Only a wait for the mutex releases it (CDLL).
     _try = ctypes.PyDLL(None).pthread_mutex_trylock
     _wait = ctypes.CDLL(None).pthread_mutex_lock
     _free = ctypes.PyDLL(None).pthread_mutex_unlock
@@ -23,13 +23,13 @@ if HAS_MUTEX:
 
 
 class ShardLock:
-    """Takes the calls that ``threading.RLock`` does.
+    """A reentrant lock with the methods of ``threading.RLock``.
 
-    Threads of Python wait for each other at a lock of Python's, as long as they like; whoever has that one takes the
-    mutex, at which it meets compiled loops alone, which have it for some microseconds each.
+    Python threads first take a ``threading.RLock``, where waits may be long. Its owner then takes the mutex. Only
+    compiled loops compete for the mutex, and each holds it for a few microseconds.
 
     Attributes:
-        address: of the mutex.
+        address: address of the mutex.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a server's arrays may take: counted before it is taken."""
+"""Memory accounting of a server: memory of arrays is counted before it is allocated."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ import psutil
 from ps2 import cgroups
 from ps2.errors import BusyError, LimitError
 
-# How long a request waits for room on the server. Its client tries again, but the others that came are let in first.
+# How long a request waits for memory. After that its client retries, at the end of the queue.
 PATIENCE_S = 2.0
-# How long room is kept for what was refused because of requests under way: some pauses of a client.
+# How long memory is reserved for the retry of a refused permanent allocation: a few retry pauses of a client.
 WANTED_S = 2.0
 
-# Of malloc.h.
+# Parameters of mallopt, from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc allows
-KEPT_BYTES = 64 << 20  # by each of its arenas
-ARENAS = 2  # else as many as threads, up to 8 a core
+LARGEST_KEPT_BYTES = 32 << 20  # glibc's maximum
+KEPT_BYTES = 64 << 20  # per arena
+ARENAS = 2  # glibc's default: one per thread, up to 8 per core
 
 
 class MemoryAccount:
-    """Bytes that a server has taken, never above ``limit_bytes``. Safe for threads.
+    """The bytes that a server has allocated, never above ``limit_bytes``. Safe for threads.
 
-    What lasts are shards. What passes are requests with their replies, and copies: it makes room by itself. What is
-    spare is dropped as soon as one of the others needs its room.
+    There are three kinds. Permanent allocations are shards (``take``, ``give``). Transient allocations are requests
+    with their replies (``admit``, ``leave``) and temporary copies (``borrow``, ``give_back``). Spare allocations are
+    caches (``spare``, ``give_spare``): they are dropped when one of the other kinds needs their memory.
 
     Attributes:
-        holds_copies: this server holds copies of another's shards. That one waits for their changes, while its own
-            clients, and those of this server, have memory that they do not give back before: so half of the room for
-            what passes is left to changes of copies.
-        sheds: drop spare bytes, so many of them if they have as many; asked in order.
+        holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
+            reserved for changes of copies. Requests there hold memory until their changes are applied here, and
+            requests here may hold memory until theirs are applied there: without the reserve, both could wait for
+            each other.
+        sheds: called in order, each with a number of bytes; each frees that many spare bytes, or all that it has.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -44,23 +46,23 @@ class MemoryAccount:
         self.holds_copies = False
         self.sheds: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
-        self._lasting = self._passing = self._spare = 0
-        # Who waits for room: clients, and changes of copies; each in the order in which they came.
-        self._lines: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
+        self._permanent = self._transient = self._spare = 0
+        # Admission queues, first come first served: clients' requests, and changes of copies.
+        self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
         self._wanted, self._wanted_until_s = 0, 0.0
         self._mine = threading.local()
 
     @property
     def taken_bytes(self) -> int:
-        return self._lasting + self._passing + self._spare
+        return self._permanent + self._transient + self._spare
 
     def take(self, size: int, purpose: str) -> None:
-        """Count bytes that last.
+        """Count a permanent allocation.
 
         Raises:
-            LimitError: they do not fit, whatever passes; nothing is counted.
-            BusyError: they do not fit before something has passed. Less of that is let in for a moment, so that the
-                next attempt succeeds.
+            LimitError: it exceeds the limit even without the transient allocations of others; nothing is counted.
+            BusyError: it fits only after transient allocations have ended; nothing is counted. Its bytes are reserved
+                for ``WANTED_S``: fewer requests are admitted, so that a retry succeeds.
         """
         self._make_room(size)
         with self._lock:
@@ -69,76 +71,80 @@ class MemoryAccount:
                 if isinstance(error, BusyError):
                     self._wanted, self._wanted_until_s = size, time.monotonic() + WANTED_S
                 raise error
-            self._lasting += size
+            self._permanent += size
             if size >= self._wanted:
                 self._wanted = 0
-            self._let_in()  # less than nothing may have been taken
+            self._admit_waiting()  # ``size`` may be negative: a shard may shrink
 
     def give(self, size: int) -> None:
-        """Give back bytes that lasted."""
+        """Release a permanent allocation."""
         with self._lock:
-            self._lasting -= size
-            self._let_in()
+            self._permanent -= size
+            self._admit_waiting()
 
     def borrow(self, size: int, purpose: str) -> None:
-        """Count bytes that pass, at once or not at all; raises as ``take`` does."""
+        """Count a transient allocation without waiting; raises like ``take``."""
         self._make_room(size)
         with self._lock:
             if self._free < size:
                 raise self._refusal(size, purpose)
-            self._passing += size
+            self._transient += size
 
     def give_back(self, size: int) -> None:
-        """Give back what was borrowed."""
+        """Release a transient allocation."""
         with self._lock:
-            self._passing -= size
-            self._let_in()
+            self._transient -= size
+            self._admit_waiting()
 
     def admit(self, size: int, purpose: str, of_copies: bool = False) -> None:
-        """Count what a request takes, when it is its turn: bytes that pass, until it may ``leave``.
+        """Wait in the admission queue, then count the transient memory of a request; ``leave`` releases it.
 
-        Who comes here holds nothing that others wait for.
+        The caller must not hold locks or other resources that requests wait for.
+
+        Args:
+            of_copies: the request changes copies of another server's shards.
 
         Raises:
-            LimitError: they do not fit, whatever else passes.
-            BusyError: they have not fitted for ``PATIENCE_S``.
+            LimitError: the request exceeds the limit even without other transient allocations.
+            BusyError: there was not enough memory within ``PATIENCE_S``.
         """
         self._make_room(size)
-        line = self._lines[of_copies]
+        queue = self._queues[of_copies]
         with self._lock:
-            if size > self._most(of_copies):
-                raise self._refusal(size, purpose, self._most(of_copies))
+            if size > self._transient_limit(of_copies):
+                raise self._refusal(size, purpose, self._transient_limit(of_copies))
             waiter = None
-            if line or not self._fits(size, of_copies):
+            if queue or not self._fits(size, of_copies):
                 waiter = _Waiter(size)
-                line.append(waiter)
+                queue.append(waiter)
             else:
-                self._passing += size
-        if waiter is not None and not waiter.is_in.wait(waiter.until_s - time.monotonic()):
+                self._transient += size
+        if waiter is not None and not waiter.admitted.wait(waiter.until_s - time.monotonic()):
             with self._lock:
-                if not waiter.is_in.is_set():
+                if not waiter.admitted.is_set():
                     error = self._refusal(size, purpose)
-                    line.remove(waiter)
-                    self._let_in()
+                    queue.remove(waiter)
+                    self._admit_waiting()
                     raise error
         self._mine.bytes = size
 
     def leave(self, size: int) -> None:
-        """Give back what a request took that was admitted."""
+        """Release the memory of an admitted request."""
         self._mine.bytes = 0
         self.give_back(size)
 
     def spare(self, size: int) -> bool:
-        """Count spare bytes, unless nobody could do with less."""
+        """Count a spare allocation and return True; return False if other allocations may need the memory."""
         with self._lock:
-            fits = self._free >= size and not any(self._lines) and not self._kept_back
+            fits = self._free >= size and not any(self._queues) and not self._reserved
             self._spare += size * fits
             return fits
 
     def give_spare(self, size: int) -> None:
+        """Release a spare allocation."""
         with self._lock:
             self._spare -= size
-            self._let_in()
+            self._admit_waiting()
 
     @property
     def _free(self) -> int:
@@ -146,61 +152,61 @@ class MemoryAccount:
 
     @property
     def _my_bytes(self) -> int:
-        """What the request takes that this thread runs: it does not pass before what it waits for."""
-        found: int = getattr(self._mine, "bytes", 0)
-        return found
+        """Bytes of the request that this thread runs: they are not released before the request ends."""
+        mine: int = getattr(self._mine, "bytes", 0)
+        return mine
 
     @property
-    def _kept_back(self) -> int:
-        """What was refused a moment ago, and is asked for again."""
+    def _reserved(self) -> int:
+        """Bytes reserved for the retry of a permanent allocation that was refused a moment ago."""
         return self._wanted if time.monotonic() < self._wanted_until_s else 0
 
-    def _most(self, of_copies: bool) -> int:
-        """Return how much may pass at a time."""
-        room = self.limit_bytes - self._lasting
+    def _transient_limit(self, of_copies: bool) -> int:
+        """Return the limit of transient memory."""
+        room = self.limit_bytes - self._permanent
         return room // 2 if self.holds_copies and not of_copies else room
 
     def _make_room(self, size: int) -> None:
         for shed in self.sheds:
-            if (short := min(size - self._free, self._spare)) > 0:
-                shed(short)
+            if (missing := min(size - self._free, self._spare)) > 0:
+                shed(missing)
 
     def _fits(self, size: int, of_copies: bool) -> bool:
-        # Where nothing passes, there is nothing to wait for.
-        kept = self._kept_back if self._passing else 0
-        return size <= self._free and self._passing + size <= self._most(of_copies) - kept
+        # Without transient allocations no later event would free memory, so the reserve does not count.
+        reserved = self._reserved if self._transient else 0
+        return size <= self._free and self._transient + size <= self._transient_limit(of_copies) - reserved
 
-    def _let_in(self) -> None:
-        """Let in who waits and fits, in order."""
-        for of_copies, line in zip((False, True), self._lines, strict=True):
-            while line and self._fits(line[0].size, of_copies):
-                self._passing += line[0].size
-                line.popleft().is_in.set()
+    def _admit_waiting(self) -> None:
+        """Admit requests from the head of each queue as long as they fit."""
+        for of_copies, queue in zip((False, True), self._queues, strict=True):
+            while queue and self._fits(queue[0].size, of_copies):
+                self._transient += queue[0].size
+                queue.popleft().admitted.set()
 
     def _refusal(self, size: int, purpose: str, most: int | None = None) -> LimitError | BusyError:
-        most = self.limit_bytes - self._lasting - self._my_bytes if most is None else most
+        most = self.limit_bytes - self._permanent - self._my_bytes if most is None else most
         why = (
             f"{purpose} needs {size:,} bytes, and {max(0, self._free):,} are left of the server's limit of "
             f"{self.limit_bytes:,}"
         )
         if size > most:
             return LimitError(f"{why}, half of it for changes of copies" if self.holds_copies else why)
-        return BusyError(f"{why}; {self._passing:,} are taken by requests and copies under way")
+        return BusyError(f"{why}; {self._transient:,} are taken by requests and copies under way")
 
 
 class _Waiter:
-    """Who waits in line; ``is_in`` is set when its bytes are counted."""
+    """A request in an admission queue; ``admitted`` is set once its bytes are counted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.until_s = time.monotonic() + PATIENCE_S
-        self.is_in = threading.Event()
+        self.admitted = threading.Event()
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to a bound, instead of giving it back to the system each time.
+    """Make malloc keep freed memory, up to a bound, instead of returning it to the system.
 
-    The arrays of a request live for milliseconds. To fault their pages in anew for each takes longer than the request.
+    The arrays of a request live for milliseconds. Faulting in new pages for each request takes longer than the request.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc's
@@ -210,24 +216,24 @@ def keep_freed_memory() -> None:
 
 
 def available_bytes() -> int:
-    """Return the memory of this machine, or what this process may take of it if that is less.
+    """Return the bytes that this process may use: the smallest of the applicable limits.
 
-    That is what the control groups of this process allow (containers, systemd, Slurm), and what limits of its address
-    space (``ulimit -v`` and ``-d``) leave.
+    These are the machine's memory, the limits of the process's control groups (containers, systemd, Slurm), and what
+    the limits of its address space (``ulimit -v`` and ``-d``) leave.
     """
     return _smallest(psutil.virtual_memory().total, cgroups.memory_limit_bytes())
 
 
 def free_bytes() -> int:
-    """Return what this process could take at most beside what it and others have taken."""
+    """Return the bytes that this process could still allocate, given what all processes have allocated."""
     return _smallest(psutil.virtual_memory().available, cgroups.memory_room_bytes())
 
 
 def _smallest(of_machine: int, of_groups: int | None) -> int:
     mapped = psutil.Process().memory_info()
-    found = [of_machine, *([] if of_groups is None else [of_groups])]
+    limits = [of_machine, *([] if of_groups is None else [of_groups])]
     for limit, taken in ((resource.RLIMIT_AS, mapped.vms), (resource.RLIMIT_DATA, mapped.data)):
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY:
-            found.append(max(0, most - taken))
-    return int(min(found))
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(max(0, soft - taken))
+    return int(min(limits))

@@ -1,4 +1,4 @@
-"""What a server counts of its requests and operations: sums since its start, cheap enough for every request."""
+"""A server's counters of requests and operations: sums since its start, cheap enough to update on every request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ps2.protocol.messages import PLAIN, Operation
 from ps2.rpc.server_status import OK, Counts, OperationStatus
 from ps2.server.lock import ShardLock
 
-# Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
+# Upper bounds of the buckets of an operation's duration histogram; one more bucket has no upper bound.
 BUCKETS_S = (
     *(1e-5, 2e-5, 5e-5),
     *(1e-4, 2e-4, 5e-4),
@@ -29,7 +29,7 @@ BUCKETS_S = (
 )
 
 
-# What ``fast_path_loop`` counts: these sums, and of each of its operations the keys, nanoseconds and buckets.
+# Layout of the counters of ``fast_path_loop``: these sums, then keys, nanoseconds and buckets of each operation.
 REQUESTS, BYTES_IN, BYTES_OUT, MUTATIONS, WAITING, LOCK_WAITS, LOCK_WAIT_NS, SUMS = range(8)
 KEYS, NANOSECONDS, BUCKETS = range(3)
 OF_OPERATION = BUCKETS + len(BUCKETS_S) + 1
@@ -40,7 +40,7 @@ class Meter:
     """Counts requests and operations. Safe for threads: one short lock.
 
     Attributes:
-        fast path: what ``fast_path_loop`` adds to by itself.
+        fast_path: int64 counters that ``fast_path_loop`` increments.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class Meter:
 
     @property
     def mutations(self) -> int:
-        """How many requests have changed something."""
+        """Number of requests that changed data."""
         return self._mutations + int(self.fast_path[MUTATIONS])
 
     def begin(self, received_bytes: int) -> None:
-        """Count a request that begins."""
+        """Count a request when it begins."""
         with self._lock:
             self._in_progress += 1
             self._bytes_in += received_bytes
 
     def end(self, sent_bytes: int, error: BaseException | None = None, changed: bool = False) -> None:
-        """Count a request that ends, and whether it changed something."""
+        """Count a request when it ends; ``changed`` is True if it changed data."""
         outcome = _outcome(error)
         with self._lock:
             self._in_progress -= 1
@@ -77,12 +77,12 @@ class Meter:
             self._mutations += changed
 
     def refuse(self, error: BaseException) -> None:
-        """Count a request that does not even begin."""
+        """Count a request that was refused before it began."""
         with self._lock:
             self._outcomes[_outcome(error)] += 1
 
     def acquire(self, lock: ShardLock) -> None:
-        """Take the lock of a shard; if somebody else has it, the wait is counted."""
+        """Take the lock of a shard; count the wait if another thread holds it."""
         if lock.acquire(blocking=False):
             return
         with self._lock:
@@ -95,7 +95,7 @@ class Meter:
             self._lock_wait_s += time.perf_counter() - began_s
 
     def ran(self, operation: Operation, seconds: float, failed: bool = False) -> None:
-        """Count an operation that took so long."""
+        """Count an operation and its duration."""
         bucket = bisect_left(BUCKETS_S, seconds)
         with self._lock:
             sums = self._operations.get(operation.name) or self._new(operation.name)
@@ -112,7 +112,7 @@ class Meter:
                 sums.keys += operation.arrays[sums.slots_at].size
 
     def read(self) -> Counts:
-        """Return all counts of one moment."""
+        """Return a consistent snapshot of all counts, except those that fast paths add meanwhile."""
         fast_path = self.fast_path.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
@@ -124,16 +124,17 @@ class Meter:
                 outcomes={**self._outcomes, OK: self._outcomes[OK] + fast_path[REQUESTS]},
                 bytes_in=self._bytes_in + fast_path[BYTES_IN],
                 bytes_out=self._bytes_out + fast_path[BYTES_OUT],
-                in_progress=self._in_progress + fast_path[WAITING],  # nobody sees the others: they take microseconds
+                # Fast-path requests that do not wait are not counted: they take microseconds.
+                in_progress=self._in_progress + fast_path[WAITING],
                 waiting=self._waiting + fast_path[WAITING],
                 lock_waits=self._lock_waits + fast_path[LOCK_WAITS],
                 lock_wait_s=self._lock_wait_s + 1e-9 * fast_path[LOCK_WAIT_NS],
-                operations=tuple(found for _, found in sorted(operations.items())),
+                operations=tuple(status for _, status in sorted(operations.items())),
                 mutations=self._mutations + fast_path[MUTATIONS],
             )
 
     def _new(self, name: str) -> _Sums | None:
-        """Return sums for an operation; none for a name that some client made up, or there would be no end of them."""
+        """Add sums for an operation and return them; None for an unknown name, so clients cannot grow the table."""
         if name in TABLE:
             kinds = TABLE[name].arrays
             sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
@@ -147,8 +148,10 @@ class Meter:
 
 @dataclass(slots=True)
 class _Sums:
-    """Attributes:
-    slots_at: which array of a request, if it has no key set, holds the columns that it names; None if none does.
+    """The sums of one operation.
+
+    Attributes:
+        slots_at: position of the array that names columns, in requests without a key set; None if there is none.
     """
 
     slots_at: int | None
@@ -163,7 +166,7 @@ class _Sums:
 
 
 def _added(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus:
-    """Return what was counted of an operation, and what ``fast_path_loop`` has counted of it."""
+    """Return an operation's counts plus those of ``fast_path_loop``."""
     return replace(
         status,
         count=status.count + sum(fast_path[BUCKETS:]),
@@ -174,7 +177,7 @@ def _added(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus
 
 
 def _outcome(error: BaseException | None) -> str:
-    """Return the class in ``ps2.errors`` that tells of an error; a bug travels as PS2Error."""
+    """Return the name of the nearest class in ``ps2.errors``; any other error counts as PS2Error."""
     if error is None:
         return OK
     names = (cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)

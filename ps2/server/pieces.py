@@ -1,4 +1,4 @@
-"""Requests too large to be forwarded in one: cut into pieces of their bytes, and put together again."""
+"""Forwarded requests that are too large for one message: cut into pieces, and reassembled by the receiver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ps2.server.memory import MemoryAccount
 
 PIECE = "piece"
 PIECE_BYTES = 16 << 20
-# A row with a user's changes travels whole.
+# Size limit of a reassembled request: a row that a user's function wrote is sent as a whole.
 WHOLE_BYTES = 1 << 40
 
 Name = tuple[object, int, int]  # request id, matrix and partition of its first operation
 
 
 def cut(request: Request) -> list[Request]:
-    """Return requests that together bring this one; raises ProtocolError if it has no id to keep them together."""
+    """Return requests that each carry a piece of this one; raises ProtocolError if it has no id."""
     if request.id is None:
         raise ProtocolError("a request without an id cannot be cut into pieces")
     first = request.operations[0]
@@ -41,7 +41,7 @@ def is_piece(request: Request) -> bool:
 
 
 class Pieces:
-    """Requests of which some pieces have come; their memory is accounted. Safe for threads."""
+    """Partly received requests; their memory is counted. Safe for threads."""
 
     def __init__(self, memory: MemoryAccount) -> None:
         self._memory = memory
@@ -49,17 +49,17 @@ class Pieces:
         self._begun: dict[Name, _Begun] = {}
 
     def put(self, piece: Request) -> tuple[Request, int] | None:
-        """Add a piece; with the last one, return the request and the bytes to give back when it has been run.
+        """Add a piece; after the last one, return the request and the bytes to give back once it has run.
 
         Raises:
-            StaleRouteError: it does not follow the piece that came last.
-            LimitError, BusyError: there is no memory for the whole.
+            StaleRouteError: the piece does not follow the previous one.
+            LimitError, BusyError: there is no memory for the whole request.
         """
         operation = piece.operations[0]
         name = (piece.id, operation.matrix, operation.partition)
         at = int(operation.params.get("at", -1))
         with self._lock:
-            # Those of a server that has been replaced would stay for good.
+            # A replaced primary never completes its requests.
             for old in [n for n, b in self._begun.items() if b.route_version != piece.route_version]:
                 self._drop(old)
             if at == 0:
@@ -80,10 +80,10 @@ class Pieces:
 
     def run(self, piece: Request, run: Callable[[Request], object]) -> None:
         """Add a piece, and run the request if it was the last."""
-        came = self.put(piece)
-        if came is None:
+        complete = self.put(piece)
+        if complete is None:
             return
-        request, taken_bytes = came
+        request, taken_bytes = complete
         try:
             run(request)
         finally:
@@ -96,7 +96,7 @@ class Pieces:
 
 
 class _Begun:
-    """One request, as far as it has come."""
+    """A partly received request; ``came`` is its number of bytes so far."""
 
     def __init__(self, route_version: int, memory: MemoryAccount) -> None:
         self.route_version = route_version

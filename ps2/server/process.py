@@ -1,4 +1,4 @@
-"""A server process: bind, register, answer until told to stop or left alone."""
+"""A server process: it binds its ports, registers with the master, and serves until it is told to stop or orphaned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ps2.server")
 
 GRACE_S = 2.0
-# After that a server that was told to end does so, whatever a library of its waits for.
+# A server exits this long after it was told to stop, even if a library still waits for something.
 END_S = 15.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
@@ -51,7 +51,7 @@ LEAVE_POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Home:
-    """Where a server belongs: which server of whose fleet."""
+    """A server's place in a fleet: the address of the master, and the server's index."""
 
     master: str
     index: int
@@ -59,7 +59,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Heart:
-    """What a server's signs of life are made of."""
+    """Sends a server's heartbeats to the master."""
 
     master: MasterControl
     home: Home
@@ -67,7 +67,7 @@ class Heart:
     engine: Engine
 
     def beat(self) -> None:
-        """Give a sign of life; once it is answered, the lease runs from when it was sent."""
+        """Send a heartbeat. Once the master answers, the lease is renewed from the time of sending."""
         sent_s = now_s()
         self.master.heartbeat(self.home.index, self.server_id, self.engine.meter.mutations)
         self.engine.fence.answered(sent_s)
@@ -75,18 +75,18 @@ class Heart:
 
 @dataclass(frozen=True)
 class Parent:
-    """The process that a server was started for, and that takes it along when it ends.
+    """The process that a server was started for; the server ends with it.
 
     Attributes:
-        process: that one; it may be gone before the server looks for the first time.
-        scratch: a folder of its, if any, to remove when it is gone.
+        process: identity of that process, which may end before the server first checks it.
+        scratch: a folder of that process to remove after its end, if any.
     """
 
     process: ProcessId
     scratch: Path | None
 
     def go_with(self, wait_s: float) -> bool:
-        """Return whether it is gone, or goes within a time; then its folder goes too."""
+        """Return True if the process ends within ``wait_s``, after removing its scratch folder."""
         deadline_s = time.monotonic() + wait_s
         while self.process.alive():
             if time.monotonic() > deadline_s:
@@ -102,14 +102,14 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     """Run a server until it is told to stop.
 
     Args:
-        config: where to listen, and within what limits.
-        token: of the fleet, which may be another one later; None only on loopback.
+        config: addresses to listen on, and limits.
+        token: the fleet's token, which may be renewed later; None only on loopback.
         home: the master to register with; None for a server that clients attach to.
-        parent: end when this process is gone, however it went.
+        parent: the server ends when this process has ended, however it ended.
     """
-    stop, told = threading.Event(), threading.Event()
+    stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    signal.signal(signal.SIGTERM, lambda *_: told.set() if config.drain_s and not told.is_set() else stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: drain.set() if config.drain_s and not drain.is_set() else stop.set())
     if parent is not None:
         _background(_watch_parent, parent, stop)
     load_modules(config.ops)
@@ -127,7 +127,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         data = DataServer(engine, host, config.data_ports, token, server_id, wire)
         begun.callback(data.stop, 0)
         servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
-        if config.metrics_port is not None:  # before anybody is answered, and takes it that all is well
+        if config.metrics_port is not None:  # first: a failure here must come before the server answers any call
             info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
             exposition = _expose(servicer, engine, info, (host, config.metrics_port))
             begun.callback(exposition.stop)
@@ -143,9 +143,9 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
     if config.tls is not None and (wrong := fault_of(config.tls, split_address(address)[0])) is not None:
-        log.warning("others will not believe this server's certificate: %s (%s)", wrong, config.tls)
-    if config.memory_limit_bytes > (there := available_bytes()):
-        log.warning("the memory limit is more than the %s bytes that this process may take", f"{there:,}")
+        log.warning("peers will not trust this server's certificate: %s (%s)", wrong, config.tls)
+    if config.memory_limit_bytes > (available := available_bytes()):
+        log.warning("the memory limit is more than the %s bytes that this process may take", f"{available:,}")
     with ExitStack() as undo:
         undo.callback(servicer.close)
         undo.callback(server.stop, GRACE_S)
@@ -162,18 +162,18 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
                     parent.go_with(GRACE_S)
                 raise
             heart = Heart(master, home, server_id, engine)
-            # A parent that is there and silent has only stopped for a while: a laptop that sleeps, say.
+            # While the parent process exists, a silent master is only suspended, for example on a sleeping laptop.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, wire.fast_path, stop)
         if config.drain_s:
-            _background(_drain, engine, config.drain_s, told, stop)
+            _background(_drain, engine, config.drain_s, drain, stop)
         stop.wait()
         faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:
-    """Load the fast path and compile kernels, but not while shards of a lost server come: clients wait for those."""
+    """Load the fast path and compile kernels once the server is active: before, its CPU is needed to restore shards."""
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
@@ -182,12 +182,12 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
     warm()
 
 
-def _drain(engine: Engine, drain_s: float, told: threading.Event, stop: threading.Event) -> None:
-    """Once told to end, wait until the coordinator has brought to safety what is here; at most so long."""
-    told.wait()
+def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:
+    """Once ``drain`` is set, wait at most ``drain_s`` until the server may end without loss of data; then stop."""
+    drain.wait()
     engine.fence.leaving = True
     deadline_s = time.monotonic() + drain_s
-    log.info("told to end: what is here is handed over first, for at most %.0f s", drain_s)
+    log.info("told to end: handing over the shards first, for at most %.0f s", drain_s)
     while engine.shards() and not engine.fence.may_end and time.monotonic() < deadline_s:
         if stop.wait(LEAVE_POLL_S):
             return
@@ -195,7 +195,7 @@ def _drain(engine: Engine, drain_s: float, told: threading.Event, stop: threadin
 
 
 def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], place: tuple[str, int]) -> Exposition:
-    from ps2.server.exposition import Exposition, ServerCollector  # most servers need nothing of it
+    from ps2.server.exposition import Exposition, ServerCollector  # most servers do not need it
 
     exposition = Exposition(ServerCollector(servicer.status, info), *place, lambda: engine.fence.ready)
     log.info("metrics on http://%s/metrics", exposition.address)
@@ -207,7 +207,7 @@ def _background(target: object, *args: object) -> None:
 
 
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
-    """No signal, pipe or cooperation of the parent is needed."""
+    """Stop the server when the parent ends; this polls, as the parent need not cooperate."""
     while not stop.is_set():
         if parent.go_with(PARENT_CHECK_S):
             stop.set()
@@ -225,14 +225,14 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
 def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     heard_s = time.monotonic()
     while not stop.wait(interval_s):
-        sent_s = time.monotonic()  # a master is not silent while this machine sleeps
+        sent_s = time.monotonic()  # does not count suspended time: the master is not silent then
         try:
             heart.beat()
             heard_s = sent_s
         except NotFoundError as error:
-            log.warning("the master does not want this server any more: %s", error)
+            log.warning("the master no longer accepts this server: %s", error)
             stop.set()
-        except PS2Error as error:  # also of an unauthenticated peer that listens there now
+        except PS2Error as error:  # also if an unauthenticated process listens at the master's address now
             alone_s = time.monotonic() - heard_s
             if alone_s > orphan_timeout_s:
                 log.warning("no answer from the master for %.0f s: %s", alone_s, error)

@@ -1,4 +1,4 @@
-"""The files of saved shards, put into shards that may be cut otherwise."""
+"""Reads the files of saved shards into shards that may be cut differently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shards = Mapping[tuple[int, int], Shard]
 
 @dataclass(frozen=True)
 class _Range:
-    """Columns ``[begin, end)`` of a saved shard, which go to columns from ``at`` on of a shard."""
+    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``at`` on."""
 
     shard: Shard
     begin: int
@@ -36,7 +36,7 @@ class _Range:
     at: int
 
     def put(self, rows: Int64Array, column: int, values: Array) -> None:
-        """Take what is meant for the shard of the values of these rows, and of columns from that of the saved shard."""
+        """Store the overlap of this range and ``values``, which begin at ``column`` of the saved shard."""
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
             at = self.at + begin - self.begin
@@ -45,7 +45,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Some columns of a saved shard, ascending, which go to columns from ``at`` on of a shard."""
+    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``at`` on."""
 
     shard: Shard
     columns: Int64Array
@@ -60,7 +60,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Source:
-    """A saved shard, and where its columns go; ``columns`` is how many it has."""
+    """A saved shard of ``columns`` columns, and the parts that go to each shard."""
 
     matrix: LoadMatrix
     saved: SavedShard
@@ -70,10 +70,10 @@ class _Source:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads shards out of one folder.
+    """Reads shards from one folder.
 
     Attributes:
-        check: called with a shard, under its lock, before something is put into it; what it raises ends the reading.
+        check: called with a shard, under its lock, before each change of it; its exceptions abort the reading.
     """
 
     fs: Any
@@ -82,39 +82,37 @@ class Reader:
     check: Callable[[Shard], None] = lambda shard: None
 
     def fill(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
-        """Put what was saved into shards of zeros, without the ids that had been applied.
+        """Read the saved keys and values, but not the applied ids, into shards of zeros.
 
         Raises:
             CheckpointMissingError: there is no such folder.
-            CheckpointCorruptError: a file is missing, is not what was saved, or does not fit its matrix.
+            CheckpointCorruptError: a file is missing, differs from what was saved, or does not fit its matrix.
             RecoveryError: a file cannot be read.
-            LimitError: there is no room for the keys.
+            LimitError: there is no memory for the keys.
         """
         with ExitStack() as counted:
             for matrix in matrices:
                 self._count_places(matrix, counted)
-            # All keys first: while there come more of them, arrays move.
+            # All keys are inserted first, as this may reallocate the arrays.
             located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
             _all([partial(self._read, source) for sources in located for source in sources])
 
     def restore_ids(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
-        """Put the ids that had been applied into the shards whose partitions are as they were; raises as ``fill``."""
+        """Read the applied ids into the shards whose partitions have not changed; raises like ``fill``."""
         for matrix, saved in _same(matrices):
             path = f"{self.root}/{matrix.matrix:x}-{saved.partition.index}"
             if (file := saved.files.get("ids")) is None:
-                raise CheckpointCorruptError(f"{path}: expected a file of the ids that had been applied, there is none")
+                raise CheckpointCorruptError(f"{path}: expected a file of applied ids, but there is none")
             content = read_json(self.fs, self.root, file)
             try:
                 place = (matrix.matrix, saved.partition.index)
                 shards[place].applied = AppliedIds.from_json(content["applied"])
                 shards[place].restored = [CachedReply.from_json(kept, place) for kept in content["kept"]]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise CheckpointCorruptError(
-                    f"{self.root}/{file.name}: expected the ids that had been applied: {error!r}"
-                ) from error
+                raise CheckpointCorruptError(f"{self.root}/{file.name}: expected applied ids: {error!r}") from error
 
     def _count_places(self, matrix: LoadMatrix, counted: ExitStack) -> None:
-        """Borrow what it takes to know where keys go that are cut otherwise."""
+        """Count the memory of the index arrays for keys of partitions that have changed."""
         for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
             if saved.partition not in matrix.partitions:
                 size = 8 * count_keys(self.fs, self.root, saved.files["keys"])
@@ -128,7 +126,7 @@ class Reader:
         return [self._keys_of(matrix, saved, mine) for saved in matrix.sources]
 
     def _keys_of(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
-        """Add the keys of a sparse shard to those shards whose hash buckets they are in; say where their values go."""
+        """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
         first = [shard.live for shard in shards]
         chosen: list[list[Int64Array]] = [[] for _ in shards]
         count = 0
@@ -138,7 +136,7 @@ class Reader:
                 for shard, columns in zip(shards, chosen, strict=True):
                     mine = (buckets >= shard.partition.begin) & (buckets < shard.partition.end)
                     if not self._add(shard, keys[mine]):
-                        raise CheckpointCorruptError(f"{reading.path}: a key is there twice")
+                        raise CheckpointCorruptError(f"{reading.path}: a key occurs twice")
                     if shard.partition != saved.partition:
                         columns.append(start + np.flatnonzero(mine))
                 count = start + keys.size
@@ -155,7 +153,7 @@ class Reader:
         )
 
     def _add(self, shard: Shard, keys: Int64Array) -> bool:
-        """Add keys to a shard; False if some were there."""
+        """Add keys to a shard; return False if some were there before."""
         with shard.lock:
             self.check(shard)
             before = shard.live
@@ -163,7 +161,7 @@ class Reader:
             return shard.live - before == keys.size
 
     def _read(self, source: _Source) -> None:
-        """Read the values of a saved shard, and compare its ids with their checksum."""
+        """Read the values of a saved shard, and verify the checksum of its ids."""
         rows = np.array(source.matrix.rows, np.int64)
         with checked(self.fs, self.root, source.saved.files["values"]) as reading:
             for some, column, values in read_values(reading, source.matrix.saved, rows, source.columns):
@@ -176,13 +174,13 @@ class Reader:
 
 
 def _run(rows: Int64Array) -> Int64Array | slice:
-    """Return ascending rows as NumPy takes them fastest."""
+    """Return ascending rows as a slice if they are contiguous: NumPy copies slices faster."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == rows.size - 1 else rows
 
 
 def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run calls, some at once; return their results in order. After an error none is under way."""
+    """Run calls in parallel and return their results in order. After an error, no call is still running."""
     with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
         under_way = [pool.submit(call) for call in calls]
         try:
@@ -193,7 +191,7 @@ def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def check_fits(matrix: LoadMatrix) -> None:
-    """Raise CheckpointCorruptError unless the matrix can be made of what was saved."""
+    """Raise CheckpointCorruptError unless the saved shards fit the matrix and cover its partitions."""
     name = f"matrix {matrix.matrix:x}"
     for field in ("dim", "dtype", "kind", "layout"):
         expected, found = getattr(matrix.spec, field), getattr(matrix.saved, field)
@@ -216,7 +214,7 @@ def check_fits(matrix: LoadMatrix) -> None:
 
 
 def _columns_of(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
-    """Say where the columns of a dense shard go."""
+    """Return where the columns of a dense saved shard go."""
     source = saved.partition
     parts = []
     for shard in shards:
@@ -228,7 +226,7 @@ def _columns_of(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) 
 
 
 def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64Array) -> Int64Array:
-    """Return the hash bucket of each key; raise CheckpointCorruptError for one that cannot be in this partition."""
+    """Return the hash bucket of each key; raise CheckpointCorruptError if a key does not belong to the partition."""
     if keys.min() < 0 or keys.max() >= matrix.spec.dim:
         raise CheckpointCorruptError(f"{path}: expected keys below {matrix.spec.dim}, got {keys.min()}..{keys.max()}")
     buckets = hash_bucket(keys)
@@ -239,7 +237,7 @@ def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64Arr
 
 
 def _same(matrices: Sequence[LoadMatrix]) -> Iterator[tuple[LoadMatrix, SavedShard]]:
-    """Yield the saved shards whose partitions are as they were."""
+    """Yield the saved shards whose partitions have not changed."""
     for matrix in matrices:
         for saved in matrix.sources:
             if saved.partition in matrix.partitions:

@@ -1,4 +1,4 @@
-"""Copies of this server's shards on another one, which has applied a mutation before it is acknowledged here."""
+"""Copies of this server's shards on a backup, which applies a mutation before this server acknowledges it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-# How long a backup may refuse what is forwarded: it may hear of a new route version a moment later than this server,
-# or be short of memory while other requests run.
+# How long a backup may refuse forwarded requests: it may receive a new route version a moment later than this server,
+# or lack memory while other requests run.
 PATIENCE_S = 3.0
-# Of a shard, sent without waiting for replies.
+# Bytes of a filling that are sent without waiting for replies.
 WINDOW_BYTES = 32 << 20
-MOST_OPERATIONS = 1000  # in one request
+MOST_OPERATIONS = 1000  # in one request of a filling
 
 
 class _Backup:
-    """A server with copies, and the shards whose copies there are not in step. One for each ``follow`` that changes it.
+    """A server with copies. ``behind`` holds the shards whose copies there are out of sync.
 
-    A shard goes out of ``behind`` under its lock only, so that a request knows where it stands until it is answered.
+    Each ``follow`` that changes the backup makes a new one. A shard leaves ``behind`` under its lock only, so that the
+    answer does not change while a request holds the lock.
     """
 
     def __init__(self, address: str, peers: Network, behind: Iterable[Shard]) -> None:
@@ -50,14 +51,14 @@ class _Backup:
 
 
 class Replication:
-    """Forwards changes to the backup, brings it shards that it has not got, and sends shards elsewhere."""
+    """Forwards changes to the backup, sends it missing shards, and sends shards to replacement servers."""
 
     def __init__(self, engine: Engine, connect: Callable[[], Network], limit_bytes: int) -> None:
-        """Nobody is followed yet.
+        """Begin without a backup.
 
         Args:
-            connect: makes a transport to other servers of the fleet.
-            limit_bytes: most that the arrays of one request may take.
+            connect: makes connections to the fleet's other servers.
+            limit_bytes: maximum size of the arrays of one request; larger requests are cut into pieces.
         """
         self._engine = engine
         self._connect = connect
@@ -70,52 +71,53 @@ class Replication:
 
     @property
     def backup(self) -> str:
-        """Address of the server with the copies; "" if there is none."""
+        """Address of the backup; "" if there is none."""
         backup = self._backup
         return "" if backup is None else backup.address
 
     @property
-    def in_step(self) -> int:
-        """How many of this server's shards have a copy that is in step."""
+    def in_sync(self) -> int:
+        """Number of this server's shards whose copy is in sync."""
         backup = self._backup
         return 0 if backup is None else sum(shard not in backup.behind for _, shard in self._own())
 
     @property
     def behind(self) -> int:
-        """How many of this server's shards have no copy that is in step, though there is a backup."""
+        """Number of this server's shards whose copy is out of sync; 0 without a backup."""
         backup = self._backup
         return 0 if backup is None else sum(shard in backup.behind for _, shard in self._own())
 
     def follow(self, backup: str, seed: bool) -> None:
-        """Keep copies on another server from now on, or on none.
+        """Keep copies on a backup from now on, or stop keeping copies.
 
         Args:
-            backup: its address; "" for none.
-            seed: its copies are empty, and are to be sent in the background; else they are in step. A copy that is
-                known to have fallen behind on the same server is sent again in any case.
+            backup: address of the backup; "" for none.
+            seed: True if its copies are empty: they are sent in the background. False if they are in sync, except those
+                that are known to be out of sync on the same backup: these are sent again in any case.
         """
         with self._changed:
             if self._closed:
                 raise UnavailableError("this server is about to end")
             before = self._backup
             if seed or backup != self.backup:
-                # Told before there are copies that could fall behind: who changes a shard looks, under its lock.
+                # The fence is updated before ``_backup``: a fast path checks it, under the shard's lock, before a
+                # change, so it cannot miss a copy.
                 self._engine.fence.note_copies(bool(backup) or before is not None)
                 shards = [shard for _, shard in self._own()] if seed else []
                 self._backup = _Backup(backup, self._connect(), shards) if backup else None
                 self._engine.fence.note_copies(bool(backup))
             after = self._backup
-            # Those that wait for the backup look again: at its address, or at the route version.
+            # Requests that wait for the backup check its address and the route version again.
             self._changed.notify_all()
         if before is after:
             return
         if before is not None:
             before.peers.close()
         if after is not None:
-            threading.Thread(target=self._keep_in_step, args=(after,), name="ps2-seed", daemon=True).start()
+            threading.Thread(target=self._keep_in_sync, args=(after,), name="ps2-seed", daemon=True).start()
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Send new shards at once; if that fails, it raises, and goes on in the background."""
+        """Send new shards now. If this fails, it raises the error, and continues in the background."""
         backup = self._backup
         if backup is None:
             return
@@ -152,23 +154,24 @@ class Replication:
             self._lose(backup, shards)
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        in_step = False
+        delivered = False
         try:
             self._deliver(id, begun, changes, shards)
-            in_step = True
+            delivered = True
         finally:
-            if not in_step:
+            if not delivered:
                 self.lose(_shards_of(changes, shards))
 
     def send(self, to: str, shards: Sequence[Place], copies: bool) -> int:
         """Send shards to a server that has allocated them; return their bytes.
 
         Args:
-            copies: they are this server's, and copies there; else they are copies here, and that server's there.
+            copies: True if they are this server's shards and become copies there. False if they are copies here and
+                become the shards there.
 
         Raises:
-            RecoveryError: a copy here has never been sent as a whole.
-            StaleRouteError: a shard is not here.
+            RecoveryError: a copy here is incomplete.
+            StaleRouteError: this server does not hold a shard or copy.
         """
         held = self._engine.shards()
         peers = self._connect()
@@ -181,9 +184,9 @@ class Replication:
                     raise StaleRouteError(f"this server holds no {'shard' if copies else 'copy'} of {where}")
                 with shard.lock:
                     if shard.filling:
-                        raise RecoveryError(f"the copy of {where} here is not whole: it was still being sent")
+                        raise RecoveryError(f"the copy of {where} here is incomplete: it was still being sent")
                     if shard.copy:
-                        # Whoever held the shard may yet wake up; what it forwards now would be lost on the new one.
+                        # A suspended primary may resume. Changes that it forwards now would be lost on its replacement.
                         shard.sealed = self._engine.fence.route_version
                     sent += self._fill(peers, to, place, shard)
             return sent
@@ -208,7 +211,7 @@ class Replication:
         return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
 
     def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        """Send changes until the backup has acknowledged them, or needs none; raises where neither can be expected."""
+        """Send changes until the backup has acknowledged them, or needs none; raises if it keeps refusing them."""
         refused_s: float | None = None
         pauses = _pauses()
         while True:
@@ -242,25 +245,25 @@ class Replication:
                 refused_s, pauses = None, _pauses()
 
     def _send(self, peers: Network, address: str, requests: Sequence[Request]) -> PS2Error | None:
-        """Send requests to a server, those that are too large in pieces; return the first error."""
+        """Send requests to a server, large ones in pieces; return the first error, or None."""
         sent: list[Request] = []
         for request in requests:
             sent += [request] if _size(request.operations) <= self._limit_bytes else cut(request)
         try:
             outcomes = peers.exchange({address: sent})[address]
-        except StoppedError as error:  # closed meanwhile: another backup is followed
+        except StoppedError as error:  # the connections were closed, because the backup has changed
             return UnavailableError(str(error))
         return next((outcome for outcome in outcomes if isinstance(outcome, PS2Error)), None)
 
     def _wait(self, backup: _Backup, version: int, pause_s: float) -> bool:
-        """Wait before another attempt; return True at once if the backup or the route version is another one."""
+        """Wait before another attempt; return True as soon as the backup or the route version has changed."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._backup is not backup or self._engine.fence.route_version != version, pause_s
             )
 
-    def _keep_in_step(self, backup: _Backup) -> None:
-        """Send the shards that are behind, as long as this backup is followed."""
+    def _keep_in_sync(self, backup: _Backup) -> None:
+        """Send the shards whose copies are out of sync, until the backup changes."""
         pauses = _pauses()
         while True:
             with self._changed:
@@ -268,7 +271,7 @@ class Replication:
                 if self._backup is not backup:
                     return
                 own = self._own()
-                # Those that are gone need no copy.
+                # Shards that were freed need no copy.
                 backup.behind.intersection_update(shard for _, shard in own)
                 behind = [(place, shard) for place, shard in own if shard in backup.behind]
             for place, shard in behind:
@@ -282,7 +285,7 @@ class Replication:
                     self._wait(backup, self._engine.fence.route_version, next(pauses))
 
     def _catch_up(self, backup: _Backup, place: Place, shard: Shard) -> None:
-        """Send a shard whose copy is behind, and forward what changes it from then on."""
+        """Send a shard whose copy is out of sync; its later changes are forwarded."""
         with shard.lock:
             if self._backup is backup and shard in backup.behind:
                 self._fill(backup.peers, backup.address, place, shard)
@@ -290,12 +293,12 @@ class Replication:
                     backup.behind.discard(shard)
 
     def _fill(self, peers: Network, to: str, place: Place, shard: Shard) -> int:
-        """Send a shard, whose lock is held; return its bytes."""
+        """Send a whole shard and return its bytes; the caller holds its lock."""
         version = self._engine.fence.route_version
         id = RequestId(FILLING, next(self._sessions))
         sent = 0
         for window in _windows(filling_of(place, shard, self._engine.kept)):
-            # A server that may have been replaced must not change what its successor builds on.
+            # A server that may have been replaced must not change the copies that its replacement relies on.
             self._engine.fence.check_lease()
             error = self._send(peers, to, [Request(tuple(operations), id, version, True) for operations in window])
             if error is not None:
@@ -309,16 +312,16 @@ def _shards_of(changes: Sequence[Change], shards: Mapping[Place, Shard]) -> set[
 
 
 def _is_torn(backup: _Backup, change: Change) -> bool:
-    """Tell whether only some of the shards of a change have copies in step: it cannot be made on those either."""
+    """Return True if only some of a change's shards have copies in sync: then it cannot be applied to any copy."""
     return not backup.behind.isdisjoint(change.shards) and not backup.behind.issuperset(change.shards)
 
 
 def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> list[Operation]:
-    """Return what to forward: of shards whose copies are in step."""
-    mine = [change for change in changes if backup.behind.isdisjoint(change.shards)]
-    changed = {shard for change in mine for shard in change.shards}
+    """Return the operations to forward, for shards whose copies are in sync."""
+    wanted = [change for change in changes if backup.behind.isdisjoint(change.shards)]
+    changed = {shard for change in wanted for shard in change.shards}
     only_noted = [place for place, shard in shards.items() if shard not in backup.behind and shard not in changed]
-    return operations_of(mine) + [noted(place) for place in only_noted]
+    return operations_of(wanted) + [noted(place) for place in only_noted]
 
 
 def _size(operations: Sequence[Operation]) -> int:
@@ -326,7 +329,7 @@ def _size(operations: Sequence[Operation]) -> int:
 
 
 def _windows(operations: Iterator[Operation]) -> Iterator[list[list[Operation]]]:
-    """Return operations as requests in groups; the first and the last alone, as they begin and end something."""
+    """Yield groups of requests, each a list of operations; "clear" and "full" begin and end a filling, so are alone."""
     window: list[list[Operation]] = [[]]
     size = total = 0
     for operation in operations:
@@ -357,7 +360,7 @@ def _pauses() -> Iterator[float]:
 def _refusal(backup: _Backup, error: PS2Error) -> PS2Error:
     where = f"the backup at {backup.address}"
     if isinstance(error, (LimitError, BusyError)):
-        return type(error)(f"{where} has no memory left for its copy: {error}\n(the change is made, but only here)")
+        return type(error)(f"{where} has no memory left for its copy: {error}\n(the change is applied, but only here)")
     if isinstance(error, StaleRouteError):
-        return StaleRouteError(f"{where} refuses what is forwarded: {error}")
-    return type(error)(f"{where} cannot follow: {error}")
+        return StaleRouteError(f"{where} refuses the forwarded change: {error}")
+    return type(error)(f"{where} cannot apply the forwarded change: {error}")

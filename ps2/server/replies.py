@@ -1,4 +1,4 @@
-"""What the reply to a request will take, told before anything of it is made, and before the request's arrays come."""
+"""Upper bounds for the size of a reply, computed from the header of its request, before the arrays are received."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ps2.protocol.messages import Outline, Place
 from ps2.server.shard import Shard
 
 SHORT_BYTES = 2
-# Numbers of an answer whose length nobody knows before. What comes beyond that is not counted.
+# Elements counted for an axis of unknown length. A longer result is not fully counted.
 UNKNOWN = 1 << 16
 
 
 def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
-    """Return what the arrays of a reply take at most; users' results, of any size, are not in it.
+    """Return the most bytes that the arrays of a reply take; results of users' functions are not included.
 
     Args:
-        copies: of what is sent that are made beside it.
+        copies: how many further copies of the sent bytes exist at the same time.
     """
     total = 0
     for outline in draft.outlines(BRINGING):
@@ -36,7 +36,7 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int 
             size = count * dtype.itemsize
             sent = count * SHORT_BYTES if outline.wire is not None else size
             total += size + copies * sent
-            # What is made shorter for the way is made beside it.
+            # Compressed or narrowed values are copies.
             if outline.wire is not None:
                 total += sent
             elif dtype.kind == "i" and size >= MIN_NARROWED_BYTES:
@@ -45,7 +45,7 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int 
 
 
 class _Bringing:
-    """The names of operations whose results are arrays; those of a family join when it is loaded."""
+    """The names of operations whose results are arrays; a family's operations are included once it is loaded."""
 
     def __contains__(self, name: object) -> bool:
         if name == "keys":
@@ -60,7 +60,7 @@ BRINGING = _Bringing()
 
 
 def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]]]:
-    """Yield how many numbers each array of a result has at most, and of which dtype."""
+    """Yield the maximum number of elements and the dtype of each array of a result."""
     if outline.name in ("pull", "keys"):
         start, stop = (outline.params.get(name) for name in ("start", "stop"))
         start = start if isinstance(start, int) else 0

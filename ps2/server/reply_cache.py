@@ -1,4 +1,4 @@
-"""Answers of what has changed data, for attempts that come again: they get the first one."""
+"""Results of mutations, kept for retries: a retry gets the result of the first attempt."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ps2.protocol.messages import Operation, Place, RequestId, Result, nbytes
 from ps2.server.applied import EndedStages
 
 KEPT_RESULTS_BYTES = 64 << 20
-# What one of them takes beside its arrays, about: most results are a few bytes.
+# Approximate overhead of a kept result, without its arrays: most results are a few bytes.
 KEPT_RESULT_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
 class CachedReply:
-    """A result, and which operation of which request on which shard it is of."""
+    """The result of one operation of a request on one shard; ``position`` is the operation's place in the request."""
 
     id: RequestId
     position: int
@@ -35,7 +35,7 @@ class CachedReply:
         return KEPT_RESULT_BYTES + nbytes(self.result.arrays)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, for a checkpoint or another server; ``place`` is left out."""
+        """Return the reply as plain data without ``place``, for a checkpoint or another server."""
         id = self.id
         return {
             "id": [id.scope, id.number, id.part, id.series, id.stage],
@@ -46,10 +46,10 @@ class CachedReply:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], place: Place) -> CachedReply:
-        """Return what ``to_json`` was called on.
+        """Read what ``to_json`` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: the data are of another form.
+            KeyError, TypeError, ValueError: the data have another form.
         """
         scope, number, part, series, stage = data["id"]
         result = Result(data["scalar"], tuple(_array_from_json(*array) for array in data["arrays"]))
@@ -73,14 +73,14 @@ class ReplyCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: OrderedDict[Key, CachedReply] = OrderedDict()
-        self._scopes: dict[str, dict[Key, None]] = {}  # in the order in which they came
+        self._scopes: dict[str, dict[Key, None]] = {}  # in order of arrival
         self._bytes = 0
 
     def put(self, kept: CachedReply) -> None:
-        """Keep a result; forget those of its scope that are settled, as nobody asks for them again."""
+        """Keep a result, and drop the settled ones of its scope: their requests are never sent again."""
         key = (kept.id, kept.position, kept.place)
         with self._lock:
-            # Numbers come in order, or nearly so: what is settled is in front.
+            # Numbers arrive nearly in order, so the settled ones come first.
             while (first := next(iter(self._scopes.get(kept.id.scope, ())), None)) and first[
                 0
             ].number < kept.id.settled:
@@ -93,30 +93,30 @@ class ReplyCache:
                 self._drop(next(iter(self._results)))
 
     def get(self, id: RequestId, position: int, operation: Operation) -> Result:
-        """Return the result of an operation that was applied before; raises OpError if it is not kept any more."""
+        """Return the result of an operation that was applied before; raises OpError if it is no longer kept."""
         with self._lock:
             kept = self._results.get((id, position, (operation.matrix, operation.partition)))
         if kept is None:
             name = "mapPartitions" if operation.name == "map" else f"operation {operation.name!r}"
             raise OpError(
                 f"this {name} was applied by an earlier attempt, and its result is no longer kept; "
-                f"results of more than {KEPT_RESULTS_BYTES >> 20} MB in all are not"
+                f"a server keeps the latest {KEPT_RESULTS_BYTES >> 20} MB of results"
             )
         return kept.result
 
     def of(self, place: Place) -> list[CachedReply]:
-        """Return what is kept of one shard, the oldest first."""
+        """Return the results of one shard, oldest first."""
         with self._lock:
             return [kept for kept in self._results.values() if kept.place == place]
 
     def forget(self, place: Place) -> None:
-        """Drop what is kept of one shard."""
+        """Drop the results of one shard."""
         with self._lock:
             for key in [key for key in self._results if key[2] == place]:
                 self._drop(key)
 
     def replace(self, results: Iterable[CachedReply]) -> None:
-        """Keep these alone."""
+        """Replace all kept results by these."""
         with self._lock:
             self._results.clear()
             self._scopes.clear()

@@ -1,4 +1,4 @@
-"""Runs the operations of one request on shards whose locks are held: each once, whatever is sent again."""
+"""Runs the operations of one request on shards whose locks are held. A retried mutation is applied once."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ class Copying(Protocol):
     """Keeps copies of shards on another server. A change is made there before it is acknowledged."""
 
     def wants(self, shard: Shard) -> bool:
-        """Return True if the shard has a copy in step with it."""
+        """Return True if the shard's copy is in sync."""
         ...
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Bring copies into step with new or refilled shards; after a failure it goes on in the background."""
+        """Send new or refilled shards to the backup; after a failure this continues in the background."""
         ...
 
     def level(self, shards: Mapping[Place, Shard]) -> None:
-        """Make sure that all of these shards, or none, have copies in step: one operation changes them together."""
+        """Make sure that the copies of all these shards are in sync, or none: one operation changes them together."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        """Make changes on the copies, which also note the id; the shards' locks are held.
+        """Apply changes and the id to the copies; the caller holds the shards' locks.
 
         Args:
             begun: operations applied before the request failed; 0 if it did not fail.
-            shards: those that have noted the id here.
+            shards: the shards that have recorded the id here.
 
         Raises:
-            StaleRouteError: the copies may belong to another server by now.
-            PS2Error: the copies cannot follow; they are made anew.
+            StaleRouteError: another server may own the copies by now.
+            PS2Error: the copies could not be changed; they are out of sync, and are sent again.
         """
         ...
 
     def lose(self, shards: Iterable[Shard]) -> None:
-        """Make the copies of shards anew, because it is unknown what has changed."""
+        """Mark the copies of shards as out of sync, because the changes are unknown; they are sent again."""
         ...
 
 
@@ -75,30 +75,31 @@ class RequestRunner:
         """Run a request's operations in order.
 
         Args:
-            shards: of each operation's places.
-            keys: of each operation, None if it has none.
+            shards: for each operation, the shards of its places; their locks are held.
+            keys: for each operation, its key set; None if it has none.
+            copying: None if this server has no backup.
         """
         id = request.id
-        replayed = id is not None and any(id in mine[0].applied for mine in shards)
+        replayed = id is not None and any(id in own[0].applied for own in shards)
         if id is not None and copying is not None:
-            for operation, mine in zip(request.operations, shards, strict=True):
-                if len(mine) > 1:
-                    copying.level(dict(zip(operation.places, mine, strict=True)))
+            for operation, own in zip(request.operations, shards, strict=True):
+                if len(own) > 1:
+                    copying.level(dict(zip(operation.places, own, strict=True)))
         changed: dict[Place, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
-        for position, (operation, mine) in enumerate(zip(request.operations, shards, strict=True)):
-            again = id is not None and mine[0].applied.covers(id, position)
-            live = mine[0].live
+        for position, (operation, own) in enumerate(zip(request.operations, shards, strict=True)):
+            again = id is not None and own[0].applied.covers(id, position)
+            live = own[0].live
             began_s = time.perf_counter()
             try:
-                results.append(self._run_one(request, position, mine, keys[position]))
+                results.append(self._run_one(request, position, own, keys[position]))
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
                     for done in changed.values():
                         done.applied.add_begun(id, position)
-                    changes += _left(operation, mine, live, error, copying)
+                    changes += _changes_of_failed(operation, own, live, error, copying)
                     _forward(copying, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
@@ -107,14 +108,14 @@ class RequestRunner:
                 raise
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
-                # Shards that the operation only reads note the id too: all of its shards know the id, or none does.
-                changed.update(zip(operation.places, mine, strict=True))
-                if not again and copying is not None and any(map(copying.wants, mine)):
+                # Shards that the operation only reads record the id too: all of its shards have the id, or none has.
+                changed.update(zip(operation.places, own, strict=True))
+                if not again and copying is not None and any(map(copying.wants, own)):
                     last = position == len(shards) - 1
                     try:
-                        changes += _changes(operation, mine, keys[position], (position, results[-1], last))
+                        changes += _changes(operation, own, keys[position], (position, results[-1], last))
                     except MemoryError:
-                        copying.lose(mine)
+                        copying.lose(own)
         if id is not None:
             fresh = {place: shard for place, shard in changed.items() if id not in shard.applied}
             for done in changed.values():
@@ -132,8 +133,8 @@ class RequestRunner:
         if operation.name == "look":
             return self._map(operation, shards)
         if not writes(operation.name):
-            if alone and (coming := streamed_blocks(operation, shards[0], keys)) is not None:
-                return Result(streamed=coming)
+            if alone and (streamed := streamed_blocks(operation, shards[0], keys)) is not None:
+                return Result(streamed=streamed)
             return result_of(call(lookup(operation.name), operation, shards, keys))
         assert id is not None
         answers = has_answer(operation.name)
@@ -175,10 +176,10 @@ def _forward(
         copying.forward(id, begun, changes, shards)
 
 
-def _left(
+def _changes_of_failed(
     operation: Operation, shards: Sequence[Shard], live: int, error: Exception, copying: Copying | None
 ) -> list[Change]:
-    """Return what a failed operation has changed all the same."""
+    """Return the changes of a failed operation: keys that it added."""
     if copying is None or not any(map(copying.wants, shards)):
         return []
     if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error):
@@ -190,7 +191,7 @@ def _left(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return what an operation has changed; ``ran``: its position, its result, and whether it was the last."""
+    """Return the changes of an operation; ``ran`` is its position, its result, and True if it was the last one."""
     position, result, last = ran
     if operation.name == "map":
         return [mapped(operation, shards, position, result, last)]

@@ -1,6 +1,6 @@
-"""Rows of one matrix in files: each of this server's shards of it as it is at one moment.
+"""Saves rows of one matrix to files: for each of this server's shards, a consistent state.
 
-Whoever has the fleet's token may name any URL, as for checkpoints: a server reads and writes with its user's rights.
+A peer with the fleet's token may name any URL, as for checkpoints. The server has its user's rights there.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 def save(engine: Engine, of: SaveMatrix, route_version: int) -> list[SavedShard]:
     """Write rows, shard by shard.
 
-    A shard is copied in memory and let go before it is written; where there is no room for the copy, it is held.
+    The server copies a shard in memory and writes the copy. Without memory for a copy, it locks the shard meanwhile.
 
     Raises:
-        StaleRouteError: a shard is not here.
-        RecoveryError: the file system refuses; what was written of other shards stays.
+        StaleRouteError: this server does not hold a shard.
+        RecoveryError: the file system refuses; the files of other shards stay.
     """
     if not FILE_NAME.fullmatch(of.stem):
-        raise ProtocolError(f"stem: expected a part of the name of a file, got {of.stem!r}")
+        raise ProtocolError(f"stem: expected a prefix of a file name, got {of.stem!r}")
     engine.check_call(route_version)
     saved = []
     for shard in engine.own_shards(of.matrix, of.partitions).values():
-        with _still(engine, of.matrix, shard, of.rows) as frozen:
+        with _snapshot_of(engine, of.matrix, shard, of.rows) as frozen:
             saved += write_shards(of.url, [frozen], of.stem)
     engine.check_call(route_version)
     return saved
 
 
 @contextmanager
-def _still(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
-    """Rows of a shard that nobody changes: copies of them, or where there is no room the shard's, held."""
+def _snapshot_of(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
+    """Yield a snapshot of a shard's rows: copies, or without memory for them, views of the locked shard."""
     with ExitStack() as counted, ExitStack() as held:
         engine.meter.acquire(shard.lock)
         held.callback(shard.lock.release)
@@ -48,7 +48,7 @@ def _still(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> It
         frozen = freeze(matrix, shard, rows)
         if shard.spec.layout == "column":
             if rows[-1] - rows[0] >= len(rows):
-                raise ProtocolError(f"rows: with layout 'column' expected some that follow each other, got {rows}")
+                raise ProtocolError(f"rows: with layout 'column' expected consecutive rows, got {rows}")
             frozen = replace(frozen, arrays={**frozen.arrays, "values": (shard.blocks[:, rows[0] : rows[-1] + 1],)})
         copied = copies([frozen], engine.memory, "the copy of rows that are saved")
         if copied is not None:

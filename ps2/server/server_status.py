@@ -1,4 +1,4 @@
-"""How this server stands: what its parts count and hold, as one status."""
+"""The status of this server, collected from its parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from ps2.version import __version__
 def status_of(
     engine: Engine, *, server_id: str, uptime_s: float, connections: int, backup: str, behind: int
 ) -> ServerStatus:
-    """Read everything that a server tells of itself."""
+    """Return the counters and contents of a server.
+
+    Args:
+        backup: address of the backup; "" if there is none.
+        behind: number of shards whose copy is out of sync.
+    """
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
         **{f.name: getattr(counts, f.name) for f in fields(Counts)},
@@ -25,7 +30,7 @@ def status_of(
         pid=os.getpid(),
         uptime_s=uptime_s,
         matrices=tuple(engine.matrices()),
-        # What fast paths take comes and goes with connections, whatever is done on them.
+        # Without the buffers of fast paths, which depend only on the number of connections.
         memory_bytes=engine.memory.taken_bytes - engine.fast_paths.nbytes,
         memory_limit_bytes=engine.memory.limit_bytes,
         rss_bytes=psutil.Process().memory_info().rss,

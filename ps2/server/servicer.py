@@ -1,4 +1,4 @@
-"""The gRPC face of a server: decode, call one method of the engine, encode."""
+"""The gRPC service of a server: each method decodes a call, calls one plain method, and encodes the reply."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerServicer:
-    """Method by method what ``service Server`` of the contract says."""
+    """Implements ``service Server`` of ``proto/ps2/v1/server.proto``."""
 
     def __init__(
         self,
@@ -50,7 +50,13 @@ class ServerServicer:
         data: DataServer | None = None,
         token: str | Tokens | None = None,
     ) -> None:
-        """``data`` takes requests without gRPC, if anything does; ``token`` opens the fleet's other servers."""
+        """Serve ``engine``.
+
+        Args:
+            stop: called to end the process.
+            data: the listener for data connections, if there is one.
+            token: for connections to the fleet's other servers.
+        """
         self._engine = engine
         self._server_id = server_id
         self._wire = wire
@@ -64,7 +70,7 @@ class ServerServicer:
         self._replication = Replication(engine, lambda: FleetNetwork(token, wire), wire.request_limit_bytes)
 
     def close(self) -> None:
-        """End what goes on beside calls."""
+        """Abort a checkpoint in progress, and stop replication."""
         self._snapshots.close()
         self._replication.close()
 
@@ -101,7 +107,7 @@ class ServerServicer:
 
         def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
-            # gRPC holds its message until the call ends, and the reply is copied into another one.
+            # gRPC keeps the request's message until the call ends, and the reply is copied into another message.
             reserved = self._engine.reserve(draft, copies=1)
 
         try:
@@ -192,7 +198,7 @@ class ServerServicer:
         return status_to_pb(self.status())
 
     def status(self) -> ServerStatus:
-        """Tell how this server stands."""
+        """Return the status of this server."""
         data, replication = self._data, self._replication
         return status_of(
             self._engine,

@@ -18,35 +18,35 @@ from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.touchedrows import TouchedRows
 
-# Columns that a sparse shard starts with.
+# Initial columns of a sparse shard.
 MIN_CAPACITY = 64
 
 
 class Shard:
-    """Rows of one partition: ``array`` has shape (rows, width), each row one DCV's columns.
+    """The arrays of one partition: ``array`` has shape (rows, width), and each row holds one DCV's columns.
 
-    It is C-contiguous in layout "row", and Fortran-contiguous in layout "column", where ``blocks`` is the other way to
-    see it: shape (width, rows), C-contiguous.
+    With layout "row", ``array`` is C-contiguous. With layout "column" it is Fortran-contiguous, and ``blocks`` is its
+    transposed view of shape (width, rows), C-contiguous.
 
-    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot; its array has room for
+    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot. Its array has room for
     more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
 
     Attributes:
-        filling: another server is sending what belongs here, or a copy has yet to be sent; until then it is of no use.
-        session: names that sending: route version and number of the newest that has begun.
-        arriving: what has come of its ids, as JSON in pieces.
-        restored: answers that came with it from a checkpoint, until it is in its place.
-        sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
-        rows_changed: the last change of which rows are in use: route version and number of the coordinator's call.
-        layout: generation counter; it grows whenever rows are elsewhere, or others are in use, and what ``fast_path``
-            knows of them holds as long as it is the same.
+        filling: True while the shard must not be used: another server is sending its content, or has yet to send it.
+        session: the newest filling that has begun, as (route version, number).
+        arriving: pieces of the applied ids' JSON that the current filling has brought so far.
+        restored: replies read from a checkpoint, until the shard is put in place.
+        sealed: for a copy that was sent to a replacement server: changes at this or an older route version are refused.
+        rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
+        layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
+            knows of the rows is valid for one value of it.
     """
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate the rows as zeros; raises LimitError before anything is taken.
+        """Allocate the rows as zeros; raises LimitError before any allocation.
 
         Args:
-            copy: of a shard that another server holds; only that server may change it.
+            copy: the shard is a copy of another server's, and only that server may change it.
         """
         self.spec = spec
         self.partition = partition
@@ -92,20 +92,20 @@ class Shard:
 
     @property
     def unused(self) -> frozenset[int]:
-        """Rows that are out of use."""
+        """Row numbers that are not in use."""
         return frozenset(self._unused)
 
     def row(self, number: int) -> Array:
-        """Return a writable view of the live columns of one row; in layout "column" they lie apart."""
+        """Return a writable view of the live columns of one row; it is strided in layout "column"."""
         self.check_row(number)
         return self.array[number, : self.live]
 
     @contextmanager
     def lined_up(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
-        """Yield rows as kernels take them: C-contiguous. In layout "column" they are copies, which count as memory.
+        """Yield C-contiguous rows for kernels. In layout "column" they are copies, counted as transient memory.
 
         Args:
-            written: what is done to copies is done to the rows, unless it fails.
+            written: write copies back to the rows, unless the with-block fails.
         """
         rows = [self.row(number) for number in numbers]
         if self.spec.layout == "row":
@@ -122,11 +122,11 @@ class Shard:
             self._memory.give_back(size)
 
     def uses(self, number: int) -> bool:
-        """Tell whether a row is in use."""
+        """Return True if a row is in use."""
         return not self._freed and number not in self._unused and 0 <= number < self.rows
 
     def check_row(self, number: int) -> None:
-        """Raise unless a row is in use; of many, ``check_rows`` is quicker."""
+        """Raise unless a row is in use; for many rows ``check_rows`` is faster."""
         if not self.uses(number):
             self.check_rows(np.array([number]))
 
@@ -166,10 +166,10 @@ class Shard:
         return slots
 
     def clear_free(self, numbers: Sequence[Int64Array]) -> None:
-        """Make the columns that no key has 0 in some rows: an operation on whole rows leaves NaN of 0 * infinity.
+        """Zero the columns without a key in some rows: an operation on whole rows may leave NaN there (0 * infinity).
 
         Args:
-            numbers: of the rows that the operation names; empty: it names none, and works on all.
+            numbers: arrays of row numbers; empty: all rows.
         """
         if self.live < self.array.shape[1]:
             rows = np.unique(np.concatenate(numbers)) if numbers else slice(None)
@@ -192,14 +192,14 @@ class Shard:
 
     def reuse_rows(self, numbers: list[int]) -> None:
         """Put retired rows in use again, as zeros."""
-        # All of them: a row that was retired while this server could not be reached is still in use here.
         self._unused.difference_update(numbers)
         self.layout += 1
         self.check_rows(np.array(numbers, dtype=np.int64))
+        # Not only retired rows: one that was retired while this server was unreachable is still in use here.
         self.array[numbers] = 0
 
     def reset(self, rows: int) -> None:
-        """Begin anew, with so many rows of zeros and without keys and ids; raises LimitError if they do not fit."""
+        """Clear the shard to ``rows`` rows of zeros, without keys and ids; raises LimitError if they do not fit."""
         self.check_rows(np.empty(0, np.int64))
         self.layout += 1
         self.touched.forget_all()
@@ -208,14 +208,14 @@ class Shard:
         columns = int(self.array.shape[1])
         if self.index is not None:
             self.index, columns = KeyIndex(), MIN_CAPACITY
-        # Freed first, so that there is never memory taken for both.
+        # The old array is freed first, so that both never exist at the same time.
         self.array = self._zeros(0, columns)
         self.touched.resize(columns)
         with self._counting(self._bytes(rows, columns), f"{rows} rows of {columns:,} columns"):
             self.array = self._zeros(rows, columns)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._freed = True
         self.layout += 1
         self.touched.drop_all()
@@ -224,7 +224,7 @@ class Shard:
         self._counted = 0
 
     def _make_room(self, added: int) -> None:
-        """Make place for ``added`` more keys, doubling what is there."""
+        """Make room for ``added`` more keys by doubling the columns."""
         assert self.index is not None
         needed, columns = len(self.index) + added, int(self.array.shape[1])
         if needed <= columns and self.index.nbytes_after(added) == self.index.nbytes:
@@ -246,7 +246,7 @@ class Shard:
             self.array = grown
 
     def _zeros(self, rows: int, columns: int) -> Array:
-        # The system hands out zero pages only when they are touched: reserved rows cost nothing until then.
+        # The system allocates zero pages on first access: until then reserved rows take no physical memory.
         return np.zeros((rows, columns), self.spec.np_dtype, order="C" if self.spec.layout == "row" else "F")
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
@@ -255,37 +255,37 @@ class Shard:
 
     @contextmanager
     def _counting(self, total: int, purpose: str) -> Iterator[None]:
-        """Count ``total`` bytes as this shard's, unless taking them fails."""
+        """Count ``total`` bytes as this shard's permanent memory, unless the allocation in the with-block fails."""
         added = total - self._counted
         self._memory.take(added, purpose)
         try:
             yield
         except MemoryError as error:
             self._memory.give(added)
-            raise LimitError(f"{purpose} takes {added:,} bytes more, and the system has not got them") from error
+            raise LimitError(f"{purpose} takes {added:,} more bytes, which the system does not have") from error
         self._counted = total
 
 
 def check_meet(shards: Sequence[Shard]) -> None:
-    """Raise unless an operation can be on all of these shards at once, whose locks are held."""
+    """Raise unless one operation can work on all of these shards; the caller holds their locks."""
     first = shards[0]
     for other in shards[1:]:
         other.check_rows(np.empty(0, np.int64))
         if other is first:
             continue
-        # Equal keys are at different slots of two sparse shards.
+        # Two sparse shards assign different slots to the same key.
         if "sparse" in (first.spec.kind, other.spec.kind) or first.partition != other.partition:
             cuts = " and ".join(f"{shard.partition} of a {shard.spec.kind} matrix" for shard in (first, other))
-            raise NotColocatedError(f"one operation on {cuts}: expected dense ones that are cut alike")
+            raise NotColocatedError(f"one operation on {cuts}: expected dense matrices with equal partitions")
 
 
 def with_shards(shards: Sequence[Shard], numbers: Sequence[int]) -> Iterator[tuple[Shard, int]]:
-    """Return rows beside their shards: all of one, or each of its own."""
+    """Yield each row number with its shard; ``shards`` has one shard for all rows, or one per row."""
     return zip(repeat(shards[0]) if len(shards) == 1 else shards, numbers, strict=len(shards) != 1)
 
 
 def lined_up(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> AbstractContextManager[list[Array]]:
-    """Yield rows as ``Shard.lined_up`` does: all of one shard, or each of its own."""
+    """Yield rows like ``Shard.lined_up``; ``shards`` has one shard for all rows, or one per row."""
     return shards[0].lined_up(numbers, written) if len(shards) == 1 else _lined_up(shards, numbers, written)
 
 

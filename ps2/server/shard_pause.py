@@ -1,4 +1,4 @@
-"""Shards held still: their locks, taken by a thread of its own, since the calls of a checkpoint come in any thread."""
+"""Pauses shards by holding their locks, in a thread of its own: a checkpoint's calls may run in different threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ps2.errors import DeadlineError
 from ps2.server.lock import ShardLock
 from ps2.server.shard import Shard
 
-# While a lock is waited for, how often to look whether it is still wanted.
+# While the thread waits for a lock: how often it checks whether the pause was cancelled.
 LOOK_S = 0.1
 
 
 class ShardPause:
-    """All locks of some shards, let go after a timeout unless ``keep`` was called in time, and by ``release``."""
+    """Holds the locks of some shards until ``release``, or until a timeout unless ``keep`` is called before it."""
 
     def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
         self.shards = shards
@@ -24,14 +24,14 @@ class ShardPause:
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None
         self._held, self._kept, self._released = threading.Event(), threading.Event(), threading.Event()
-        self._lock = threading.Lock()  # makes one of ``keep`` and the timeout the first
+        self._lock = threading.Lock()  # decides whether ``keep`` or the timeout comes first
         self._thread = threading.Thread(target=self._run, name="ps2-hold", daemon=True)
 
     def take(self) -> None:
         """Wait until all locks are held.
 
         Raises:
-            DeadlineError: that took longer than the timeout, or ``release`` was called; none is held then.
+            DeadlineError: this took longer than the timeout, or ``release`` was called; no lock is held then.
         """
         self._began_s = time.perf_counter()
         self._thread.start()
@@ -45,12 +45,12 @@ class ShardPause:
 
     @property
     def held_s(self) -> float:
-        """Seconds for which the locks have been held, from when the first was asked for."""
+        """Seconds since the first lock was requested, until all locks were released."""
         ended_s = self._ended_s
         return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
 
     def keep(self) -> bool:
-        """ShardPause on beyond the timeout, until ``release``; False if all has been let go already."""
+        """Hold the locks beyond the timeout, until ``release``; return False if they are released already."""
         with self._lock:
             if self.over:
                 return False
@@ -58,7 +58,7 @@ class ShardPause:
             return True
 
     def release(self) -> None:
-        """Let go; when this returns, others can have the locks."""
+        """Release the locks; other threads can take them when this returns."""
         self._released.set()
         self._kept.set()
         if self._thread.is_alive():
@@ -67,7 +67,7 @@ class ShardPause:
     def _run(self) -> None:
         with ExitStack() as taken:
             try:
-                # In the order in which requests take them, so that the two never wait for each other.
+                # In the order in which requests take them, to avoid deadlock.
                 for key in sorted(self.shards):
                     if not self._acquire(self.shards[key].lock):
                         self._released.set()

@@ -1,4 +1,4 @@
-"""What a shard was at one moment: pieces of its arrays while it is held still, or copies of them; and its files."""
+"""Snapshots of shards: views of a paused shard's arrays, or copies of them; and how they are written to files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITERS = 4
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """What is written of a shard: pieces of arrays by kind of file, and its ids, as JSON, if they are wanted."""
+    """The content of a shard's files: pieces of arrays by kind of file, and the applied ids as JSON (None: no file)."""
 
     matrix: int
     partition: Partition
@@ -46,17 +46,21 @@ class ShardSnapshot:
         return ShardSnapshot(self.matrix, self.partition, copies, self.ids)
 
     def contents(self) -> dict[str, Callable[[], Iterator[Any]]]:
-        """Return what makes the content of each file."""
-        made: dict[str, Callable[[], Iterator[Any]]] = {
+        """Return, for each kind of file, a function that yields its bytes."""
+        contents: dict[str, Callable[[], Iterator[Any]]] = {
             kind: partial(npy, *pieces) for kind, pieces in self.arrays.items()
         }
         if (ids := self.ids) is not None:
-            made["ids"] = lambda: iter([ids])
-        return made
+            contents["ids"] = lambda: iter([ids])
+        return contents
 
 
 def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
-    """Return rows of a shard, ascending; in layout "column" all. Its lock is held, and its ids are left out."""
+    """Return views of a shard's rows, without its ids; the caller holds its lock.
+
+    Args:
+        rows: row numbers, ascending; with layout "column" the snapshot holds all rows.
+    """
     if rows and rows[-1] >= shard.rows:
         raise RecoveryError(f"matrix {matrix:x}: row {rows[-1]} is in use, and this server has {shard.rows} rows of it")
     if shard.spec.layout == "column":
@@ -70,13 +74,16 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
 
 
 def ids_of(shard: Shard, kept: Sequence[CachedReply]) -> bytes:
-    """Return, as JSON, what a shard knows beside its arrays, and what it has answered."""
-    known = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
-    return json.dumps({**known, "kept": [one.to_json() for one in kept]}).encode()
+    """Return a shard's applied ids, its unused rows and its kept replies as JSON."""
+    state = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
+    return json.dumps({**state, "kept": [one.to_json() for one in kept]}).encode()
 
 
 def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str) -> tuple[ShardSnapshot, ...] | None:
-    """Return copies, which take ``nbytes`` of borrowed memory each; None if there is no room for all."""
+    """Return copies of all snapshots, or None if there is no memory for them.
+
+    Their ``nbytes`` are counted as transient memory; the caller gives them back.
+    """
     size = sum(one.nbytes for one in frozen)
     try:
         memory.borrow(size, purpose)
@@ -87,21 +94,21 @@ def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str)
         return tuple(one.copy() for one in frozen)
     except MemoryError:
         memory.give_back(size)
-        log.warning("the system has not got %d bytes for %s: requests wait until it is written", size, purpose)
+        log.warning("the system does not have %d bytes for %s: requests wait until it is written", size, purpose)
         return None
 
 
 def write_shards(
     url: str, frozen: Sequence[ShardSnapshot], stem: str = "", check: Callable[[], None] = lambda: None
 ) -> list[SavedShard]:
-    """Write shards into a folder, one file an array.
+    """Write shards into a folder, one file per array.
 
     Args:
-        stem: what the names of the files begin with.
-        check: called again and again; what it raises ends the writing.
+        stem: prefix of the files' names.
+        check: called before each block is written; its exceptions abort the writing.
 
     Raises:
-        RecoveryError: the file system refuses; what was written is removed.
+        RecoveryError: the file system refuses; the written files are removed.
     """
     fs, root = place(url)
     with reported(root, "making the folder"):
@@ -136,7 +143,7 @@ def write_shards(
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending numbers as intervals [begin, end), one at least."""
+    """Return ascending numbers as intervals [begin, end), at least one."""
     numbers = np.array(rows, np.int64)
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return [(int(run[0]), int(run[-1]) + 1) if run.size else (0, 0) for run in runs]
@@ -146,7 +153,7 @@ def _copy(array: Array) -> Array:
     copied = np.empty_like(array, order="C")
     source, target = array, copied
     if array.ndim == 2 and array.shape[0] < array.shape[1]:
-        # Blocks are cut along the first axis: the longer one, here the columns of a few rows.
+        # ``over_blocks`` cuts the first axis, which should be the longer one: here the columns.
         source, target = source.T, target.T
     over_blocks(np.copyto, (target, source), cost=source[:1].size)
     return copied

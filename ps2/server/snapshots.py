@@ -1,4 +1,4 @@
-"""Checkpoints of one server: hold all its shards, copy them in memory, let them go, write the copies to files."""
+"""Checkpoints of one server: pause all its shards, copy them in memory, resume them, write the copies to files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _UnderWay:
     """A checkpoint between ``freeze`` and the end of ``write``.
 
     Attributes:
-        counted: bytes of its copies that are counted as this server's memory.
-        cancelled: it was discarded while a call is busy with it, which then ends it.
+        counted: bytes of its copies that are counted as transient memory.
+        cancelled: True if the checkpoint was discarded while a call is busy with it; that call then ends it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class _UnderWay:
 
 
 class Snapshots:
-    """The checkpoint that is under way on this server; one at a time. Safe for threads."""
+    """The checkpoint in progress on this server, at most one at a time. Safe for threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,11 +51,11 @@ class Snapshots:
         self._current: _UnderWay | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
-        """ShardPause all shards of this server, copies of others' not included, until ``copy``; at most so long.
+        """Pause all shards of this server, except copies of other servers', until ``copy`` or the timeout.
 
         Raises:
-            UsageError: another checkpoint is under way.
-            DeadlineError: not all could be held in time.
+            UsageError: another checkpoint is in progress.
+            DeadlineError: not all shards could be paused in time.
         """
         own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
         under_way = _UnderWay(checkpoint, ShardPause(own, timeout_s))
@@ -74,17 +74,17 @@ class Snapshots:
         self._leave(under_way, "frozen")
 
     def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy what ``freeze`` holds, and let it go; where there is no room, hold it until it is written.
+        """Copy the paused shards and resume them. Without memory for copies, they stay paused until ``write`` ends.
 
         Args:
-            rows: by matrix: those in use, ascending; nothing else is copied.
-            last: let nothing change after it: requests that wait are refused.
+            rows: by matrix, the rows in use, ascending; nothing else is copied.
+            last: refuse clients' requests from now on, so that nothing changes after this checkpoint.
 
         Returns:
-            What it took; ``nbytes`` is 0 if the shards stay held, and the pause then lasts until ``write`` has ended.
+            The pause, the bytes and the mutations so far; ``nbytes`` is 0 if the shards stay paused.
 
         Raises:
-            RecoveryError: the timeout has passed, so this is no moment that other servers stand still at.
+            RecoveryError: the timeout has passed, so the shards are no longer part of the fleet's consistent cut.
         """
         under_way = self._enter(checkpoint, "frozen", "copying")
         with self._ending_on_error(under_way):
@@ -92,7 +92,7 @@ class Snapshots:
                 raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and this server has gone on")
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
-            # One that is about to be freed has left already, and waits for its lock.
+            # A shard that is being freed is no longer present: ``free_matrix`` waits for its lock.
             held = [(key[0], shard) for key, shard in under_way.hold.shards.items() if present.get(key) is shard]
             under_way.shards = tuple(
                 replace(
@@ -113,10 +113,10 @@ class Snapshots:
         return Copied(pause_s, size if copied else 0, mutations)
 
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
-        """Write what ``copy`` has copied into a folder, one file an array, and forget it.
+        """Write the shards of ``copy`` into a folder, one file per array, and end the checkpoint.
 
         Raises:
-            RecoveryError: the file system refuses, or ``discard`` was called; what was written is removed.
+            RecoveryError: the file system refuses, or ``discard`` was called; the written files are removed.
         """
         under_way = self._enter(checkpoint, "copied", "writing")
         try:
@@ -127,7 +127,7 @@ class Snapshots:
             self._end(under_way)
 
     def discard(self, checkpoint: str) -> None:
-        """Forget a checkpoint, "": any; what is frozen goes on. Nothing happens if it is not under way."""
+        """Abort a checkpoint ("": any) and resume its shards; do nothing if it is not in progress."""
         with self._lock:
             under_way = self._current
             if under_way is None or checkpoint not in ("", under_way.name):
@@ -144,12 +144,12 @@ class Snapshots:
 
     def _enter(self, checkpoint: str, expected: State, state: State) -> _UnderWay:
         with self._lock:
-            found = self._current
-            if found is None or found.name != checkpoint or found.state != expected or found.cancelled:
-                there = "no checkpoint is" if found is None else f"{found.name!r} is {found.state}"
+            current = self._current
+            if current is None or current.name != checkpoint or current.state != expected or current.cancelled:
+                there = "no checkpoint is" if current is None else f"{current.name!r} is {current.state}"
                 raise RecoveryError(f"checkpoint {checkpoint!r}: expected it to be {expected} here, and {there}")
-            found.state = state
-            return found
+            current.state = state
+            return current
 
     def _leave(self, under_way: _UnderWay, state: State) -> None:
         with self._lock:
@@ -158,7 +158,7 @@ class Snapshots:
             _check(under_way)
 
     def _end(self, under_way: _UnderWay) -> None:
-        """Let go of locks and memory, once."""
+        """Release the locks and the memory; later calls do nothing."""
         under_way.hold.release()
         with self._lock:
             if self._current is under_way:
@@ -176,7 +176,7 @@ class Snapshots:
             raise
 
     def _copy(self, under_way: _UnderWay, size: int) -> bool:
-        """Put copies in the place of the arrays; False if there is no room for them."""
+        """Replace the snapshot's views by copies; return False if there is no memory for them."""
         copied = copies(under_way.shards, self._engine.memory, f"the copy for checkpoint {under_way.name!r}")
         if copied is None:
             return False

@@ -1,4 +1,4 @@
-"""Blocks that are read while they are sent: piece by piece, so that each piece is still in the cache on its way."""
+"""Pulls of many blocks that are read while they are sent, so that each piece is in the CPU cache when it is sent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ps2.protocol.messages import Operation, StreamedArray
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard
 
-# What takes no more is one thing, read as a whole.
+# A smaller result is read as a whole.
 MIN_BYTES = WireConfig.block_bytes
 PIECE_BYTES = 1 << 20
 
 
 def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> StreamedArray | None:
-    """Return what a pull of many blocks brings, each piece read under the shard's lock; None for all else.
+    """Return the result of a pull of many blocks, of which each piece is read under the shard's lock.
 
-    It comes from the arrays that the shard has now, whatever becomes of it.
+    All pieces come from the shard's present array, even if the shard is resized or freed meanwhile. Other operations
+    and smaller pulls return None.
     """
     if operation.name != "columns_pull" or keys is None or operation.wire is not None:
         return None
@@ -43,7 +44,7 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
                 take(blocks, some, piece)
             yield piece
 
-    # Integers that may travel in fewer bytes have to be there first.
+    # If the integers can be narrowed, the result is read as a whole: the first piece decides.
     if blocks.dtype.kind == "i" and narrow_integers(next(pieces())).dtype != blocks.dtype:
         return None
     return StreamedArray(blocks.dtype, (slots.size, shard.rows), pieces)

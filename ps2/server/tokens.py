@@ -1,4 +1,4 @@
-"""The token of a server, read again when its file changes."""
+"""The tokens of a server, reloaded when their file changes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOOK_S = 1.0
 
 
 def kept_tokens(path: str) -> Tokens:
-    """Return the tokens of a file as they are at any time; those of a pipe stay what they are.
+    """Return the tokens of a file, kept up to date in the background; tokens from a pipe never change.
 
     Raises:
-        AuthError, ConfigError: it cannot be used now. If it cannot be later, what it said before counts.
+        AuthError, ConfigError: the file is not usable now. If it becomes unusable later, the previous tokens stay.
     """
     stamp = _stamp(path)
     tokens = Tokens(read_token(path))
@@ -32,22 +32,22 @@ def _keep(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) -> None:
     pause = threading.Event()
     while not pause.wait(LOOK_S):
         now = _stamp(path)
-        if now in (stamp, None):  # one that is gone says nothing: somebody tidies up temporary files
+        if now in (stamp, None):  # a missing file changes nothing: temporary files may be cleaned up
             continue
         stamp = now
         try:
             text = read_token(path)
         except PS2Error as error:
-            log.warning("the token before is still used: %s", error)
+            log.warning("the previous token is still used: %s", error)
             continue
         if tuple(text.split()) != tokens.all:
             tokens.renew(text)
-            log.info("the token has changed: %d accepted from now on", len(tokens.all))
+            log.info("the token file has changed; accepted tokens: %d", len(tokens.all))
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size

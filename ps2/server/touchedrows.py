@@ -1,4 +1,4 @@
-"""Where rows of a shard may not be 0: so that a lazy step takes as long as the keys that arrived, not as the row."""
+"""The columns of rows that may differ from 0. With them a lazy step takes time for touched columns, not for all."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
 from ps2.server.memory import MemoryAccount
 
-# Narrower rows have no sets: to look through one takes less time than a request does.
+# Narrower rows have no sets: a scan of the whole row takes less time than a request.
 MIN_WIDTH = 1 << 16
 
 
 class TouchedRows:
     """Sets of touched columns by row; guarded by the shard's lock.
 
-    A row has one if a lazy step has ever taken it as its gradient: from when it is zeroed until it is written in
-    another way than at slots, or at too many of them. At every column outside its set it is 0 (and not -0.0): before an
-    operation writes to it, the columns are added or the set is dropped, so this holds though the operation may fail.
+    A row that a lazy step has used as its gradient gets a set when it is zeroed. The set is dropped when the row is
+    written other than by slots, or at too many slots. Outside its set a row is 0 (not -0.0). Before an operation
+    writes to a row, its columns are added or the set is dropped, so this holds even if the operation fails.
     """
 
     def __init__(self, memory: MemoryAccount, width: int, layout: Int64Array) -> None:
-        """``layout``: grows when the first set is made; without any, rows may be written without telling."""
+        """``layout``: the shard's generation counter. It grows with each new set, as fast paths do not update sets."""
         self._memory = memory
         self._layout = layout
         self._width = width
@@ -37,7 +37,7 @@ class TouchedRows:
         return row in self._sets
 
     def __len__(self) -> int:
-        """How many rows have a set."""
+        """Number of rows with a set."""
         return len(self._sets)
 
     @property
@@ -45,7 +45,11 @@ class TouchedRows:
         return len(self._sets) * Touched.bytes_for(self._width)
 
     def call(self, op: Op, rows: Sequence[int], operands: Sequence[Array], scalars: Mapping[str, Any]) -> Any:
-        """Return what the operation does on the operands, which are those rows of the shard and what came with them."""
+        """Run an operation on its operands, with the touched columns where it can use them; update the sets.
+
+        Args:
+            rows: row numbers of the operands that are rows.
+        """
         sparse = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
         if sparse is None and not self._sets:
             return op.fn(*operands, **scalars)
@@ -76,7 +80,7 @@ class TouchedRows:
         self.drop(list(self._sets))
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Take rows for new ones, which no step has used."""
+        """Treat rows as new ones, which no step has used."""
         self.drop(rows)
         self._gradients.difference_update(rows)
 
@@ -85,7 +89,7 @@ class TouchedRows:
         self._gradients.clear()
 
     def resize(self, width: int) -> None:
-        """Go on with rows of another width; sets come anew when rows are zeroed."""
+        """Change the width of the rows; this drops all sets until rows are zeroed again."""
         self.drop_all()
         self._width = width
 
@@ -99,7 +103,7 @@ class TouchedRows:
         return None if touched is None else touched.columns
 
     def _zeroed(self, row: int) -> None:
-        """Begin a set, or begin it anew, if the row should have one and there is memory left for it."""
+        """Make or clear the set of a zeroed row, if the row should have one and there is memory for it."""
         if row in self._sets:
             self._sets[row].clear()
         elif row in self._gradients and self._width >= MIN_WIDTH:
@@ -112,7 +116,7 @@ class TouchedRows:
 
 
 def _columns_written(op: Op, slots: Array, scalars: Mapping[str, Any]) -> Array:
-    """Return the columns that an operation writes which is given slots."""
+    """Return the columns that an operation with slots writes."""
     if op.span is None:
         return slots
     columns: Array = (slots[slots >= 0, np.newaxis] + np.arange(scalars[op.span])).reshape(-1)

@@ -1,4 +1,4 @@
-"""Users' functions (``mapPartitions``): run on the rows of one shard, undone when they fail."""
+"""Users' functions (``mapPartitions``): run on the rows of one shard; a failed function's writes are undone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from ps2.errors import BusyError, LimitError, OpError
 from ps2.ops.table import Array
 from ps2.server.memory import MemoryAccount
 
-NOT_UNDONE = (
-    "what the function had written before it failed was NOT undone: there was no memory left for copies of its rows"
-)
+NOT_UNDONE = "the function's writes before it failed were NOT undone: there was no memory left for copies of its rows"
 
 
 def unpickle(code: Array) -> Callable[..., Any]:
     """Return the function that an authenticated peer sent."""
     try:
         fn = pickle.loads(code.tobytes())
-    except BaseException as error:  # unpickling runs the sender's code: anything may come, SystemExit too
+    except BaseException as error:  # unpickling runs the sender's code, which may raise anything, even SystemExit
         raise OpError(f"the function cannot be loaded on the server:\n{_trace(error)}") from error
     if not callable(fn):
         raise OpError(f"expected a pickled function, got {type(fn).__name__}")
@@ -34,7 +32,8 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
     """Call ``fn(*leading, *rows)`` and return its pickled result as uint8.
 
     Raises:
-        OpError: it raised, or returned what cannot be pickled. The rows are as before, or the error says that not.
+        OpError: the function raised, or its result cannot be pickled. Its writes are undone, or the error says that
+            they are not.
     """
     size = sum(row.nbytes for row in rows)
     try:
@@ -57,7 +56,7 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
 
 
 def look(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
-    """Call a function as ``run`` does, with rows that it can only read: there is nothing to undo."""
+    """Call a function like ``run``, with read-only rows, so there is nothing to undo."""
     views = [row.view() for row in rows]
     for view in views:
         view.flags.writeable = False

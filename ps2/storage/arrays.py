@@ -14,7 +14,7 @@ import numpy as np
 from ps2.errors import CheckpointCorruptError
 from ps2.storage.files import BLOCK_BYTES
 
-# The header of an array of numbers in version 1.0 of the format, after the magic and the two-byte length.
+# The header of a numeric array in version 1.0 of the format, after the magic and the two-byte length.
 _HEADER = re.compile(rb"\{'descr': '([<>|][a-zA-Z]\d+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n")
 
 Block = tuple[int, int, np.ndarray[Any, Any]]
@@ -71,15 +71,15 @@ def read_npy_header(path: str, file: Readable) -> NpyHeader:
     try:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError("expected version 1.0 of the format")
-        said = _HEADER.fullmatch(file.read(int.from_bytes(file.read(2), "little")))
-        if said is None:
+        match = _HEADER.fullmatch(file.read(int.from_bytes(file.read(2), "little")))
+        if match is None:
             raise ValueError("expected the type, order and shape of an array of numbers")
-        dtype = np.dtype(said[1].decode())
+        dtype = np.dtype(match[1].decode())
     except (ValueError, TypeError) as error:
         raise CheckpointCorruptError(f"{path}: not a NumPy file: {error}") from error
-    if said[2] == b"True":
+    if match[2] == b"True":
         raise CheckpointCorruptError(f"{path}: expected rows one after the other (C order), got Fortran order")
-    return NpyHeader(dtype, tuple(int(length) for length in said[3].split(b",") if length.strip()))
+    return NpyHeader(dtype, tuple(int(length) for length in match[3].split(b",") if length.strip()))
 
 
 def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
@@ -88,10 +88,10 @@ def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
 
 
 def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
-    """Yield blocks of whole rows; if not even one row fits into a block, pieces of one row."""
-    most = BLOCK_BYTES // dtype.itemsize
-    height = max(1, most // max(columns, 1))
-    width = min(columns, most)
+    """Yield (first row, first column, values) in blocks of whole rows, or of parts of a row that exceeds a block."""
+    block_items = BLOCK_BYTES // dtype.itemsize
+    height = max(1, block_items // max(columns, 1))
+    width = min(columns, block_items)
     for row in range(0, rows if columns else 0, height):
         for column in range(0, columns, width):
             shape = (min(height, rows - row), min(width, columns - column))

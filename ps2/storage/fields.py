@@ -29,7 +29,7 @@ class Fields:
         return name in self._content
 
     def get(self, name: str, *types: type) -> Any:
-        """Return a field of one of these types; booleans do not count as integers."""
+        """Return a field that has one of these types; booleans do not count as integers."""
         if name not in self._content:
             raise CheckpointCorruptError(f"{self.where}: {name} is missing")
         value = self._content[name]

@@ -53,14 +53,14 @@ def reported(path: str, doing: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of a file system's error in words."""
+    """Return the reason for a file system's error in words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
 
 
 def remove(fs: Any, path: str) -> None:
-    """Remove a file if that is possible; ignore it if the file is missing."""
+    """Remove a file if possible; ignore errors of the file system."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: ``path`` is a folder
         fs.rm(path)
 

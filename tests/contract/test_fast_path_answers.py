@@ -370,7 +370,7 @@ def test_lease_when_expired_then_nothing_is_done_until_renewed():
         engine.fence.activate(4, "one", 0.05)
         time.sleep(0.1)
         for request in (Request((pull(),), None, 4), Request((push(),), an_id(7), 4)):
-            with pytest.raises(StaleRouteError, match="may be replaced"):
+            with pytest.raises(StaleRouteError, match="may have been replaced"):
                 ask(request)
         assert engine.shards()[1, 1].array[0, 0] == 2
         engine.fence._lease_s = 60.0

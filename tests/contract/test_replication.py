@@ -183,7 +183,7 @@ def test_copies_when_two_full_servers_await_each_other_then_made(fleet):
 def test_copies_when_failed_function_is_not_undone_then_remade(fleet, until):
     wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
     primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
-    with pytest.raises(OpError, match="was NOT undone"):
+    with pytest.raises(OpError, match="were NOT undone"):
         fleet.change(primary, op("map", 0, arrays=(FUNCTIONS[1],)))
     until(lambda: behind(primary) == 0, "the copy is made anew")
     assert row_of(backup.engine, matrix=1)[0] == 1
@@ -386,7 +386,7 @@ def test_write_when_backup_version_never_matches_then_stale(fleet, pair, until):
     primary, backup = pair
     fleet.control.route_version = 2
     fleet.activate(backup, primary)
-    with pytest.raises(StaleRouteError, match="refuses what is forwarded"):
+    with pytest.raises(StaleRouteError, match="refuses the forwarded change"):
         send_as_it_is(fleet.transport, primary.address, Request((push(7),), RequestId("client", 0), route_version=1))
     assert behind(primary) == 1
     assert row_of(backup.engine)[0] == 0
@@ -409,11 +409,11 @@ def test_copy_when_forwarded_request_fails_midway_then_unusable(fleet, pair):
     for _ in range(2):
         with pytest.raises(PS2Error):
             fleet.send(backup, broken)
-    with pytest.raises(StaleRouteError, match="has not been sent as a whole"):
+    with pytest.raises(StaleRouteError, match="before it has been sent as a whole"):
         fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
     other = fleet.start()
     fleet.create(other, {3: MATRICES[3]})
-    with pytest.raises(RecoveryError, match="is not whole"):
+    with pytest.raises(RecoveryError, match="is incomplete"):
         fleet.control.send(backup.address, other.address, [(3, 0)], copies=False)
 
 
@@ -448,7 +448,7 @@ def test_seed_when_writers_go_on_then_the_copies_come_into_step(fleet, until):
         fleet.activate(primary, backup, seed=True)
         until(lambda: behind(primary) == 0, "the copies are made")
     assert written[0] > 50
-    assert primary.servicer._replication.in_step == len(primary.engine.shards())
+    assert primary.servicer._replication.in_sync == len(primary.engine.shards())
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
@@ -542,7 +542,7 @@ def test_copy_when_made_for_used_shard_then_waits_until_sent(fleet):
     backup = fleet.start()
     fleet.create(backup, copies=True)
     fleet.activate(backup)
-    with pytest.raises(StaleRouteError, match="has not been sent as a whole"):
+    with pytest.raises(StaleRouteError, match="before it has been sent as a whole"):
         fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
 
 
@@ -553,7 +553,7 @@ def test_fill_when_older_one_arrives_late_then_changes_nothing(fleet, pair, unti
     until(lambda: behind(primary) == 0, "the copies are made")
     late = op("clear", matrix=3, rows=4), op("push", 0, matrix=3, arrays=(np.full(10, 1),), start=0)
     for operation in late:
-        with pytest.raises(StaleRouteError, match="sent anew"):
+        with pytest.raises(StaleRouteError, match="is no longer current"):
             fleet.send(backup, Request((operation,), RequestId("ps2 filling", 0), forwarded=True))
     assert row_of(backup.engine)[0] == 7
 

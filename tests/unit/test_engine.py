@@ -330,7 +330,7 @@ def test_matrix_when_partition_exceeds_it_then_protocol_error(engine):
         ([Partition(0, 0, 10)] * 2, "partition 0 .* ends at 10"),
         ([Partition(0, 0, 5), Partition(1, 4, 10)], r"partition 1 of matrix 9 is \[4, 10\), .* ends at 5"),
         ([Partition(1, 2, 3), Partition(0, 0, 10)], r"partition 1 of matrix 9 is \[2, 3\), .* ends at 10"),
-        ([Partition(0, 0, 5), Partition(0, 5, 10)], "two partitions of matrix 9 have one index"),
+        ([Partition(0, 0, 5), Partition(0, 5, 10)], "two partitions of matrix 9 have the same index"),
     ],
 )
 def test_matrix_when_partitions_overlap_then_protocol_error(engine, partitions, said):

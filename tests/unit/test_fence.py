@@ -60,7 +60,9 @@ def test_activate_when_version_is_not_newer_then_stale(version, coordinator):
 def test_activate_when_coordinator_is_alive_then_refuses_another(monkeypatch):
     monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", LONG_S)
     fence = active()
-    with pytest.raises(StaleRouteError, match=r"follows coordinator a, which gave a sign of life \d.\d s ago; b came"):
+    with pytest.raises(
+        StaleRouteError, match=r"follows coordinator a, which gave a sign of life \d.\d s ago; got a call of b"
+    ):
         fence.activate(9, "b", LONG_S)
     assert (fence.route_version, fence.coordinator) == (3, "a")
 

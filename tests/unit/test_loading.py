@@ -209,7 +209,7 @@ def test_load_when_ids_are_wanted_but_unsaved_then_error_says_so(folder):
     shards = tuple(replace(shard, files={"values": shard.files["values"]}) for shard in matrix.shards)
     folders.write_manifest(str(folder), replace(manifest, matrices=(replace(matrix, shards=shards),)))
     fleet.load(folder)
-    with pytest.raises(CheckpointCorruptError, match="expected a file of the ids that had been applied"):
+    with pytest.raises(CheckpointCorruptError, match="expected a file of applied ids"):
         fleet.load(folder, ids=True)
 
 
@@ -380,7 +380,7 @@ def test_load_when_file_goes_on_after_array_then_names_sizes(saved, folder):
 @pytest.mark.parametrize(
     ("keys", "match"),
     [
-        (lambda keys: np.append(keys[:-1], keys[0]), "a key is there twice"),
+        (lambda keys: np.append(keys[:-1], keys[0]), "a key occurs twice"),
         (lambda keys: np.append(keys[:-1], -5), "expected keys below"),
         (lambda keys: KEYS[: keys.size], "belongs to another partition"),
         (lambda keys: keys[:, None], "expected one dimension of keys"),
@@ -396,7 +396,7 @@ def test_load_when_keys_are_wrong_then_error_says_how(saved, folder, keys, match
 def test_load_when_ids_have_another_format_then_error_names_file(saved, folder):
     file = file_of(saved, "ids")
     put_file(folder, saved, file, b'{"applied": {"task": 3}}')
-    refused(folder, CheckpointCorruptError, rf"{file.name}: expected the ids that had been applied", ids=True)
+    refused(folder, CheckpointCorruptError, rf"{file.name}: expected applied ids", ids=True)
 
 
 def test_load_when_another_format_then_error_names_both(saved, folder):
@@ -448,7 +448,7 @@ def test_load_when_no_room_beside_current_data_then_error(saved, folder, matrix)
     engine = fleet.engines[0]
     before = engine.memory.taken_bytes
     engine.memory.limit_bytes = before + (1000 if matrix == D else 3 * 4 * DIM)
-    with pytest.raises(LimitError, match="what this server has now stays until the checkpoint"):
+    with pytest.raises(LimitError, match="the server keeps its present shards until the checkpoint"):
         fleet.loadings[0].load(str(folder), fleet.to_load(saved, 0), ids=False)
     assert engine.memory.taken_bytes == before
     check(fleet)

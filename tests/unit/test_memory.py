@@ -72,7 +72,7 @@ def elsewhere(act):
 
 
 def waiting(account):
-    return sum(map(len, account._lines))
+    return sum(map(len, account._queues))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ class RefusesControl:
     def __init__(self, fleet, *methods, error=None):
         self.fleet, self.methods, self.left, self.asked = fleet, methods, 0, 0
         self.error = error or StaleRouteError(
-            "this server has had no answer from its coordinator for 7.1 s, and may be replaced"
+            "this server has had no answer from its coordinator for 7.1 s, and may have been replaced"
         )
 
     def __getattr__(self, name):

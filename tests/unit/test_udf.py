@@ -89,7 +89,7 @@ def test_function_when_it_raises_then_error_has_its_traceback():
 @pytest.mark.parametrize("fn", FAILURES)
 def test_function_when_it_raises_uncopied_then_says_not_undone(fn):
     given = rows()
-    with pytest.raises(OpError, match="was NOT undone"):
+    with pytest.raises(OpError, match="were NOT undone"):
         run(fn, given, limit=47)
     assert given[0].tolist() == [-1, -1, -1]
 
