@@ -62,7 +62,7 @@ class DrainController:
     def _drain(self, going: Mapping[int, tuple[str, str]]) -> None:
         addresses = [address for _, address in going.values()]
         try:
-            if not self._in_step(addresses):
+            if not self._in_sync(addresses):
                 self._hand_over(going)
         except PS2Error as error:
             log.warning("servers %s are to end, and what they hold is not safe yet: %s", sorted(going), error)
@@ -73,7 +73,7 @@ class DrainController:
                 self._released.add(server_id)
                 log.info("server %d was told to end, and may", index)
 
-    def _in_step(self, addresses: Collection[str]) -> bool:
+    def _in_sync(self, addresses: Collection[str]) -> bool:
         """Return whether the leaving server's copies are up to date. A second leaving server may hold them."""
         if not self._policy.replicas or len(addresses) > 1:
             return False

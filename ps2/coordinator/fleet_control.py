@@ -63,7 +63,7 @@ class FleetControl:
             lost: servers that do not answer.
             seed: servers whose backups have nothing of them yet.
             loaded: servers that put what they have loaded in the place of what they have.
-            copies: whether there are copies to keep in step.
+            copies: whether there are copies to keep in sync.
         """
         self.master.rehome()
         addresses = self.master.registry.addresses()

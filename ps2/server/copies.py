@@ -1,9 +1,9 @@
 """Copies of shards on a backup: what the primary sends, and how the backup applies it.
 
 A change is sent as the operation itself, so that the copy goes through the same states, bit by bit, with keys in the
-same slots. A user's function is not run twice: the primary sends the rows that it wrote. A whole shard is sent as a
-filling, which is a sequence of operations that only servers send ("clear", "insert", "push", "kept", "state", "full").
-Fillings are numbered, so that delayed requests of an aborted filling change nothing.
+same slots. A user's function is not run twice: the primary sends the rows that it wrote. A full state transfer of a
+shard is called a filling. It is a sequence of operations that only servers send ("clear", "insert", "push", "kept",
+"state", "full"). Fillings are numbered, so that delayed requests of an aborted filling change nothing.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Fence:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.words = np.array([ANY_VERSION, 1, NEVER_NS, 0], np.int64)
-        self._waits = self._parted = False
+        self._waits = self._handed_over = False
         self.leaving = False
         self.released = threading.Event()
         self.route_version = 0
@@ -62,14 +62,14 @@ class Fence:
             self._update_words()
 
     @property
-    def parted(self) -> bool:
+    def handed_over(self) -> bool:
         """True once the last checkpoint before the end was cut: clients' requests are refused."""
-        return self._parted
+        return self._handed_over
 
-    @parted.setter
-    def parted(self, parted: bool) -> None:
+    @handed_over.setter
+    def handed_over(self, handed_over: bool) -> None:
         with self._lock:
-            self._parted = parted
+            self._handed_over = handed_over
             self._update_words()
 
     def note_copies(self, made: bool) -> None:
@@ -154,7 +154,7 @@ class Fence:
         """Raise StaleRouteError if the server does not accept clients' requests yet, or no longer."""
         if self.waits:
             raise StaleRouteError("this server waits for its coordinator to give it its shards")
-        if self.parted:
+        if self.handed_over:
             raise StaleRouteError("this server is about to end, and has handed over its shards")
 
     def check_lease(self) -> None:
@@ -169,5 +169,5 @@ class Fence:
         """Update the words; the caller holds the lock."""
         # The lease comes last: a new lease must not hold for requests that have the old version.
         self.words[VERSION] = self.route_version if self.coordinator else ANY_VERSION
-        self.words[OPEN] = not self._waits and not self._parted
+        self.words[OPEN] = not self._waits and not self._handed_over
         self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS

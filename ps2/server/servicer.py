@@ -171,7 +171,7 @@ class ServerServicer:
     def Discard(self, request: pb.DiscardRequest) -> pb.DiscardReply:
         self._snapshots.discard(request.checkpoint)
         if not request.checkpoint:
-            self._engine.fence.parted = False
+            self._engine.fence.handed_over = False
         return pb.DiscardReply()
 
     def Load(self, request: pb.LoadRequest) -> pb.LoadReply:

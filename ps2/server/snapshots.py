@@ -31,7 +31,7 @@ class _UnderWay:
     """
 
     name: str
-    hold: ShardPause
+    pause: ShardPause
     state: State = "freezing"
     shards: tuple[ShardSnapshot, ...] = ()
     counted: int = 0
@@ -61,13 +61,13 @@ class Snapshots:
         under_way = _UnderWay(checkpoint, ShardPause(own, timeout_s))
         with self._lock:
             before = self._current
-            if before is not None and not (before.state == "frozen" and before.hold.over):
+            if before is not None and not (before.state == "frozen" and before.pause.over):
                 raise UsageError(
                     f"checkpoint {checkpoint!r}: {before.name!r} is {before.state} on this server; one at a time"
                 )
             self._current = under_way
         try:
-            under_way.hold.take()
+            under_way.pause.take()
         except BaseException:
             self._end(under_way)
             raise
@@ -88,12 +88,12 @@ class Snapshots:
         """
         under_way = self._enter(checkpoint, "frozen", "copying")
         with self._ending_on_error(under_way):
-            if not under_way.hold.keep():
+            if not under_way.pause.keep():
                 raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and this server has gone on")
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
             # A shard that is being freed is no longer present: ``free_matrix`` waits for its lock.
-            held = [(key[0], shard) for key, shard in under_way.hold.shards.items() if present.get(key) is shard]
+            held = [(key[0], shard) for key, shard in under_way.pause.shards.items() if present.get(key) is shard]
             under_way.shards = tuple(
                 replace(
                     freeze(id, shard, rows[id]),
@@ -104,11 +104,11 @@ class Snapshots:
             )
             size = sum(shard.nbytes for shard in under_way.shards)
             if last:
-                self._engine.fence.parted = True
+                self._engine.fence.handed_over = True
             copied = self._copy(under_way, size)
             if copied:
-                under_way.hold.release()
-            pause_s = under_way.hold.held_s
+                under_way.pause.release()
+            pause_s = under_way.pause.held_s
         self._leave(under_way, "copied")
         return Copied(pause_s, size if copied else 0, mutations)
 
@@ -122,8 +122,8 @@ class Snapshots:
         try:
             return write_shards(url, under_way.shards, check=lambda: _check(under_way))
         finally:
-            if not under_way.hold.over:
-                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, under_way.hold.held_s)
+            if not under_way.pause.over:
+                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, under_way.pause.held_s)
             self._end(under_way)
 
     def discard(self, checkpoint: str) -> None:
@@ -137,7 +137,7 @@ class Snapshots:
         if not busy:
             self._end(under_way)
         elif under_way.state == "freezing":
-            under_way.hold.release()
+            under_way.pause.release()
 
     def close(self) -> None:
         self.discard("")
@@ -159,7 +159,7 @@ class Snapshots:
 
     def _end(self, under_way: _UnderWay) -> None:
         """Release the locks and the memory; later calls do nothing."""
-        under_way.hold.release()
+        under_way.pause.release()
         with self._lock:
             if self._current is under_way:
                 self._current = None

@@ -71,7 +71,7 @@ class TouchedRows:
         return value
 
     def drop(self, rows: Iterable[int]) -> None:
-        """Drop the sets of rows that are about to be written anywhere."""
+        """Drop the sets of rows that are about to be written at any column."""
         for row in rows:
             if self._sets.pop(row, None) is not None:
                 self._memory.give(Touched.bytes_for(self._width))

@@ -351,10 +351,10 @@ def test_fence_when_it_is_shut_then_the_lane_does_nothing():
             with pytest.raises(StaleRouteError, match="route version 4"):
                 ask(Request((push(),), an_id(7), version))
         ask(Request((push(),), an_id(7), 4))
-        engine.fence.parted = True
+        engine.fence.handed_over = True
         with pytest.raises(StaleRouteError, match="handed over"):
             ask(Request((push(),), an_id(8), 4))
-        engine.fence.parted, engine.fence.waits = False, True
+        engine.fence.handed_over, engine.fence.waits = False, True
         with pytest.raises(StaleRouteError, match="waits"):
             ask(Request((pull(),), None, 4))
         engine.fence.waits = False
