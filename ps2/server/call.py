@@ -39,7 +39,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     of_rows = shards[:1] if alone else _of_rows(op, shards)
     named = operation.rows if alone else tuple(with_shards(of_rows, operation.rows))
     if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
-        raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
+        raise ConfigError(f"operation {op.name!r}: expected distinct vectors, got rows {list(operation.rows)}")
     if alone:  # with several shards, ``lined_up`` checks the rows: they are dense, so no key is created before
         for number in operation.rows:
             shard.check_row(number)
@@ -83,8 +83,8 @@ def _whole(op: Op, kind: str, shard: Shard) -> Array:
         return shard.blocks
     if shard.spec.layout == "column":
         raise UsageError(
-            f"operation {op.name!r} works on whole rows, and those of a matrix with layout 'column' lie apart: name "
-            "columns, or a single row, or make it with layout='row'"
+            f"operation {op.name!r} works on whole rows, which are not contiguous with layout 'column': name columns "
+            "or a single row, or create the matrix with layout='row'"
         )
     return shard.array
 

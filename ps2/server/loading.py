@@ -118,7 +118,7 @@ class Loading:
             engine.check_call(route_version, id)
             shard.check_rows(np.empty(0, np.int64))
             if shard.session != session:
-                raise StaleRouteError(f"matrix {matrix.matrix:x}: it is being read anew")
+                raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call reads it now")
 
         mine = [shard.partition for shard in shards.values()]
         spec = next(replace(shard.spec, rows=shard.rows) for shard in shards.values())

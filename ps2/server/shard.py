@@ -137,7 +137,7 @@ class Shard:
         if self._unused and (gone := self._unused.intersection(numbers.tolist())):
             raise NotFoundError(f"row {min(gone)} was freed")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
-            raise OutOfRangeError(f"a row of {numbers.min()}..{numbers.max()} is outside [0, {self.rows})")
+            raise OutOfRangeError(f"row {_outside(numbers, 0)} is outside [0, {self.rows})")
 
     def slots(self, columns: Int64Array, create: bool) -> Int64Array:
         """Return the local column of each global column, or the slot of each key (-1 if absent).
@@ -150,7 +150,7 @@ class Shard:
             local = columns - self.partition.begin
             if local.size and (local.min() < 0 or local.max() >= self.partition.width):
                 raise OutOfRangeError(
-                    f"a column of {columns.min()}..{columns.max()} is outside this partition, "
+                    f"column {_outside(columns, self.partition.begin)} is outside this partition, "
                     f"[{self.partition.begin}, {self.partition.end})"
                 )
             return local
@@ -158,7 +158,7 @@ class Shard:
         if not create or not len(absent := columns[slots < 0]):
             return slots
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
-            raise OutOfRangeError(f"a key of {columns.min()}..{columns.max()} is outside [0, {self.spec.dim})")
+            raise OutOfRangeError(f"key {_outside(columns, 0)} is outside [0, {self.spec.dim})")
         self._make_room(self.index.missing(absent))
         before = self.index.cells
         slots = self.index.insert(columns)
@@ -264,6 +264,12 @@ class Shard:
             self._memory.give(added)
             raise LimitError(f"{purpose} takes {added:,} more bytes, which the system does not have") from error
         self._counted = total
+
+
+def _outside(numbers: Int64Array, begin: int) -> int:
+    """Return a number that is outside an interval: the smallest if it is below ``begin``, else the largest."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return low if low < begin else high
 
 
 def check_meet(shards: Sequence[Shard]) -> None:

@@ -37,7 +37,7 @@ class ShardPause:
         self._thread.start()
         self._held.wait()
         if self.over:
-            raise DeadlineError(f"not all of {len(self.shards)} shards could be held within {self._timeout_s:g} s")
+            raise DeadlineError(f"not all of {len(self.shards)} shards could be paused within {self._timeout_s:g} s")
 
     @property
     def over(self) -> bool:

@@ -89,7 +89,7 @@ class Snapshots:
         under_way = self._enter(checkpoint, "frozen", "copying")
         with self._ending_on_error(under_way):
             if not under_way.pause.keep():
-                raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and this server has gone on")
+                raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and its shards were resumed")
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
             # A shard that is being freed is no longer present: ``free_matrix`` waits for its lock.

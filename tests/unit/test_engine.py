@@ -472,7 +472,7 @@ def test_counts_when_requests_run_then_include_failed_ones(engine):
         (op("sum", 0, 1), ShapeError, "'sum' takes 1 vectors"),
         (op("sum", 9), OutOfRangeError, r"outside \[0, 3\)"),
         (op("gather", 0), ShapeError, "'gather' takes slots, got 0 arrays"),
-        (op("gather", 0, arrays=[np.array([4])]), OutOfRangeError, r"column of 4..4 is outside .* \[0, 4\)"),
+        (op("gather", 0, arrays=[np.array([4])]), OutOfRangeError, r"column 4 is outside .* \[0, 4\)"),
         (op("gather", 0, arrays=[np.array([1.0])]), DTypeError, "expected slots of int64, got float64"),
         (
             op("push", 0, arrays=[np.ones(4, np.float32)], start=0),
@@ -483,7 +483,7 @@ def test_counts_when_requests_run_then_include_failed_ones(engine):
         (op("push", 0, arrays=[np.ones(1)], start=-1), OutOfRangeError, "start: expected 0 to 4"),
         (op("pull", 0, start=2, stop=9), OutOfRangeError, "start and stop"),
         (op("rows_pull", arrays=[np.array([0, 3])]), OutOfRangeError, r"outside \[0, 3\)"),
-        (op("adagrad", 0, 1, 0, lr=0.1), ConfigError, "the same vector twice"),
+        (op("adagrad", 0, 1, 0, lr=0.1), ConfigError, "expected distinct vectors"),
         (op("keys"), UsageError, "works on sparse vectors"),
         (op("map", 0), ProtocolError, "takes one array of bytes"),
         (op("map", 0, arrays=[np.ones(2)]), ProtocolError, "takes one array of bytes"),

@@ -191,7 +191,7 @@ def test_row_when_reused_but_never_retired_here_then_is_zero():
 def test_row_when_outside_then_out_of_range_and_nothing_changes(method, number):
     shard = dense()
     shard.row(1)[:] = 7
-    with pytest.raises(OutOfRangeError, match=r"outside \[0, 2\)"):
+    with pytest.raises(OutOfRangeError, match=rf"row {number} is outside \[0, 2\)"):
         getattr(shard, method)([1, number])
     assert shard.row(1).tolist() == [7] * 10
 
