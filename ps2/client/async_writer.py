@@ -11,6 +11,7 @@ from typing import Any
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.send_scheduler import QueuedUpdate, SendScheduler, held_bytes
+from ps2.client.stopwatch import BusyTime
 from ps2.errors import PS2Error
 from ps2.interrupts import join, wait_for
 from ps2.protocol.messages import RequestId
@@ -35,11 +36,13 @@ class AsyncWriter:
 
     Attributes:
         is_idle: nothing is under way, was lost, or is read meanwhile, as far as the calling thread is concerned.
+        transfers: when mutations travel, or anything else in the background.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
         """``send`` sends mutations, and returns the errors of those that failed."""
         self.is_idle = True
+        self.transfers = BusyTime()
         self._send = send
         self._changed = threading.Condition()
         self._waiting: list[QueuedUpdate] = []
@@ -51,13 +54,6 @@ class AsyncWriter:
         self._scheduler = SendScheduler()
         self._holders = 0
         self._readings: list[ReadYourWrites] = []
-        self._sent_s = 0.0
-
-    def take_sent_s(self) -> float:
-        """Return the seconds that sending has taken since the last call."""
-        with self._changed:
-            sent_s, self._sent_s = self._sent_s, 0.0
-            return sent_s
 
     @property
     def is_backed_up(self) -> bool:
@@ -192,13 +188,12 @@ class AsyncWriter:
     def _run(self) -> None:
         while taken := self._take():
             errors: list[Exception]
-            began_s = time.monotonic()
             try:
-                errors = list(self._send([(update.plan, update.id) for update in taken]))
+                with self.transfers:
+                    errors = list(self._send([(update.plan, update.id) for update in taken]))
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
-                self._sent_s += time.monotonic() - began_s
                 self._error = self._error or next(iter(errors), None)
                 self._flying = []
                 self._note_state()

@@ -12,6 +12,38 @@ Kind = Literal["pull", "push", "wait", "on_clock"]
 KINDS: tuple[Kind, ...] = ("pull", "push", "wait", "on_clock")
 
 
+class BusyTime:
+    """Seconds during which at least one of several threads is within ``with busy:``. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._since_s = self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count()
+            self._inside -= 1
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        with self._lock:
+            self._count()
+            seconds, self._seconds = self._seconds, 0.0
+            return seconds
+
+    def _count(self) -> None:
+        now_s = time.monotonic()
+        if self._inside:
+            self._seconds += now_s - self._since_s
+        self._since_s = now_s
+
+
 class Stopwatch:
     """Seconds that the calls of one thread took; those of other threads do not count.
 

@@ -208,7 +208,7 @@ class ClockLoop:
             block=IDLE if turn is None else turn.block,
             left=0.0 if turn is None else turn.left,
             work=0.0 if turn is None else turn.workS,
-            transfer=self.prefetches.take_read_s() + self.session.async_writer.take_sent_s(),
+            transfer=self.session.async_writer.transfers.take(),
         )
 
     def next_point(self) -> tuple[int, int]:

@@ -8,11 +8,9 @@ later clock is not sent before that.
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +41,12 @@ class Freshness:
         horizon: the highest clock that the others allow.
         epoch: how often the fleet had gone back to a checkpoint.
         syncs: barriers and broadcasts that the worker has passed. Later reads see what the others did before them.
-        read_s: seconds that each read took which has ended since ``Prefetches.take_read_s``.
     """
 
     clock: int
     horizon: int
     epoch: int
     syncs: int = 0
-    read_s: deque[float] = field(default_factory=deque)
 
 
 class Prefetch:
@@ -129,12 +125,11 @@ class Prefetch:
         return self._session.dispatch.run([self._make_plan()])[0]
 
     def _read(self) -> None:
-        began_s = time.monotonic()
         try:
-            self._found = self._session.dispatch.read([self._plan])
+            with self._session.async_writer.transfers:
+                self._found = self._session.dispatch.read([self._plan])
         except Exception as error:  # for whoever asks for the result
             self._error = error
-        self._view.read_s.append(time.monotonic() - began_s)
 
 
 class Prefetches:
@@ -182,11 +177,6 @@ class Prefetches:
             if epoch == self.view.epoch and horizon > self.view.horizon:
                 self.view.horizon = horizon
                 self._start()
-
-    def take_read_s(self) -> float:
-        """Return the seconds of the reads that have ended since the last call."""
-        ended = self.view.read_s
-        return sum(ended.popleft() for _ in range(len(ended)))
 
     def begin_again(self, view: Freshness) -> None:
         """The worker begins its work again: wait for all reads and drop them."""

@@ -16,7 +16,7 @@ Float64s = NDArray[np.float64]
 
 # Turns of each worker that the budget follows from, the newest ones.
 WINDOW = 16
-# Of the time that workers could spend working, the budget may waste this share to leave less work over.
+# Of the work that could be done a second, the budget may give up this share to leave less over.
 TOLERANCE = 0.05
 # What is done of a block in a turn: at least this share as the mean of all workers, and of each worker.
 LEAST_DONE, LEAST_OF_WORKER = 0.25, 0.05
@@ -69,11 +69,12 @@ class TurnBudget:
 
 
 def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
-    """Return the longest budget that wastes little time.
+    """Return the longest budget with which about as much work is done a second as with the best one.
 
-    With a budget B, a turn takes max(B, transfer), and a worker works for B - rest of it, until the block is done. The
-    longest B is wanted whose share of time at work is at least 1 - ``TOLERANCE`` of the best one's. If that leaves too
-    much over (``LEAST_DONE``, ``LEAST_OF_WORKER``), B is the shortest one that does not.
+    With a budget B, a turn takes max(B, transfer), and a worker works for B - rest of it, until the block is done. Of
+    each B, the shares of blocks that are done a second are known so. The longest B is wanted that does at least
+    1 - ``TOLERANCE`` of the best one's. If that leaves too much over (``LEAST_DONE``, ``LEAST_OF_WORKER``), B is the
+    shortest one that does not.
 
     Args:
         whole_s: shape (n,): of each turn, seconds that all work on the block would take.
@@ -87,11 +88,11 @@ def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], t
     budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
     budgets.sort()
     works = np.clip(budgets[:, None] - rest_s, 0.0, whole_s)
-    at_work = works.mean(axis=1) / (budgets + ENTER_S)
     done = works / np.maximum(whole_s, np.finfo(float).tiny)
+    rates = done.mean(axis=1) / (budgets + ENTER_S)
     turns = np.bincount(ranks)
     of_workers = np.stack([np.bincount(ranks, one) for one in done])[:, turns > 0] / turns[turns > 0]
     is_enough = (done.mean(axis=1) >= LEAST_DONE) & (of_workers.min(axis=1) >= LEAST_OF_WORKER)
-    wanted = int(np.flatnonzero(at_work >= (1 - TOLERANCE) * at_work.max())[-1])
+    wanted = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
     # More time never leaves more over, and all of it leaves nothing.
     return float(budgets[max(wanted, int(np.flatnonzero(is_enough)[0]))])

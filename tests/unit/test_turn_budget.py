@@ -43,12 +43,13 @@ def test_budget_when_turns_were_cut_short_then_estimates_hold(budget_s):
 
 
 def test_budget_when_blocks_travel_long_then_computing_hides_it():
-    assert told([1.0, 3.0, 3.0, 10.0], transfer_s=2.5) == pytest.approx(3.0)
-    assert told([1.0, 10.0], transfer_s=2.5) == pytest.approx(2.5)
+    assert told([1.0, 3.0, 3.0, 10.0], transfer_s=2.5) == pytest.approx(2.5)
+    assert told([1.0, 2.6], transfer_s=2.5) == pytest.approx(2.6)
 
 
 def test_budget_when_turns_cost_more_than_work_then_is_longer():
-    assert told([1.0, 3.0], rest_s=2.0) > told([1.0, 3.0]) + 2.0
+    assert told([1.0, 3.0], rest_s=2.0) == pytest.approx(3.0)
+    assert told([1.0, 3.0], rest_s=9.0) == pytest.approx(12.0)
 
 
 def test_budget_when_one_is_far_slower_then_bounds_what_is_left():
@@ -83,8 +84,8 @@ def test_budget_when_turns_differ_then_none_wastes_much():
         for rank in range(4):
             budget.note(rank, wholes[rank, turn], 0.0, 0.1, 0.3)
 
-    def at_work(budget_s):
-        return np.clip(budget_s - 0.1, 0, wholes).mean() / max(budget_s, 0.3)
+    def done_a_second(budget_s):
+        return (np.clip(budget_s - 0.1, 0, wholes) / wholes).mean() / max(budget_s, 0.3)
 
-    best = max(at_work(one) for one in np.linspace(0.1, wholes.max(), 500))
-    assert at_work(budget.seconds) > 0.92 * best
+    best = max(done_a_second(one) for one in np.linspace(0.1, wholes.max(), 500))
+    assert done_a_second(budget.seconds) > 0.92 * best
