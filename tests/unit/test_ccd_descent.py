@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.factors import ops
-from ps2.algorithms.factors.ccd_descent import HELD_LOSS, LOSS, PENALTY, WEIGHT, Descent
+from ps2.algorithms.factors.ccd_descent import HELD_LOSS, LOSS, PENALTY, WEIGHT, Descent, padded
 from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.ops import BLOCK, SUMS, SWEEPS
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.errors import OutOfRangeError
 
@@ -18,10 +19,9 @@ class Local:
     """Items' coordinates, solved in this process by the servers' operation."""
 
     def __init__(self, options, descent, ridge):
-        self.options, self.ranks = options, options.rank + options.biases
-        self.m = np.zeros((2 * self.ranks, descent.q.shape[1]), np.float32)
-        self.sums = np.zeros((4, descent.q.shape[1]), np.float32)
-        self.sums[2] = ridge
+        self.ranks, items = descent.q.shape
+        self.m, self.sums = np.zeros((2 * self.ranks, items), np.float32), np.zeros((SUMS + 2, items), np.float32)
+        self.sums[SUMS] = ridge
         self.descent, self.iteration, self.step = descent, 0, 0
 
     def iterate(self):
@@ -31,21 +31,13 @@ class Local:
         self.iteration += 1
         return self.descent.evaluate()
 
-    def solve(self, one, sums, gram):
-        self.sums[:2] = sums.T
+    def solve(self, one, sums, products):
+        self.sums[: one.sums] = sums.T
         self.step += 1
-        where = {"rank": one.item, "ranks": self.ranks, "old": self.old, "new": self.new}
-        ops.solve(
-            *(self.m, self.sums, gram),
-            **where,
-            first=0,
-            workers=1,
-            ridge=2,
-            done=3,
-            step=self.step,
-            nonnegative=one.nonnegative,
-        )
-        return self.m[self.new + one.item].copy()
+        where = {"rank": one.first, "width": one.width, "ranks": self.ranks, "old": self.old, "new": self.new}
+        rows = {"first": 0, "workers": 1, "ridge": SUMS, "done": SUMS + 1, "step": self.step}
+        ops.solve(self.m, self.sums, products.reshape(-1), **where, **rows, nonnegative=one.nonnegative)
+        return self.m[self.new + one.first : self.new + one.end].copy()
 
 
 def options_of(**given):
@@ -69,6 +61,8 @@ def begun(options, weighted=False, mean=0.0):
     rng = np.random.default_rng(1)
     descent.q[:] = rng.normal(size=descent.q.shape)
     descent.p[:] = rng.normal(size=descent.p.shape)
+    # Coordinates beyond the rank.
+    descent.p[options.rank : padded(options.rank)] = descent.q[options.rank : padded(options.rank)] = 0
     if options.nonnegative:
         descent.q[:], descent.p[:] = np.abs(descent.q), np.abs(descent.p)
     descent.evaluate()
@@ -98,23 +92,32 @@ def dense_descent(options, raw, p, q, mean=0.0):
     """Return the vectors after one iteration; p of shape (ranks, users)."""
     a, b, ridge_u, ridge_i = cells_of(options, raw)
     p, q = p.astype(np.float64), q.astype(np.float64)
-    rank = options.rank
+    rank = padded(options.rank)
 
     def prediction():
         x = p[:rank].T @ q[:rank] + mean
         return x + p[rank][:, None] + q[rank] if options.biases else x
 
-    def solved(above, below, floor):
-        value = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-        return np.maximum(value, 0) if floor else value
+    def block_solved(old, vectors, curvatures, rest, ridge):
+        """Return x of shape (BLOCK, n) that minimises each column's objective, by sweeps."""
+        x = old.copy()
+        for _ in range(SWEEPS):
+            for f in range(BLOCK):
+                others = x.T @ vectors - np.outer(x[f], vectors[f])
+                above = (rest - curvatures * others) @ vectors[f]
+                below = curvatures @ vectors[f] ** 2 + ridge
+                x[f] = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+                x[f] = np.maximum(x[f], 0) if options.nonnegative else x[f]
+        return x
 
     if options.biases:
-        p[rank] = solved((b - a * (prediction() - p[rank][:, None])).sum(axis=1), a.sum(axis=1) + ridge_u, False)
-        q[rank] = solved((b - a * (prediction() - q[rank])).sum(axis=0), a.sum(axis=0) + ridge_i, False)
-    for f in range(rank):
-        rest = b - a * (prediction() - np.outer(p[f], q[f]))
-        p[f] = solved(rest @ q[f], a @ q[f] ** 2 + ridge_u, options.nonnegative)
-        q[f] = solved(p[f] @ rest, p[f] ** 2 @ a + ridge_i, options.nonnegative)
+        p[rank] = (b - a * (prediction() - p[rank][:, None])).sum(axis=1) / np.maximum(a.sum(axis=1) + ridge_u, 1e-30)
+        q[rank] = (b - a * (prediction() - q[rank])).sum(axis=0) / np.maximum(a.sum(axis=0) + ridge_i, 1e-30)
+    for first in range(0, rank, BLOCK):
+        some = slice(first, first + BLOCK)
+        rest = b - a * (prediction() - p[some].T @ q[some])
+        p[some] = block_solved(p[some], q[some], a, rest, ridge_u)
+        q[some] = block_solved(q[some], p[some], a.T, rest.T, ridge_i)
     return p, q
 
 
@@ -208,30 +211,29 @@ def test_user_when_without_ratings_then_zero():
     assert not descent.p[:, 3].any()
 
 
+PLACES = {"rank": 0, "width": 1, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 14, "done": 15}
+
+
 def test_solve_when_step_was_done_then_unchanged():
-    m, sums = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
-    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3}
-    ops.solve(m, sums, np.zeros(0), **places, step=1, nonnegative=False)
+    m, sums = np.zeros((2, 3), np.float32), np.ones((16, 3), np.float32)
+    ops.solve(m, sums, np.zeros(0), **PLACES, step=1, nonnegative=False)
     assert not m.any()
-    ops.solve(m, sums, np.zeros(0), **places, step=2, nonnegative=False)
+    ops.solve(m, sums, np.zeros(0), **PLACES, step=2, nonnegative=False)
     assert m[1].tolist() == [0.5] * 3
 
 
-@pytest.mark.parametrize("wrong", [{"old": 2}, {"new": -1}, {"first": 3}, {"ridge": 4}, {"done": 4}, {"rank": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"old": 2}, {"new": -1}, {"first": 3}, {"ridge": 16}, {"done": 16}, {"rank": 1}, {"width": 5}]
+)
 def test_solve_when_rows_are_outside_then_error(wrong):
-    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3, **wrong}
+    m, sums = np.zeros((2, 3), np.float32), np.zeros((16, 3), np.float32)
     with pytest.raises(OutOfRangeError):
-        ops.solve(
-            *(np.zeros((2, 3), np.float32), np.zeros((4, 3), np.float32), np.zeros(0)),
-            **places,
-            step=1,
-            nonnegative=False,
-        )
+        ops.solve(m, sums, np.zeros(0), **{**PLACES, **wrong}, step=1, nonnegative=False)
 
 
 def test_solve_when_several_workers_then_their_sum():
-    m, sums = np.zeros((2, 2), np.float32), np.zeros((8, 2), np.float32)
-    sums[:6] = np.arange(1, 7)[:, None]  # numerators 1, 3, 5; denominators 2, 4, 6
-    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 3, "ridge": 6, "done": 7}
+    m, sums = np.zeros((2, 2), np.float32), np.zeros((3 * SUMS + 2, 2), np.float32)
+    sums[0::SUMS][:3], sums[1::SUMS][:3] = [[1], [3], [5]], [[2], [4], [6]]  # numerators, denominators
+    places = {**PLACES, "workers": 3, "ridge": 3 * SUMS, "done": 3 * SUMS + 1}
     ops.solve(m, sums, np.zeros(0), **places, step=1, nonnegative=False)
     assert m[1].tolist() == [0.75] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,56 +11,74 @@ from ps2.algorithms.factors.ccd_kernels import (
     Float32s,
     combined,
     descend,
+    descend_biases,
     explicit_loss,
     implicit_loss,
     predict,
     products,
 )
 from ps2.algorithms.factors.ccd_ratings import UserRatings
+from ps2.algorithms.factors.ops import BLOCK, SUMS
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.ops.kernels import Float64s
 
 # What is told of the vectors after an iteration: sums over ratings and users.
 LOSS, WEIGHT, PENALTY, HELD_LOSS, HELD_WEIGHT = "loss", "weight", "penalty", "held_loss", "held_weight"
-NONE = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The solution of one coordinate of all users and items.
+    """The solution of a block of coordinates of all users and items.
 
     Attributes:
-        user, item: the coordinates' rows among those of the users and of the items; None: these are all 1 and are not
-            solved, which is so for biases.
-        number: among the passes that solve the items'.
-        nonnegative: whether a solution below 0 becomes 0.
+        number: of the pass in its iteration.
+        first, width: the coordinates.
+        nonnegative: whether none is negative.
+        of_biases: whether the coordinate is the bias; users' and items' biases are added, not multiplied.
     """
 
-    user: int | None
-    item: int | None
     number: int
+    first: int
+    width: int
     nonnegative: bool
+    of_biases: bool
+
+    @property
+    def end(self) -> int:
+        return self.first + self.width
+
+    @property
+    def sums(self) -> int:
+        """How many sums of each item it needs."""
+        return self.width + self.width * (self.width + 1) // 2
 
 
-# Called with a pass, the sums of these users (float64, shape (items, 2): numerators, denominators) and the products of
-# the users' coordinates with those of every rank (empty for explicit feedback); returns the items' coordinates.
+# Called with a pass, the sums of these users (float64, shape (items, sums of the pass)) and the products of the users'
+# coordinates of the pass with those of every rank (shape (width, ranks); of explicit feedback empty); returns the
+# items' coordinates, shape (width, items).
 SolveItems = Callable[[Pass, Float64s, Float64s], Float32s]
 
 
-def passes(options: FactorOptions) -> Iterator[Pass]:
-    """Yield the passes of one iteration, in order."""
+def padded(rank: int) -> int:
+    """Return the number of coordinates without biases: whole blocks. Those beyond the rank are and stay 0."""
+    return -(-rank // BLOCK) * BLOCK
+
+
+def passes(options: FactorOptions) -> list[Pass]:
+    """Return the passes of one iteration, in order."""
+    rank, found = padded(options.rank), []
     if options.biases:
-        yield Pass(options.rank, None, 0, False)
-        yield Pass(None, options.rank, options.rank, False)
-    for f in range(options.rank):
-        yield Pass(f, f, f, options.nonnegative)
+        found.append(Pass(0, rank, 1, False, of_biases=True))
+    for first in range(0, rank, BLOCK):
+        found.append(Pass(len(found), first, BLOCK, options.nonnegative, of_biases=False))
+    return found
 
 
 class Descent:
     """Users, their ratings, and the vectors.
 
     Attributes:
-        p: float32, shape (ranks, users): the last row is the biases, if there are biases.
+        p: float32, shape (ranks, users): whole blocks of ranks, and then the biases, if there are biases.
         q: float32, shape (ranks, items).
     """
 
@@ -80,34 +98,36 @@ class Descent:
         self._options, self._ratings, self._held_out, self._mean = options, ratings, held_out, mean
         self._of_users, self._of_items = ratings.shares(items)
         self._ridge = (options.reg * self._of_users).astype(np.float32)
-        self.p = np.zeros((options.rank + options.biases, ratings.users), np.float32)
-        self.q = np.zeros((options.rank + options.biases, items), np.float32)
+        ranks = padded(options.rank) + options.biases
+        self.p, self.q = np.zeros((ranks, ratings.users), np.float32), np.zeros((ranks, items), np.float32)
         self._y = np.empty(len(ratings), np.float32)
-        self._linear = np.empty(ratings.users if options.implicit else 0)
 
     def iterate(self, solve_items: SolveItems) -> None:
         """Solve all coordinates once. The residuals must be those of the vectors (``evaluate``)."""
-        ratings, items = self._ratings, self.q.shape[1]
-        sums, of_items = np.empty((items, 2)), np.zeros((items, 2), np.float32)
-        ones = np.ones(ratings.users, np.float32)
-        last = np.zeros_like(ones)
+        ratings = self._ratings.ends, self._ratings.items, self._ratings.curvatures
+        users, items = self.p.shape[1], self.q.shape[1]
+        of_items, sums = np.zeros((items, 2 * BLOCK), np.float32), np.empty((items, SUMS))
+        last = np.zeros((users, BLOCK), np.float32)
         for one in passes(self._options):
-            now = ones if one.user is None else self.p[one.user]
-            of_items[:, 1] = 1 if one.item is None else self.q[one.item]
-            linear, square = self._all_cells(one)
             sums[:] = 0
-            given = ratings.ends, ratings.items, ratings.curvatures
-            settings = square, one.nonnegative, one.user is None
-            descend(given, self._y, (last, now), of_items, self._ridge, linear, settings, sums)
-            if one.item is not None:
-                self.q[one.item] = solve_items(one, sums, self._gram(self.p, one))
-            last, of_items[:, 0] = now, 1 if one.item is None else self.q[one.item]
+            if one.of_biases:
+                descend_biases(ratings, self._y, (self.p[one.first], self.q[one.first]), self._ridge, sums)
+                # In the products that the next pass subtracts, the items' biases are multiplied by 1.
+                last[:, 0] = 1
+            else:
+                of_items[:, BLOCK:] = self.q[one.first : one.end].T
+                now, cells = np.ascontiguousarray(self.p[one.first : one.end].T), self._all_cells(one)
+                descend(ratings, self._y, (last, now), of_items, self._ridge, cells, one.nonnegative, sums)
+                self.p[one.first : one.end], last = now.T, now
+            self.q[one.first : one.end] = solve_items(one, sums[:, : one.sums], self._gram(self.p, one))
+            of_items[:, : one.width] = self.q[one.first : one.end].T
 
     def evaluate(self) -> dict[str, float]:
         """Make the residuals anew of the vectors, so that rounding errors do not grow; return sums that tell how good
         the vectors are."""
         options = self._options
-        p, q = (np.ascontiguousarray(rows[: options.rank].T) for rows in (self.p, self.q))
+        rank = padded(options.rank)
+        p, q = (np.ascontiguousarray(rows[:rank].T) for rows in (self.p, self.q))
         loss = self._loss(self._ratings, p, q, self._y)
         penalty = np.sum(np.square(self.p, dtype=np.float64) @ self._of_users)
         penalty += np.sum(np.square(self.q, dtype=np.float64) @ self._of_items)
@@ -120,25 +140,28 @@ class Descent:
         y = np.empty(len(self._held_out), np.float32)
         return {**told, HELD_LOSS: self._loss(self._held_out, p, q, y), HELD_WEIGHT: self._held_out.weight}
 
-    def _all_cells(self, one: Pass) -> tuple[Float64s, float]:
-        """Return what predictions of all cells subtract from users' numerators, and what they add to denominators."""
+    def _all_cells(self, one: Pass) -> tuple[Float64s, Float64s]:
+        """Return what predictions of all cells subtract from users' numerators, and what they add to products."""
         gram = self._gram(self.q, one)
-        if not len(gram) or one.user is None:
-            return NONE, 0.0
-        combined(self.p, gram, one.user, self._linear)
-        return self._linear, float(gram[one.user])
+        if not len(gram):
+            return np.zeros((0, one.width)), np.zeros((one.width, one.width))
+        linear = np.empty((one.width, self.p.shape[1]))
+        for f in range(one.width):
+            combined(self.p, gram[f], (one.first, one.end), linear[f])
+        return np.ascontiguousarray(linear.T), np.ascontiguousarray(gram[:, one.first : one.end])
 
     def _gram(self, rows: Float32s, one: Pass) -> Float64s:
-        """Return the products of a rank's coordinates with those of every rank; of explicit feedback nothing."""
-        if not self._options.implicit or one.user is None:
-            return NONE
-        out = np.empty(len(rows))
-        products(rows, one.user, out)
+        """Return the products of some ranks' coordinates with those of every rank; of explicit feedback nothing."""
+        if not self._options.implicit:
+            return np.zeros((0, len(rows)))
+        out = np.empty((one.width, len(rows)))
+        for f in range(one.width):
+            products(rows, one.first + f, out[f])
         return out
 
     def _loss(self, ratings: UserRatings, p: Float32s, q: Float32s, y: Float32s) -> float:
         """Set ``y`` to the residuals of ratings; return their loss."""
-        rank = self._options.rank
+        rank = padded(self._options.rank)
         biases = np.zeros(len(p), np.float32), np.zeros(len(q), np.float32), self._mean
         if self._options.biases:
             biases = self.p[rank], self.q[rank], self._mean

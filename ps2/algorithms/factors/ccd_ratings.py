@@ -25,6 +25,11 @@ class RatingRows:
     ratings: Float32s
     weights: Float32s | None = None
 
+    def chosen(self, marks: Array) -> RatingRows:
+        """Return the rows that are marked."""
+        weights = None if self.weights is None else self.weights[marks]
+        return RatingRows(self.users[marks], self.items[marks], self.ratings[marks], weights)
+
 
 @dataclass(frozen=True, eq=False)
 class UserRatings:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ps2.algorithms.factors.ccd_descent import padded
 from ps2.algorithms.factors.ccd_kernels import Float32s
+from ps2.algorithms.factors.ops import BLOCK, SUMS
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
@@ -37,8 +39,8 @@ class CcdSizes:
 
     @property
     def ranks(self) -> int:
-        """Coordinates of a vector; the last one is the bias, if there are biases."""
-        return self.options.rank + self.options.biases
+        """Coordinates of a vector: whole blocks, and then the bias, if there are biases."""
+        return padded(self.options.rank) + self.options.biases
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +52,9 @@ class CcdVectors:
 
     Attributes:
         items: float32: an item is a column, and the rows are the coordinates, twice.
-        sums: float32: by item, the numerators and denominators of each worker in two steps, the ridge, the last step.
-        products: float64: of each worker in two steps, the products of its users' coordinates of one rank with every
-            other rank; None: explicit feedback needs none.
+        sums: float32: by item, the sums of each worker in two steps, the ridge, and the last step.
+        products: float64: of each worker in two steps, the products of its users' coordinates of a block's ranks with
+            those of every rank; None: explicit feedback needs none.
         users: float32, twice: a user is a column with its vector.
     """
 
@@ -69,31 +71,32 @@ class CcdVectors:
         Raises:
             LimitError: they do not fit.
         """
-        pairs, ranks = 2 * sizes.workers, sizes.ranks
+        twice, ranks = 2 * sizes.workers, sizes.ranks
         with _explaining(sizes):
             items = names.give(lambda name: DCV.dense(sizes.items, 2 * ranks, name=name))
-            sums = names.give(lambda name: DCV.dense(sizes.items, 2 * pairs + 2, name=name))
+            sums = names.give(lambda name: DCV.dense(sizes.items, SUMS * twice + 2, name=name))
             users = [
                 names.give(lambda name: DCV.dense(sizes.users, ranks, layout="column", name=name)) for _ in range(2)
             ]
         products = None
         if sizes.options.implicit:
-            products = names.give(lambda name: DCV.dense(ranks, pairs, "float64", name=name)).matrix()
+            products = names.give(lambda name: DCV.dense(ranks, BLOCK * twice, "float64", name=name)).matrix()
         return CcdVectors(sizes, items.matrix(), sums.matrix(), products, (users[0].matrix(), users[1].matrix()))
 
     @property
     def ridge(self) -> int:
         """The row of ``sums`` with each item's ridge."""
-        return 4 * self.sizes.workers
+        return 2 * SUMS * self.sizes.workers
 
     @property
     def done(self) -> int:
         """The row of ``sums`` with the last step."""
         return self.ridge + 1
 
-    def pair(self, step: int, rank: int = 0) -> int:
-        """Return the row of ``sums`` with a worker's numerators of a step; its denominators are in the next row."""
-        return step % 2 * 2 * self.sizes.workers + 2 * rank
+    def place(self, step: int, rank: int = 0) -> int:
+        """Return where a worker's sums of a step are: in SUMS rows of ``sums``, and BLOCK rows of ``products``, from
+        this number times SUMS, or times BLOCK, on."""
+        return step % 2 * self.sizes.workers + rank
 
     def begin(self, iteration: int) -> int:
         """Return the row of ``items`` from which on the vectors lie when an iteration begins."""
@@ -138,7 +141,7 @@ def _explaining(sizes: CcdSizes) -> Iterator[None]:
     try:
         yield
     except LimitError as error:
-        size = 4 * (2 * sizes.ranks * (sizes.users + sizes.items) + (4 * sizes.workers + 2) * sizes.items)
+        size = 4 * (2 * sizes.ranks * (sizes.users + sizes.items) + (2 * SUMS * sizes.workers + 2) * sizes.items)
         raise LimitError(
             f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.options.rank:,}, twice, and "
             f"the sums of {sizes.workers} workers take {size:,} bytes, and they do not fit the servers: {error}; start "

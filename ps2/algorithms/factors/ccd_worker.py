@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import Descent, Pass
+from ps2.algorithms.factors.ccd_descent import Descent, Pass, passes
 from ps2.algorithms.factors.ccd_kernels import Float32s
-from ps2.algorithms.factors.ccd_ratings import UserRatings
+from ps2.algorithms.factors.ccd_reading import WorkersRatings
 from ps2.algorithms.factors.ccd_vectors import STEPS, CcdVectors
+from ps2.algorithms.factors.grid import Layout
+from ps2.algorithms.factors.ops import BLOCK, SUMS
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.client.batch import batch
 from ps2.ops.kernels import Float64s, Int64s
@@ -26,22 +28,21 @@ class CcdProgram:
     """What each worker runs; picklable.
 
     Attributes:
-        user_begins: int64, shape (workers + 1,): the place of each worker's first user, and the end.
+        layout: of users.
         mean: of the ratings; 0 without biases.
     """
 
     vectors: CcdVectors
-    user_begins: Int64s
+    layout: Layout
     mean: float
 
-    def __call__(self, worker: Any, reading: Any) -> None:
+    def __call__(self, worker: Any, ratings: WorkersRatings) -> None:
         """Take part in all iterations, each of which is a clock."""
         sizes = self.vectors.sizes
-        users = np.arange(self.user_begins[worker.rank], self.user_begins[worker.rank + 1])
-        ratings = UserRatings.of(reading.training, len(users), sizes.options)
-        held_out = reading.held_out
-        held_out = None if held_out is None else UserRatings.of(held_out, len(users), sizes.options)
-        descent = Descent(sizes.options, sizes.items, ratings, held_out, self.mean)
+        for _ in worker.clocks(FIRST_CLOCK):
+            worker.report(ratings.strange)
+        users = np.arange(*self.layout.users_of(worker.rank)[[0, -1]])
+        descent = Descent(sizes.options, sizes.items, ratings.training, ratings.held_out, self.mean)
         mine, ready = CcdWorker(worker, self.vectors, users, descent), None
         for clock in worker.clocks(FIRST_CLOCK + sizes.options.iterations):
             iteration = clock - FIRST_CLOCK
@@ -60,6 +61,7 @@ class CcdWorker:
         users: places of the worker's users.
         """
         self._worker, self._vectors, self._users, self._descent = worker, vectors, users, descent
+        self._passes = len(passes(vectors.sizes.options))
 
     def load(self, iteration: int) -> dict[str, float]:
         """Read the vectors with which an iteration begins; return what ``Descent.evaluate`` tells of them."""
@@ -80,36 +82,38 @@ class CcdWorker:
         place.push(columns=self._users, values=np.ascontiguousarray(self._descent.p.T), wait=False)
         return self._descent.evaluate()
 
-    def _solve_items(self, iteration: int, one: Pass, sums: Float64s, gram: Float64s) -> Float32s:
+    def _solve_items(self, iteration: int, one: Pass, sums: Float64s, products: Float64s) -> Float32s:
         vectors, worker, ranks = self._vectors, self._worker, self._vectors.sizes.ranks
-        assert one.item is not None
-        step = (iteration * ranks + one.number) % STEPS + 1
-        # Workers that are still in the last step read the other rows.
-        first, new = vectors.pair(step), vectors.begin(iteration + 1)
-        mine = vectors.pair(step, worker.rank)
-        vectors.sums.push([mine, mine + 1], np.ascontiguousarray(sums.T, np.float32), wait=False)
+        step = (iteration * self._passes + one.number) % STEPS + 1
+        # Workers that are still in the last step read other rows.
+        first, mine = vectors.place(step), vectors.place(step, worker.rank)
+        rows = range(SUMS * mine, SUMS * mine + one.sums)
+        vectors.sums.push(rows, np.ascontiguousarray(sums.T, np.float32), wait=False)
         if vectors.products is not None:
-            vectors.products.push([mine // 2], gram[None], wait=False)
+            vectors.products.push(range(BLOCK * mine, BLOCK * mine + one.width), products, wait=False)
         worker.barrier()
         if vectors.products is not None:
-            # NumPy adds rows one after the other: in the order of the workers.
-            gram = vectors.products.pull(range(first // 2, first // 2 + worker.workers)).sum(axis=0)
+            all_products = vectors.products.pull(range(BLOCK * first, BLOCK * (first + worker.workers)))
+            # NumPy adds along the first axis one after the other: in the order of the workers.
+            products = all_products.reshape(worker.workers, BLOCK, ranks).sum(axis=0)[: one.width]
+        begin = vectors.begin(iteration + 1)
         with batch():
             vectors.items.apply(
                 "factors.solve",
                 sums=vectors.sums,
-                gram=gram,
-                rank=one.item,
+                gram=products.reshape(-1),
+                rank=one.first,
+                width=one.width,
                 ranks=ranks,
                 old=vectors.begin(iteration),
-                new=new,
-                first=first,
+                new=begin,
+                first=SUMS * first,
                 workers=worker.workers,
                 ridge=vectors.ridge,
                 done=vectors.done,
                 step=step,
                 nonnegative=one.nonnegative,
             )
-            solved = vectors.items.pull([new + one.item])
-        values: Float32s = solved.result()[0]
+            solved = vectors.items.pull(range(begin + one.first, begin + one.end))
+        values: Float32s = solved.result()
         return values

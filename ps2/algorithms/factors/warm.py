@@ -6,6 +6,7 @@ import numpy as np
 
 from ps2.algorithms.factors import ops
 from ps2.algorithms.factors.ccd_descent import Descent, Pass
+from ps2.algorithms.factors.ccd_kernels import Float32s
 from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
@@ -13,6 +14,7 @@ from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
 from ps2.algorithms.training.balance import deal_by_cost
+from ps2.ops.kernels import Float64s
 from ps2.run.rotation import RotationSchedule
 
 
@@ -22,7 +24,7 @@ def warm() -> None:
     _rotate()
     one, rating = np.zeros(1, np.int64), np.ones(1, np.float32)
     for implicit in (False, True):
-        options = FactorOptions(rank=1, solver="ccd", implicit=implicit)
+        options = FactorOptions(rank=1, solver="ccd", implicit=implicit, biases=not implicit)
         descent = Descent(options, 1, UserRatings.of(RatingRows(one, one, rating), 1, options))
         descent.evaluate()
         descent.iterate(_solve_items)
@@ -31,11 +33,12 @@ def warm() -> None:
     factors.predict([0], [0])
 
 
-def _solve_items(one: Pass, sums: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    m, kept = np.zeros((2, 1), np.float32), np.ones((4, 1), np.float32)
-    places = {"rank": 0, "ranks": 1, "old": 0, "new": 1, "first": 0, "workers": 1, "ridge": 2, "done": 3}
-    ops.solve(m, kept, gram, **places, step=2, nonnegative=False)
-    return m[1]
+def _solve_items(one: Pass, sums: Float64s, products: Float64s) -> Float32s:
+    m, kept = np.zeros((2 * one.width, 1), np.float32), np.ones((ops.SUMS + 2, 1), np.float32)
+    places = {"rank": 0, "width": one.width, "ranks": one.width, "old": 0, "new": one.width}
+    rows = {"first": 0, "workers": 1, "ridge": ops.SUMS, "done": ops.SUMS + 1}
+    ops.solve(m, kept, products.reshape(-1), **places, **rows, step=2, nonnegative=False)
+    return m[one.width :]
 
 
 def _rotate() -> None:
