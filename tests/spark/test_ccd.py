@@ -1,13 +1,15 @@
 """Factorizations by coordinate descent on a fleet, against pyspark.ml's ALS on the same ratings."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from pyspark.ml.recommendation import ALS
 
-from ps2.algorithms.factors.ccd import train_by_descent
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.ratings import RatingColumns, survey_ratings
+from ps2.algorithms.factors.trainer import train
 
 USERS, ITEMS, RANK = 120, 50, 4
 
@@ -38,7 +40,7 @@ def fit(ps, frame, options, workers=2, start=None, **columns):
     names = RatingColumns(**columns)
     survey = survey_ratings(frame, names, options).together_with(start)
     dealt = deal_ratings(frame, survey, Deal.of(survey, workers, 1, 4 * options.rank))
-    return train_by_descent(ps, dealt, survey, options, start)
+    return train(ps, dealt, survey, options, start)
 
 
 def objective(rows, options, p, q):
@@ -108,7 +110,7 @@ def test_vectors_when_fitted_again_then_same_bits(ps, spark, rows, kind):
 def test_biases_when_fitted_then_lower_objective(ps, spark, rows):
     found = fit(ps, frame_of(spark, rows), options_of(biases=True))
     objectives = found.history.metrics["objective"]
-    assert all(after <= before * (1 + 1e-6) for before, after in zip(objectives, objectives[1:], strict=False))
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
     users, items, ratings = rows
     x = found.mean + found.user_bias[users] + found.item_bias[items]
     x = x + np.sum(found.user_factors[users] * found.item_factors[items], axis=1)
@@ -116,8 +118,7 @@ def test_biases_when_fitted_then_lower_objective(ps, spark, rows):
 
 
 def test_weights_when_two_then_as_two_ratings(ps, spark, rows):
-    users, items, ratings = rows
-    twice = np.arange(len(users)) % 3 == 0
+    twice = np.arange(len(rows[0])) % 3 == 0
     weighted = frame_of(spark, rows, weight=1.0 + twice)
     repeated = frame_of(spark, [np.append(column, column[twice]) for column in rows])
     options = options_of(iterations=3)
@@ -142,8 +143,7 @@ def test_fit_when_started_from_model_then_goes_on(ps, spark, rows):
 
 
 def test_new_user_when_started_from_model_then_vector(ps, spark, rows):
-    users, items, ratings = rows
-    known = users != 7
+    known = rows[0] != 7
     half = fit(ps, frame_of(spark, [column[known] for column in rows]), options_of(iterations=3))
     found = fit(ps, frame_of(spark, rows), options_of(iterations=1), start=half)
     assert found.user_factors[7].any()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.ops import BLOCK, SUMS, solve_block
+from ps2.algorithms.factors.ops import BLOCK, solve_block
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 
 Float32s = npt.NDArray[np.float32]

@@ -157,7 +157,9 @@ class Surveyor:
         ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[used]
         weights = None if chunk.weights is None else chunk.weights[used]
         self.sums.add(Sums.of(ratings, weights, len(chunk.users.codes) - len(users)))
-        penalties = (ratings > 0).astype(np.float64) if self._counts_positive else weights
+        penalties = weights
+        if self._counts_positive:
+            penalties = (ratings > 0) * (1.0 if weights is None else weights)
         self.users.add(chunk.users.ids, users, penalties)
         self.items.add(chunk.items.ids, items, penalties)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.factors.ccd import train_by_descent
 from ps2.algorithms.factors.dealing import Deal, DealtRatings
 from ps2.algorithms.factors.grid import Grid, Layout, read_grid
 from ps2.algorithms.factors.options import WORDS, FactorOptions, FittedFactors
@@ -66,6 +67,8 @@ def train(
     if start is not None and start.rank != options.rank:
         raise ConfigError(f"rank: the model to go on from has rank {start.rank}, and the training {options.rank}")
     try:
+        if options.solver == "ccd":
+            return train_by_descent(ps, dealt, survey, options, start, on_step)
         names = CheckpointNames.of(options.name, ps)
         return _rotate(ps, dealt, _Driver(dealt.deal, survey, options, names, on_step), start)
     finally:
