@@ -19,7 +19,9 @@ from benchmarks.compared import Parts, print_compared, print_sizes
 from benchmarks.factors_part import Asked
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 
-PARTS = Parts(names=("movielens", "als", "generated", "libmf", "recommend"), generated=("generated", "recommend"))
+PARTS = Parts(
+    names=("movielens", "als", "implicit", "generated", "libmf", "recommend"), generated=("generated", "recommend")
+)
 
 
 @command(

@@ -165,7 +165,7 @@ class _Driver:
             )
         self._told.append(heard)
         record.add(self._survey.rows, 0)
-        if heard.get(HELD_WEIGHT):
+        if heard[HELD_WEIGHT]:
             held = heard[HELD_LOSS] / heard[HELD_WEIGHT]
             record.validation.append(held if self._options.implicit else math.sqrt(max(held, 0.0)))
         if self._journal.is_replaying:

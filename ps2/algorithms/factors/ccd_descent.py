@@ -135,10 +135,11 @@ class Descent:
             # The x^2 of all cells of these users: the inner product of both sides' Gram matrices.
             loss += float(np.sum((p.T @ p).astype(np.float64) * (q.T @ q)))
         told = {LOSS: loss, WEIGHT: self._ratings.weight, PENALTY: options.reg * float(penalty)}
-        if self._held_out is None:
-            return told
-        y = np.empty(len(self._held_out), np.float32)
-        return {**told, HELD_LOSS: self._loss(self._held_out, p, q, y), HELD_WEIGHT: self._held_out.weight}
+        told[HELD_LOSS] = told[HELD_WEIGHT] = 0.0
+        if self._held_out is not None:
+            y = np.empty(len(self._held_out), np.float32)
+            told[HELD_LOSS], told[HELD_WEIGHT] = self._loss(self._held_out, p, q, y), self._held_out.weight
+        return told
 
     def _all_cells(self, one: Pass) -> tuple[Float64s, Float64s]:
         """Return what predictions of all cells subtract from users' numerators, and what they add to products."""

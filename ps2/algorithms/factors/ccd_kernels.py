@@ -203,7 +203,7 @@ def descend_biases(
         for e in range(ends[u], ends[u + 1]):
             w = a[e] if len(a) else ONE
             above += y[e] + w * old
-            below += w
+            below += np.float64(w)
         below += ridge[u]
         new = np.float32(above / below) if below > 0 else ZERO
         of_users[u] = new

@@ -45,10 +45,10 @@ def read_ratings(batches: Iterable[pa.RecordBatch], places: tuple[int, int], opt
         for name, dtype in DTYPES.items():
             cells: list[Any] = batch.column(name).to_pylist()
             found[name] += [np.frombuffer(cell, dtype) for cell in cells if cell is not None]
-    columns = {name: np.concatenate(parts) if parts else None for name, parts in found.items()}
-    users, items = (np.zeros(0, np.int32) if columns[name] is None else columns[name] for name in (USER, ITEM))
-    ratings = np.ones(len(users), np.float32) if columns[RATING] is None else columns[RATING]
-    rows, held = RatingRows(users - np.int32(places[0]), items, ratings, columns[WEIGHT]), columns[HELD]
+    columns = {name: np.concatenate(parts) for name, parts in found.items() if parts}
+    users, items = (columns.get(name, np.zeros(0, np.int32)) for name in (USER, ITEM))
+    ratings = columns.get(RATING, np.ones(len(users), np.float32))
+    rows, held = RatingRows(users - np.int32(places[0]), items, ratings, columns.get(WEIGHT)), columns.get(HELD)
     count = places[1] - places[0]
     if held is None or not held.any():
         return WorkersRatings(UserRatings.of(rows, count, options), None, strange)

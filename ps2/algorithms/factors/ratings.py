@@ -59,7 +59,7 @@ class RatingsSurvey:
         users, items: ids.
         user_counts, item_counts: int64: ratings of each user and each item, held-out ones left out.
         user_penalties, item_penalties: float64: what each one's squared norm counts in the penalty, beside
-            ``FactorOptions.reg``: the summed weight of its ratings; with implicit feedback the number of its ratings
+            ``FactorOptions.reg``: the summed weight of its ratings; with implicit feedback, of those
             above 0.
         rows: ratings, held-out ones left out.
         held_out: rows that are held out.
