@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from ps2.algorithms.factors.ccd_kernels import Array
 from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
 from ps2.algorithms.factors.options import FactorOptions
-from ps2.algorithms.factors.survey_rows import HELD, ITEM, RATING, USER, WEIGHT
 
 DTYPES = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.bool_}
 
