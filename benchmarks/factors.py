@@ -20,7 +20,8 @@ from benchmarks.factors_part import Asked
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 
 PARTS = Parts(
-    names=("movielens", "als", "implicit", "generated", "libmf", "recommend"), generated=("generated", "recommend")
+    names=("movielens", "als", "implicit", "generated", "libmf", "recommend"),
+    generated=("generated", "libmf", "recommend"),
 )
 
 
