@@ -110,9 +110,8 @@ def _generated(rows: int, features: int, number: int) -> tuple[Array, Array, Arr
 
 def _matrix(columns: Array, values: Array, features: int) -> sp.csr_array:
     rows, entries = columns.shape
-    return sp.csr_array(
-        (values.reshape(-1), columns.reshape(-1), np.arange(0, rows * entries + 1, entries)), shape=(rows, features)
-    )
+    starts = np.arange(0, rows * entries + 1, entries, dtype=np.int32)  # all libraries take 32 bits
+    return sp.csr_array((values.reshape(-1), columns.reshape(-1).astype(np.int32), starts), shape=(rows, features))
 
 
 def _cached(frame: Any) -> Any:

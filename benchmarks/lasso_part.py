@@ -73,11 +73,6 @@ class Trained:
     w: Array
     path: tuple[PathPoint, ...] = ()
 
-    def reached(self, target: float) -> float | None:
-        """Return the seconds until an objective was reached; None: it was not."""
-        there = np.flatnonzero(self.objectives <= target)
-        return float(self.at_s[there[0]]) if len(there) else None
-
 
 # A training of another library: of data, a strength and a tolerance.
 Fit = Callable[[Data, float, float], Array]

@@ -78,9 +78,11 @@ def test_changes_when_predicted_then_are_soft_thresholds(dtype):
 
 
 def test_columns_when_dense_then_come_with_means():
-    share, mean = np.array([0.1, 0.5, 0.9]), np.array([1.0, 2.0, 3.0])
-    columns, means = dense_columns(share, mean, Partition(1, 10, 13), least=0.5)
-    assert (columns.tolist(), means.tolist()) == ([11, 12], [2.0, 3.0])
+    share, mean = np.array([0.1, 0.5, 0.9]), np.array([1.0, 2.0, -3e200])
+    columns, means = dense_columns(share, mean * (1 + 1e-15), Partition(1, 10, 13), least=0.5)
+    assert columns.tolist() == [11, 12]
+    np.testing.assert_allclose(means, mean[1:], rtol=2.0**-24)
+    np.testing.assert_array_equal(means, dense_columns(share, mean, Partition(0, 0, 3), least=0.5)[1])
 
 
 @pytest.mark.parametrize(("centred", "expected"), [(False, [2.0, 0.5]), (True, [1.5, 0.0])])

@@ -53,6 +53,7 @@ def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width)
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
 Found = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]
+MEAN_UNITS = 2.0**24
 # Of a mean square: smaller variances are rounding.
 LOST = 2.0**-40
 Schedule = Annotated[int, Range(at_least=BY_CHANGE, below=IN_TURN + 1)]
@@ -61,10 +62,14 @@ Count = Annotated[int, Range(at_least=1)]
 
 @op(reduce="concat", dtypes=FLOATS)
 def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> Found:
-    """Return the columns whose share of the rows' weight is at least ``least``, and their means."""
+    """Return the columns whose share of the rows' weight is at least ``least``, and their means to 24 bits.
+
+    The last bits of a mean depend on the order in which workers add to it; rounded means do not.
+    """
     check_same_width(share, mean)
     found = np.flatnonzero(readable(share) >= least)
-    return found + part.begin, readable(mean)[found].astype(np.float64)
+    significand, exponent = np.frexp(readable(mean)[found].astype(np.float64))
+    return found + part.begin, np.ldexp(np.round(significand * MEAN_UNITS) / MEAN_UNITS, exponent)
 
 
 @op(writes=("square",), dtypes=FLOATS)
