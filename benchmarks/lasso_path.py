@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from benchmarks.ml_part import Line
 from ps2 import PS2Context
 
 GOAL_PEER = 1.0 / 3.0
+# celer's is a part of the first objective, ours of each.
+TOL = NEAR / 2.0
 
 
 def measure(asked: Asked) -> Part:
@@ -29,7 +32,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _of_set(asked: Asked, ps: PS2Context, data: Data, name: str) -> Part:
-    options = path_of(OURS, asked.models, asked.ratio)
+    options = path_of(replace(OURS, tol=TOL), asked.models, asked.ratio)
     seconds, steps_s = [], []
     for turn in range(asked.rounds + 1):
         made = ours(ps, data, 1.0, options)

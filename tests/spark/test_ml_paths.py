@@ -82,6 +82,23 @@ def test_path_when_counted_then_is_of_logistic_models_too(two_frame, two):
     assert one.transform(two_frame).filter("prediction = label").count() > 50
 
 
+def test_maps_when_of_strengths_alone_then_are_one_path(two_frame, two):
+    estimator = LogisticRegression(**LASSO)
+    maps = [{estimator.regParam: value} for value in (0.02, 0.1, 0.02, 0.05)]
+    models = estimator.fit(two_frame, maps)
+    assert [model.getRegParam() for model in models] == [0.02, 0.1, 0.02, 0.05]
+    for model in models:
+        problem = Problem("logistic", 12, l1=model.getRegParam())
+        assert violation(problem, two, model.coefficients.toArray(), model.intercept) < 1e-6
+    assert models[1].summary.objectiveHistory[0] > models[3].summary.objectiveHistory[0]  # which began with that
+
+
+def test_maps_when_of_other_params_too_then_are_single_fits(two_frame):
+    estimator = LogisticRegression(**LASSO, regParam=0.1)
+    models = estimator.fit(two_frame, [{estimator.fitIntercept: False}, {estimator.regParam: 0.05}])
+    assert [(model.intercept == 0, model.getRegParam()) for model in models] == [(True, 0.1), (False, 0.05)]
+
+
 def test_path_when_saved_then_models_are_read_again(frame, tmp_path):
     model = LinearRegression(**LASSO, lambdaPath=[0.3, 0.05]).fitPath(frame)[-1]
     model.write().save(str(tmp_path / "model"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 import numpy as np
+from pyspark.ml import Estimator
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.sql import DataFrame
 
@@ -26,6 +28,7 @@ from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError
 
 P = TypeVar("P", bound="PathParams")
+ParamMap = dict[Param[Any], Any]
 
 
 class PathParams(TrainingParams):
@@ -142,6 +145,28 @@ class PathEstimator(LinearEstimator, PathParams):
             return model._set(regParam=point.strength)
 
         return ModelPath(trained.points, make)
+
+    def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[ParamMap]) -> Iterator[tuple[int, Any]]:
+        """Train a model for each map; with solver "sap", maps of ``regParam`` alone are one path.
+
+        ``CrossValidator`` and ``TrainValidationSplit`` call it.
+        """
+        strengths = self._strengths_of(paramMaps)
+        if not strengths:
+            single: Any = self  # every estimator is pyspark.ml's, too
+            return Estimator.fitMultiple(single, dataset, paramMaps)
+        descending = sorted(set(strengths), reverse=True)
+        path = self.copy({self.getParam("lambdaPath"): descending}).fitPath(dataset)
+        models = dict(zip(descending, path, strict=True))
+        return iter([(number, models[strength]) for number, strength in enumerate(strengths)])
+
+    def _strengths_of(self, maps: Sequence[ParamMap]) -> list[float]:
+        """Return the values of ``regParam`` if the maps have nothing else and are a path; else none."""
+        names = {param.name for each in maps for param in each}
+        if self.getSolver() != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
+            return []
+        strengths = [float(value) for each in maps for value in each.values()]
+        return strengths if min(strengths) > 0 and max(strengths) < math.inf else []
 
     def _solver_of_path(self) -> str:
         asked: str = self.getSolver()
