@@ -121,6 +121,15 @@ def test_strength_when_above_the_largest_then_no_step(ps, rows, frame, two, two_
     assert np.count_nonzero(w) == 1
 
 
+@pytest.mark.parametrize("l1", [0.05, 1e3])
+def test_sap_when_tolerance_is_0_then_stops_at_rounding(ps, rows, frame, l1):
+    problem = replace(SQUARED, l1=l1)
+    made = trained(ps, frame, rows, problem, replace(EXACT, tol=0.0), WEIGHTED)
+    assert violation(problem, rows, made.weight.pull(), made.biases[0]) < 1e-9
+    assert made.history.steps < 20
+    made.weight.free()
+
+
 @pytest.mark.parametrize("problem", [replace(SQUARED, l2=0.02), LOGISTIC], ids=lambda p: p.loss)
 def test_path_when_trained_then_each_model_is_a_minimum(ps, rows, frame, two, two_frame, problem):
     given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
@@ -218,6 +227,12 @@ def test_sap_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
 def test_problem_when_not_for_sap_then_error_says_which(ps, rows, frame, problem, message):
     with pytest.raises(ConfigError, match=message):
         trained(ps, frame, rows, problem, EXACT, WEIGHTED)
+
+
+def test_features_when_too_large_then_error_says_so(spark, ps, rows):
+    given = replace(rows, x=rows.x * 1e200)
+    with pytest.raises(InputError, match="the square of feature 0 overflows"), np.errstate(all="ignore"):
+        found(ps, given.frame(spark), given, replace(SQUARED, standardize=False))
 
 
 def test_labels_when_too_large_then_error_says_so(spark, ps, rows):

@@ -79,9 +79,10 @@ def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
     A variance that rounding would lose is a small part of the square: only a column of zeros has none.
     """
     check_same_width(square, mean)
-    if centred:
-        np.maximum(square - readable(mean) ** 2, LOST * square, out=square)
-    square *= factor
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller looks for what is no number
+        if centred:
+            np.maximum(square - readable(mean) ** 2, LOST * square, out=square)
+        square *= factor
 
 
 @op(writes=("change",), reduce="max", dtypes=FLOATS)

@@ -68,6 +68,7 @@ CLOCKS_PER_STEP = 7
 REST = 0.01
 # Differences below this part of the objective are rounding; then the gap has to get smaller than this part of it.
 ROUNDING, STALLED = 1e-14, 0.7
+NO_PROGRESS = "no step lowers the objective beyond rounding"
 CURVATURE = {"squared": 1.0, "logistic": 0.25}
 BY_CHANGE = ("sap", "greedy")
 
@@ -197,6 +198,10 @@ class Sap:
         vectors.curvature.zip(vectors.mean).apply(
             "linear.curvature", factor=CURVATURE[problem.loss], centred=problem.fit_intercept
         )
+        if not math.isfinite(vectors.curvature.norm1()):
+            values = vectors.curvature.pull()
+            feature = int(np.argmax(np.where(np.isfinite(values), values, np.inf)))
+            raise InputError(f"the square of feature {feature} overflows: its values are too large, scale them")
         return replace(state, phase="pass", task=Task(state.bias, full=True))
 
     def _pass(self, state: _State, sums: Sums) -> _State:
@@ -217,11 +222,17 @@ class Sap:
             w, value = state.support.w, loss + now.of(state.support.w)
             squared = loss if context.problem.loss == "squared" else None
             gap = value - lower_bound(dual, squared, largest, float(w @ w), now) + self._of_intercept(sums)
+            if not math.isfinite(gap):
+                raise InputError(
+                    f"the gradient overflows at an objective of {value:g}: features are too large, scale them"
+                )
             reason = self._reason(state, value, gap)
             if reason is None:
-                state = self._draw(replace(state, value=value, gap=gap, at_pass=value, task=Task(state.bias)))
-                break
-            state = self._end(replace(state, value=value), reason)
+                drawn = self._draw(replace(state, value=value, gap=gap, at_pass=value, task=Task(state.bias)))
+                if len(drawn.task.block):
+                    state = drawn
+                    break
+            state = self._end(replace(state, value=value), reason or NO_PROGRESS)
             if state.stage < len(state.strengths):
                 state = self._begin(state, loss)
         self._vectors.gradient.zero()
@@ -256,7 +267,7 @@ class Sap:
         if state.steps >= options.steps:
             return f"all iterations were made; the duality gap is {gap / value:.1e} of the objective"
         if state.steps and state.at_pass - value <= ROUNDING * abs(value) and gap > STALLED * state.gap:
-            return "no step lowers the objective beyond rounding"
+            return NO_PROGRESS
         return None
 
     def _begin(self, state: _State, loss: float) -> _State:
@@ -401,5 +412,7 @@ class Sap:
             if self._context.options.schedule in BY_CHANGE:
                 square = self._vectors.curvature.pull(move.columns) + self._strengths(state).l2
                 self._vectors.change.push(move.changes * np.sqrt(square), move.columns)
-            return self._draw(replace(state, task=task))
+            drawn = self._draw(replace(state, task=task))
+            if len(drawn.task.block):
+                return drawn
         return replace(state, phase="pass", task=replace(task, full=True))
