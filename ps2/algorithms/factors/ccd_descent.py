@@ -9,13 +9,11 @@ import numpy as np
 
 from ps2.algorithms.factors.ccd_kernels import (
     Float32s,
-    combined,
     descend,
     descend_biases,
     explicit_loss,
     implicit_loss,
     predict,
-    products,
 )
 from ps2.algorithms.factors.ccd_ratings import UserRatings
 from ps2.algorithms.factors.ops import BLOCK, SUMS
@@ -24,6 +22,9 @@ from ps2.ops.kernels import Float64s
 
 # What is told of the vectors after an iteration: sums over ratings and users.
 LOSS, WEIGHT, PENALTY, HELD_LOSS, HELD_WEIGHT = "loss", "weight", "penalty", "held_loss", "held_weight"
+
+# Users or items whose products are summed in float32.
+SUMMED = 4096
 
 
 @dataclass(frozen=True)
@@ -146,18 +147,19 @@ class Descent:
         gram = self._gram(self.q, one)
         if not len(gram):
             return np.zeros((0, one.width)), np.zeros((one.width, one.width))
-        linear = np.empty((one.width, self.p.shape[1]))
-        for f in range(one.width):
-            combined(self.p, gram[f], (one.first, one.end), linear[f])
-        return np.ascontiguousarray(linear.T), np.ascontiguousarray(gram[:, one.first : one.end])
+        others = gram.astype(np.float32)
+        others[:, one.first : one.end] = 0
+        linear = (others @ self.p).T.astype(np.float64)
+        return np.ascontiguousarray(linear), np.ascontiguousarray(gram[:, one.first : one.end])
 
     def _gram(self, rows: Float32s, one: Pass) -> Float64s:
         """Return the products of some ranks' coordinates with those of every rank; of explicit feedback nothing."""
         if not self._options.implicit:
             return np.zeros((0, len(rows)))
-        out = np.empty((one.width, len(rows)))
-        for f in range(one.width):
-            products(rows, one.first + f, out[f])
+        out = np.zeros((one.width, len(rows)))
+        for begin in range(0, rows.shape[1], SUMMED):
+            some = rows[:, begin : begin + SUMMED]
+            out += some[one.first : one.end] @ some.T
         return out
 
     def _loss(self, ratings: UserRatings, p: Float32s, q: Float32s, y: Float32s) -> float:

@@ -27,7 +27,7 @@ Float32s = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 
-# Numbers that are summed in float32, or that are in a processor's cache.
+# Ratings whose products are summed in float32.
 TILE = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -222,32 +222,3 @@ def count(ends: Int64s, items: Int32s, counted: Float32s, of_users: Float64s, of
             share = 1.0 if not len(counted) else np.float64(counted[e])
             of_users[u] += share
             of_items[items[e]] += share
-
-
-@reduction
-def products(rows: Float32s, rank: int, out: Float64s) -> None:
-    """Set ``out`` to the products of one row with every row, of shape (rows, n)."""
-    n = rows.shape[1]
-    for f in range(len(rows)):
-        total = 0.0
-        for begin in range(0, n, TILE):
-            part = np.float32(0)
-            for i in range(begin, min(begin + TILE, n)):
-                part += rows[f, i] * rows[rank, i]
-            total += np.float64(part)
-        out[f] = total
-
-
-@reduction
-def combined(rows: Float32s, scales: Float64s, but: tuple[int, int], out: Float64s) -> None:
-    """Set ``out`` to the sum of all rows but those from one to another, each times its scale; rows: shape (rows, n)."""
-    n = rows.shape[1]
-    for begin in range(0, n, TILE):
-        end = min(begin + TILE, n)
-        for i in range(begin, end):
-            out[i] = 0.0
-        for f in range(len(rows)):
-            if not but[0] <= f < but[1]:
-                scale = scales[f]
-                for i in range(begin, end):
-                    out[i] += scale * rows[f, i]
