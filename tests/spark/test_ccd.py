@@ -59,7 +59,9 @@ def objective(rows, options, p, q):
 def als(spark, rows, options):
     model = ALS(
         rank=options.rank,
-        maxIter=10,
+        maxIter=8,
+        numUserBlocks=2,
+        numItemBlocks=2,
         regParam=options.reg,
         implicitPrefs=options.implicit,
         alpha=options.alpha,

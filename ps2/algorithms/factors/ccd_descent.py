@@ -9,11 +9,13 @@ import numpy as np
 
 from ps2.algorithms.factors.ccd_kernels import (
     Float32s,
+    combined,
     descend,
     descend_biases,
     explicit_loss,
     implicit_loss,
     predict,
+    products,
 )
 from ps2.algorithms.factors.ccd_ratings import UserRatings
 from ps2.algorithms.factors.ops import BLOCK, SUMS
@@ -22,9 +24,6 @@ from ps2.ops.kernels import Float64s
 
 # What is told of the vectors after an iteration: sums over ratings and users.
 LOSS, WEIGHT, PENALTY, HELD_LOSS, HELD_WEIGHT = "loss", "weight", "penalty", "held_loss", "held_weight"
-
-# Users or items whose products are summed in float32.
-SUMMED = 4096
 
 
 @dataclass(frozen=True)
@@ -130,11 +129,11 @@ class Descent:
         rank = padded(options.rank)
         p, q = (np.ascontiguousarray(rows[:rank].T) for rows in (self.p, self.q))
         loss = self._loss(self._ratings, p, q, self._y)
-        penalty = np.sum(np.square(self.p, dtype=np.float64) @ self._of_users)
-        penalty += np.sum(np.square(self.q, dtype=np.float64) @ self._of_items)
+        penalty = np.sum(np.square(self.p, dtype=np.float64) * self._of_users)
+        penalty += np.sum(np.square(self.q, dtype=np.float64) * self._of_items)
         if options.implicit:
             # The x^2 of all cells of these users: the inner product of both sides' Gram matrices.
-            loss += float(np.sum((p.T @ p).astype(np.float64) * (q.T @ q)))
+            loss += sum(float(np.sum(self._gram(self.p, one) * self._gram(self.q, one))) for one in passes(options))
         told = {LOSS: loss, WEIGHT: self._ratings.weight, PENALTY: options.reg * float(penalty)}
         told[HELD_LOSS] = told[HELD_WEIGHT] = 0.0
         if self._held_out is not None:
@@ -147,19 +146,16 @@ class Descent:
         gram = self._gram(self.q, one)
         if not len(gram):
             return np.zeros((0, one.width)), np.zeros((one.width, one.width))
-        others = gram.astype(np.float32)
-        others[:, one.first : one.end] = 0
-        linear = (others @ self.p).T.astype(np.float64)
-        return np.ascontiguousarray(linear), np.ascontiguousarray(gram[:, one.first : one.end])
+        linear = np.empty((one.width, self.p.shape[1]))
+        combined(self.p, gram, one.first, linear)
+        return np.ascontiguousarray(linear.T), np.ascontiguousarray(gram[:, one.first : one.end])
 
     def _gram(self, rows: Float32s, one: Pass) -> Float64s:
-        """Return the products of some ranks' coordinates with those of every rank; of explicit feedback nothing."""
+        """Return the products of a block's coordinates with those of every rank; of explicit feedback nothing."""
         if not self._options.implicit:
             return np.zeros((0, len(rows)))
-        out = np.zeros((one.width, len(rows)))
-        for begin in range(0, rows.shape[1], SUMMED):
-            some = rows[:, begin : begin + SUMMED]
-            out += some[one.first : one.end] @ some.T
+        out = np.empty((BLOCK, len(rows)))
+        products(rows, one.first, out)
         return out
 
     def _loss(self, ratings: UserRatings, p: Float32s, q: Float32s, y: Float32s) -> float:

@@ -27,7 +27,7 @@ Float32s = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 
-# Ratings whose products are summed in float32.
+# Numbers whose products are summed in float32.
 TILE = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -222,3 +222,48 @@ def count(ends: Int64s, items: Int32s, counted: Float32s, of_users: Float64s, of
             share = 1.0 if not len(counted) else np.float64(counted[e])
             of_users[u] += share
             of_items[items[e]] += share
+
+
+@reduction
+def products(rows: Float32s, first: int, out: Float64s) -> None:
+    """Set ``out`` to the products of a block of rows with every row; rows have the shape (rows, n).
+
+    Not by BLAS: its threads wait for more work without giving up their core, which the servers need.
+    """
+    out[:] = 0.0
+    for begin in range(0, rows.shape[1], TILE):
+        end = min(begin + TILE, rows.shape[1])
+        a0, a1 = rows[first, begin:end], rows[first + 1, begin:end]
+        a2, a3 = rows[first + 2, begin:end], rows[first + 3, begin:end]
+        for g in range(len(rows)):
+            b = rows[g, begin:end]
+            s0 = s1 = s2 = s3 = ZERO
+            for i in range(len(b)):
+                s0 += a0[i] * b[i]
+                s1 += a1[i] * b[i]
+                s2 += a2[i] * b[i]
+                s3 += a3[i] * b[i]
+            out[0, g] += np.float64(s0)
+            out[1, g] += np.float64(s1)
+            out[2, g] += np.float64(s2)
+            out[3, g] += np.float64(s3)
+
+
+@reduction
+def combined(rows: Float32s, scales: Float64s, first: int, out: Float64s) -> None:
+    """Set ``out`` to the sums of all rows but a block, each row times its scales of shape (BLOCK, rows)."""
+    for begin in range(0, rows.shape[1], TILE):
+        end = min(begin + TILE, rows.shape[1])
+        to0, to1, to2, to3 = out[0, begin:end], out[1, begin:end], out[2, begin:end], out[3, begin:end]
+        for i in range(end - begin):
+            to0[i] = to1[i] = to2[i] = to3[i] = 0.0
+        for f in range(len(rows)):
+            if first <= f < first + BLOCK:
+                continue
+            row = rows[f, begin:end]
+            s0, s1, s2, s3 = scales[0, f], scales[1, f], scales[2, f], scales[3, f]
+            for i in range(len(row)):
+                to0[i] += s0 * row[i]
+                to1[i] += s1 * row[i]
+                to2[i] += s2 * row[i]
+                to3[i] += s3 * row[i]
