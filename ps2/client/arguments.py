@@ -1,4 +1,4 @@
-"""Checks of what callers pass, before anything is sent: what it was, what was expected, what came."""
+"""Checks of arguments, made in the caller's process before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, Sha
 from ps2.matrix.partition import DTYPES, Int64Array, MatrixSpec
 from ps2.ops.table import Array
 
-# One gibibyte of keys; more belongs in several calls.
+# 1 GiB of int64 keys. Callers split larger sets over several calls.
 MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
-# Their parameters.
+# Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# What rounds to infinity as a float16.
+# The smallest magnitude that rounds to infinity in float16.
 FLOAT16_END = 65520.0
 
 
 def as_indices(indices: Any) -> Int64Array:
-    """Return indices as int64 of shape (n,); ``split`` checks that each is in ``[0, dim)``."""
+    """Return indices as int64 of shape (n,). ``split`` checks later that each one is in ``[0, dim)``."""
     array = as_integers("indices", indices)
     if array.ndim != 1:
         raise ShapeError(f"indices: expected one dimension, got shape {array.shape}")
@@ -45,15 +45,15 @@ def as_rows(name: str, rows: Any, count: int) -> Int64Array:
 
 
 def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: str = "values") -> Array:
-    """Return values as a C-contiguous array of the vector's dtype and of that shape.
+    """Return values as a C-contiguous array of the given dtype and shape.
 
-    Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers,
-    and integers that do not fit are an error.
+    Floats are rounded to float32, and integers become floats, if the vector's dtype asks for it. Floats never become
+    integers. Integers that do not fit the dtype raise DTypeError.
     """
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == shape and values.flags.c_contiguous:
         return values
     array = as_array(name, values)
-    # An empty list has no dtype of its own.
+    # numpy makes an empty list float64, so the dtype of an empty array is not checked.
     if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):
         raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.dtype}")
     if dtype.kind == "i":
@@ -65,7 +65,7 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
 
 
 def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
-    """Raise DTypeError if an integer is too large, or too small, for a narrower dtype."""
+    """Raise DTypeError if an integer is outside the range of ``dtype``."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return
     ends = np.iinfo(dtype)
@@ -75,7 +75,7 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
 
 
 def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
-    """Return values as ``as_values`` does, checked to fit what they travel as."""
+    """Return values as ``as_values`` does. Raise OutOfRangeError if one does not fit the wire dtype."""
     array = as_values(values, spec.np_dtype, shape, name)
     if spec.wire == "float16" and array.size:
         size = np.abs(array)
@@ -90,10 +90,10 @@ def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "
 
 
 def draw_of(distribution: Distribution, given: Mapping[str, Any]) -> dict[str, float | bool]:
-    """Return how numbers are drawn: ``shift + scale * x``, x uniform in [0, 1) or standard normal.
+    """Return the parameters of a random draw: ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
     Args:
-        given: "low", "high", "mean" and "std"; None for those that were not given.
+        given: "low", "high", "mean" and "std"; None for a parameter that the caller did not pass.
     """
     if distribution not in _DRAWS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
@@ -113,7 +113,7 @@ def draw_of(distribution: Distribution, given: Mapping[str, Any]) -> dict[str, f
 
 
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return the caller's array for an answer, if the answer fits it."""
+    """Return ``out`` if an answer of this dtype and shape can be written into it."""
     if not isinstance(out, np.ndarray) or _is_masked(out):
         raise DTypeError(f"out: expected an array, got {type(out).__name__}")
     if out.dtype != dtype:
@@ -126,30 +126,30 @@ def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
 
 
 def as_array(name: str, given: Any) -> Array:
-    """Return what numpy makes of it; a masked array is refused, as what it hides would be read all the same."""
+    """Return ``given`` as a numpy array. Refuse a masked array, because its hidden values would be read as data."""
     if _is_masked(given):
         raise UsageError(
-            f"{name}: expected a plain array, got a masked one: choose what stands for what is masked, by "
-            ".filled(value), or leave it out, by .compressed()"
+            f"{name}: expected a plain array, got a masked one: replace the masked elements with "
+            ".filled(value), or drop them with .compressed()"
         )
     try:
         return np.asarray(given)
     except ValueError as error:
-        raise ShapeError(f"{name}: expected an array, got what numpy cannot make one of: {error}") from error
+        raise ShapeError(f"{name}: expected an array, but numpy cannot make one of this value: {error}") from error
 
 
 def _is_masked(given: Any) -> bool:
-    """Tell whether it is a masked array, or a list with one in it."""
+    """Return True if ``given`` is a masked array, or a list that contains one."""
     if not isinstance(given, (list, tuple)):
         return isinstance(given, np.ma.MaskedArray)
-    kinds = set(map(type, given))  # long lists have few
+    kinds = set(map(type, given))  # a long list has few distinct types
     if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in kinds):
         return False
     return any(map(_is_masked, given))
 
 
 def as_integers(name: str, numbers: Any) -> Int64Array:
-    """Return whole numbers as int64, of any shape."""
+    """Return integers of any shape as int64."""
     array = as_array(name, numbers)
     if array.size == 0:
         return array.astype(np.int64)
@@ -160,11 +160,11 @@ def as_integers(name: str, numbers: Any) -> Int64Array:
         raise DTypeError(f"{name}: expected integers, got {array.dtype}")
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
         raise OutOfRangeError(f"{name}: {array.max()} is not below 2**63")
-    return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would give a scalar a dimension
+    return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would turn a scalar into shape (1,)
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype that vectors may have, or raise DTypeError."""
+    """Return the name of a dtype that vectors support, or raise DTypeError."""
     try:
         if dtype is None:
             raise TypeError("numpy would take it for float64")

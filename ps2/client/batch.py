@@ -1,4 +1,4 @@
-"""``with batch():`` calls issued inside travel together, as one request a server, in order."""
+"""``with batch():`` sends the calls made inside it together, as one request per server, in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """The answer of a call issued inside a batch; there is one when the batch has been sent."""
+    """The answer of a read made inside a batch; available once the batch has been sent."""
 
     def __init__(self) -> None:
         self._answer: list[T] = []
@@ -31,7 +31,7 @@ class Deferred(Generic[T]):
             UsageError: the batch is still open, or it failed.
         """
         if not self._answer:
-            raise UsageError("this result is there when its `with batch():` block has ended without an error")
+            raise UsageError("this result is available once its `with batch():` block has ended without an error")
         return self._answer[0]
 
     def __repr__(self) -> str:
@@ -40,11 +40,13 @@ class Deferred(Generic[T]):
 
 @dataclass
 class _Batch:
-    """Calls to send together; the first one decides whose session sends them.
+    """The calls of one batch. The first call decides which session sends them.
 
     Attributes:
-        end: a weak reference to what ends the batch, and goes with its ``with`` statement; None: an ExitStack's batch.
-        handles: the vectors that they are about: a row whose handle is garbage-collected may go to somebody else.
+        end: a weak reference to the batch's ``_End``, which dies with its ``with`` statement; None for a batch of an
+            ExitStack.
+        handles: the vectors that the calls use. Holding them keeps their rows: the row of a garbage-collected handle
+            may be given to another vector.
     """
 
     end: Callable[[], object] | None
@@ -57,16 +59,16 @@ class _Open(threading.local):
     """The batch that this thread is filling, if any.
 
     Attributes:
-        filling: the same; but one whose ``with`` statement is gone may still be here.
+        filling: as ``batch``, except that it may still hold a batch whose ``with`` statement is gone.
     """
 
     filling: _Batch | None = None
-    # Of the ``with`` statement that is about to call ``__enter__``.
+    # Set between ``__exit__`` lookup and ``__enter__`` of one ``with`` statement.
     end: Callable[[], object] | None = None
 
     @property
     def batch(self) -> _Batch | None:
-        """The open batch; one whose ``with`` statement is gone is not open any more."""
+        """The open batch. A batch whose ``with`` statement is gone no longer counts as open."""
         if self.filling is not None and self.filling.end is not None and self.filling.end() is None:
             self.filling = None
         return self.filling
@@ -89,10 +91,11 @@ def _end(kind: type[BaseException] | None, *_: object) -> None:
 
 
 class _End:
-    """What a ``with`` statement calls at its end, and what nothing but that statement holds.
+    """The callable that a ``with`` statement calls at its end. Only that statement holds a reference to it.
 
-    A signal's handler may raise before the first step of any ``__exit__``. Then the statement is left, and this goes
-    with it: no frame of the traceback has it, as ``_end`` is not given it.
+    A signal handler may raise before the first instruction of any ``__exit__``. The statement is then left without
+    ending the batch, and this object dies with the statement. No traceback frame keeps it alive, because ``_end`` does
+    not receive it.
     """
 
     __slots__ = ("__weakref__",)
@@ -100,10 +103,10 @@ class _End:
 
 
 class _Exit:
-    """``__exit__``: a new ``_End`` for each ``with`` statement, which asks for it before it calls ``__enter__``."""
+    """Descriptor: a ``with`` statement looks ``__exit__`` up before it calls ``__enter__``, and gets a new ``_End``."""
 
     def __get__(self, batching: Batching | None, _: type[Batching]) -> Callable[..., None]:
-        if batching is None:  # an ExitStack asks the class
+        if batching is None:  # an ExitStack looks it up on the class
             OPEN.end = None
             return lambda _batching, *error: _end(*error)
         end = _End()
@@ -112,7 +115,7 @@ class _Exit:
 
 
 class Batching(ContextDecorator):
-    """What ``batch()`` returns."""
+    """The context manager that ``batch()`` returns."""
 
     __exit__ = _Exit()
 
@@ -123,10 +126,11 @@ class Batching(ContextDecorator):
 
 
 def batch() -> Batching:
-    """Collect the calls on vectors of one fleet that this thread issues, and send them at the end of the block.
+    """Collect this thread's calls on vectors of one fleet, and send them at the end of the block.
 
-    Inside, calls that change data return their vector as always; calls that read return a ``Deferred``. If the block
-    raises, nothing is sent. A user's function (``mapPartitions``) and vectors that are not co-located do not batch.
+    Inside the block, calls that change data return their vector as usual, and calls that read return a ``Deferred``. If
+    the block raises, nothing is sent. ``mapPartitions`` and operations on vectors that are not co-located cannot be
+    batched.
     """
     return Batching()
 
@@ -136,13 +140,13 @@ def in_batch() -> bool:
 
 
 def hold(*handles: object) -> None:
-    """Keep handles, and so their rows, until the open batch has been sent."""
+    """Keep handles, and so their rows, alive until the open batch has been sent."""
     if OPEN.batch is not None:
         OPEN.batch.handles += handles
 
 
 def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
-    """Run a plan, or put it into the open batch."""
+    """Run a plan, or add it to the open batch."""
     if OPEN.filling is None:
         answer: T = session.dispatch.run((plan,))[0]
         return answer
@@ -150,14 +154,14 @@ def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
 
 
 def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
-    """Run plans in order as one request a server, or put them into the open batch."""
+    """Run plans in order, as one request per server, or add them to the open batch."""
     opened = OPEN.batch
     if opened is None:
         return session.dispatch.run(plans)
     if not all(plan.batchable for plan in plans):
         raise UsageError("mapPartitions cannot be part of a batch: call it before or after")
     if opened.session not in (None, session):
-        raise UsageError("the vectors of one batch must be of one context")
+        raise UsageError("all vectors of one batch must belong to one PS2Context")
     opened.session = session
     answers: list[Deferred[Any]] = [Deferred() for _ in plans]
     opened.calls += zip(map(_copied, plans), answers, strict=True)
@@ -165,7 +169,7 @@ def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
 
 
 def submit_later(session: Session, plan: Plan[Any]) -> None:
-    """Run a plan that changes data while the caller goes on, or put it into the open batch."""
+    """Queue a plan that changes data and return at once, or add the plan to the open batch."""
     if OPEN.batch is not None:
         submit_all(session, [plan])
     else:
@@ -173,13 +177,13 @@ def submit_later(session: Session, plan: Plan[Any]) -> None:
 
 
 def _copied(plan: Plan[T]) -> Plan[T]:
-    """Return the same call with arrays of its own: the caller may change his before they are sent."""
+    """Return the plan with a copy of its arrays: the caller may change the originals before they are sent."""
     return replace(plan, operations=tuple(map(_own, plan.operations)))
 
 
 def _own(operation: Operation) -> Operation:
     keys = operation.keys
-    # Sets of keys that have a name are remembered, and nobody changes them.
+    # Key sets with a digest are in the cache, and nobody changes them.
     if keys is not None and keys.columns is not None and keys.digest is None:
         keys = replace(keys, columns=keys.columns.copy())
     return replace(operation, arrays=tuple(array.copy() for array in operation.arrays), keys=keys)

@@ -1,4 +1,4 @@
-"""Blocks as plans: the values of columns in all rows of a matrix with layout "column"."""
+"""Plans for block access: the values of whole columns, in all rows of a matrix with layout "column"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ps2.protocol.messages import Operation
 
 
 def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
-    """Plan to read blocks: shape (len(columns), k), in the order given, in ``out`` if that is given."""
+    """Plan to read blocks: shape (len(columns), k), in the order given, into ``out`` if given."""
     given = _columns(target, columns)
     shape, dtype = (given.size, target.spec.rows), target.spec.np_dtype
     answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
@@ -47,31 +47,31 @@ def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
 
 
 def pull_all(target: Target, out: Any = None) -> Plan[Array]:
-    """Plan to read all blocks as rows: shape (rows, dim), in ``out`` if that is given."""
+    """Plan to read all blocks as rows: shape (rows, dim), into ``out`` if given."""
     dense_only(target.spec, "pull of whole rows")
     answer = None if out is None else as_target(out, target.spec.np_dtype, (target.spec.rows, target.spec.dim))
 
-    def turned(blocks: Array) -> Array:
+    def transposed(blocks: Array) -> Array:
         if answer is None:
             return blocks.T
         answer[:] = blocks.T
         return answer
 
-    return pull(target, np.arange(target.spec.dim)).then(turned)
+    return pull(target, np.arange(target.spec.dim)).then(transposed)
 
 
 def push(target: Target, columns: Any, values: Any) -> Plan[None]:
-    """Plan to overwrite blocks with values of shape (len(columns), k); of several for one column the last wins."""
+    """Plan to overwrite blocks with values of shape (len(columns), k). For a repeated column, the last values win."""
     return _write(target, "columns_push", columns, values)
 
 
 def add(target: Target, columns: Any, values: Any) -> Plan[None]:
-    """Plan to add values of shape (len(columns), k) to blocks; duplicates accumulate."""
+    """Plan to add values of shape (len(columns), k) to blocks. Duplicate columns accumulate."""
     return _write(target, "columns_add", columns, values)
 
 
 def fill(target: Target, rows: Any, value: Any) -> Plan[None]:
-    """Plan to set all columns of some rows, or of all, to a number."""
+    """Plan to set all columns of the given rows, or of all rows, to a number."""
     name, each = ("columns_fill", [()]) if rows is None else ("fill", [(row,) for row in _rows(target, rows)])
     params = lookup(name).check(len(each[0]) if each else 1, target.spec.dtype, {"value": value})
     operations = tuple(
@@ -106,7 +106,9 @@ def _arranged(parts: SplitKeys, values: Array) -> Iterator[Array]:
 
 def _columns(target: Target, columns: Any) -> Int64Array:
     if target.spec.layout != "column":
-        raise UsageError("columns without rows need a matrix with layout='column'; name the rows, too")
+        raise UsageError(
+            "columns without rows need a matrix with layout='column'; for other layouts, pass rows as well"
+        )
     if columns is None:
         raise UsageError("expected rows or columns, got neither")
     return as_indices(columns)

@@ -1,4 +1,4 @@
-"""What moving and computing cost here and now, for batches of one size: measured by a few reads of their rows."""
+"""Measures the costs of moving rows and of computing on them, by a few timed reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ps2.ops.table import Array
 BUDGET_S = 0.04
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 9
-# The machine or the network may have been busy with something else, so nothing is believed for ever.
+# Costs expire, because the machine or the network may have been busy while they were measured.
 KEPT_S = 60.0
 
 _lock = threading.Lock()
@@ -28,13 +28,13 @@ _known: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
 
 
 def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
-    """Return what things cost between this process and the servers of a matrix, measured at most a minute ago.
+    """Return the costs between this process and the servers of a matrix, measured at most a minute ago.
 
-    Measuring takes about 50 ms. It only reads: a write would need an id, and a retried task must count its mutations as
-    the first attempt did, which may have measured or not.
+    A measurement takes about 50 ms. It only reads. A write would take a mutation id, and a retried task must number its
+    mutations as the first attempt did, whether or not either attempt measured.
 
-    Costs are kept for one fleet, cut, size of rows and, within a factor of 4, size of batch, because a transport has
-    steps: what is true of small messages need not be true of large ones.
+    Costs are cached per fleet, number of partitions, row size and batch size (within a factor of 4), because transports
+    behave differently for small and for large messages.
     """
     work = sample(pairs.workload(target))
     sizes = (
@@ -45,7 +45,7 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
         work.distinct_rows.bit_length() // 2,
     )
     key = (os.getpid(), session.fleet.id, *sizes)
-    # One at a time: two threads would measure each other.
+    # One thread at a time: concurrent measurements would disturb each other.
     with _lock:
         measured_s, costs = _known.get(key, (0.0, None))
         if costs is None or time.monotonic() - measured_s > KEPT_S:
@@ -81,8 +81,11 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
 
 
 def fastest(probes: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """Return the least time of each of several rounds, in seconds; no round begins after so many seconds."""
-    for probe in probes:  # the first time, connections are made and kernels loaded
+    """Return the shortest time of each probe over several rounds, in seconds.
+
+    No round starts later than ``budget_s``, except that there are always at least ``LEAST_ROUNDS``.
+    """
+    for probe in probes:  # warm-up: the first call opens connections and loads kernels
         probe()
     rounds: list[list[float]] = []
     end_s = time.perf_counter() + budget_s

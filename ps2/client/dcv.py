@@ -14,7 +14,7 @@ from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.declared import DeclaredStep, declared
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
-from ps2.client.realign import beside, within
+from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, ShapeError, UsageError
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
@@ -24,22 +24,22 @@ DEFAULT_ROWS = 4
 
 
 class DCV(Handle):
-    """A handle to one row of a matrix on the fleet; made by ``DCV.dense``, ``DCV.sparse`` and ``derive``.
+    """A handle to one row of a matrix on the fleet, made by ``DCV.dense``, ``DCV.sparse`` and ``derive``.
 
-    It works in the driver and, pickled in a closure, in every task. It holds ids and the route, never a channel.
-    Methods that change the vector return it, so that calls chain. Inside ``ps.batch()`` the methods that read return a
+    A handle works in the driver and, pickled in a closure, in every task. It holds ids and the route, never a channel.
+    Methods that change the vector return it, so that calls chain. Inside ``ps.batch()``, methods that read return a
     ``Deferred`` instead of the answer.
 
-    A row is freed by ``free()``, or when its handle is garbage-collected, was never pickled and has no name. Vectors of
-    one matrix are co-located, and so are dense ones of matrices that are cut alike: column operations between them move
-    no data. Others are realigned through this process first, with a ``NotColocatedWarning``; so are those of a dtype
-    that the operation does not take.
+    ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name. Vectors of
+    one matrix are co-located, and so are dense vectors of matrices with equal partitioning: column operations between
+    them move no data. Other vectors are first realigned through this process, with a ``NotColocatedWarning``; so are
+    vectors of a dtype that the operation does not take.
 
-    On a sparse vector an absent key is 0; ``fill``, ``mul``, ``div``, the arithmetic with a number, and
-    ``mapPartitions`` act on the active keys only: those that any row of the matrix has been pushed or added to.
+    On a sparse vector, an absent key counts as 0. ``fill``, ``mul``, ``div``, arithmetic with a number, and
+    ``mapPartitions`` act on active keys only: the keys that any row of the matrix has been pushed or added to.
     """
 
-    # numpy must leave `array * dcv` to us instead of trying it element by element.
+    # Without this, numpy would evaluate `array * dcv` element by element instead of calling DCV's operator.
     __array_ufunc__ = None
 
     # -- creation --------------------------------------------------------------------------------------------------
@@ -56,25 +56,25 @@ class DCV(Handle):
         layout: Layout = "row",
         name: str | None = None,
     ) -> DCV:
-        """Make a dense vector of zeros (paper, section 4.2).
+        """Create a dense vector of zeros (paper, section 4.2).
 
         Args:
             dim: number of columns.
-            rows: rows to reserve in its matrix for vectors derived from it; more are added when they run out.
-            dtype: "float32", "float64", "int32" or "int64"; sums of integers wrap around at its ends.
+            rows: rows to reserve in its matrix for derived vectors. The matrix grows when they run out.
+            dtype: "float32", "float64", "int32" or "int64". Integer sums wrap around on overflow.
             align: keep blocks of this many columns on one server.
-            partitionsPerServer: partitions that each server holds.
-            wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
-                nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
-                (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
-            layout: "row", or "column", where the values of a column in all rows lie together, as its block:
-                ``matrix()`` moves blocks. Then there are never more rows than ``rows``, and what is done to single
-                rows, which lie apart, takes longer: the servers copy them first.
-            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``. 1 to 255
-                printable characters.
+            partitionsPerServer: number of partitions on each server.
+            wire: "float16" or "bfloat16" halves the size of values on the network, in both directions, and rounds them
+                to the nearest. The relative error is at most 2**-11 for float16 (numbers from 6.1e-5 to 65,504; below
+                that, an absolute error of 2**-25), and 2**-8 for bfloat16. The servers store and compute in ``dtype``.
+            layout: "row", or "column", which stores the values of one column in all rows together, as the column's
+                block: ``matrix()`` moves blocks. A "column" matrix never has more than ``rows`` rows. Operations on
+                single rows are slower there, because the servers gather each row into a copy first.
+            name: the name by which ``ps.vector(name)`` finds the vector, here and in a later driver. A named vector
+                stays until ``free()``. 1 to 255 printable characters.
 
         Raises:
-            ConfigError, DTypeError: an argument cannot be used, or another vector has this name.
+            ConfigError, DTypeError: an argument is invalid, or another vector has this name.
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
@@ -92,9 +92,9 @@ class DCV(Handle):
         layout: Layout = "row",
         name: str | None = None,
     ) -> DCV:
-        """Make a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory for the keys that were touched.
+        """Create a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory only for keys that were touched.
 
-        The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
+        All rows of its matrix share one key index per partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
         spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout)
@@ -103,15 +103,14 @@ class DCV(Handle):
     # -- row access ------------------------------------------------------------------------------------------------
 
     def pull(self, indices: Any = None, out: Any = None) -> Any:
-        """Read the vector, or some of it (paper, Table 1).
+        """Read the vector, or parts of it (paper, Table 1).
 
-        A vector is read block by block (4 MiB), each as it is at one moment; so is what lies on different servers.
-        In a task that is retried, or run twice, it may bring a newer state than the first attempt saw: what tasks write
-        counts once, what they read is as it is now.
+        A read is atomic per block (4 MiB), not across blocks or servers. A retried or speculative task may see a newer
+        state than the first attempt: writes of tasks count once, but reads always return the current state.
 
         Args:
-            indices: int64 of shape (n,), any order, duplicates allowed; None reads all. The same indices again cost
-                less: how they are to be grouped is remembered, and large sets travel as a hash.
+            indices: int64 of shape (n,), any order, duplicates allowed; None reads all. Repeated reads at the same
+                indices cost less: their grouping by partition is cached, and a large key set travels as a digest.
             out: an array of the vector's dtype and the answer's shape to read into; it is returned.
 
         Returns:
@@ -127,18 +126,16 @@ class DCV(Handle):
         if self._spec.kind == "dense":
             return self._submit(plans.pull(self._target(), 0, self._spec.dim, out))
         if out is not None:
-            raise UsageError(
-                "pull: out goes with indices; how many active keys a sparse vector has is not known before"
-            )
+            raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
         counts = None if in_batch() else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))
 
     def push(self, values: Any, indices: Any = None) -> DCV:
-        """Overwrite the vector, or some of it (paper, Table 1). Of several values for one index the last wins.
+        """Overwrite the vector, or parts of it (paper, Table 1). For a repeated index, the last value wins.
 
         Args:
-            values: shape (dim,), or that of the indices.
-            indices: int64 of shape (n,), any order; None writes all. A sparse vector needs them.
+            values: shape (dim,), or the shape of the indices.
+            indices: int64 of shape (n,), any order; None writes all. A sparse vector needs indices.
 
         Raises:
             ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
@@ -146,17 +143,18 @@ class DCV(Handle):
         return self._write("push", "scatter", values, indices)
 
     def pushPull(self, values: Any, indices: Any = None) -> Any:
-        """Add values as ``add`` does, and read what they come to as ``pull`` does, in one round trip.
+        """Add values as ``add`` does and return the new values, in one round trip.
 
         Args:
-            values: shape (dim,), or that of the indices.
-            indices: int64 of shape (n,), any order, duplicates accumulate; None is all. A sparse vector needs them.
+            values: shape (dim,), or the shape of the indices.
+            indices: int64 of shape (n,), any order, duplicates accumulate; None means all. A sparse vector needs
+                indices.
 
         Returns:
-            The new values, in the order of the indices. Additions of others may be among them.
+            The new values, in the order of the indices. They may include additions of other workers.
 
         Raises:
-            OutOfRangeError: a sum does not fit the float16 that it travels as; what was added stays added.
+            OutOfRangeError: a sum does not fit its wire dtype, float16; the addition itself remains applied.
         """
         if indices is not None:
             return self._submit(plans.push_pull_columns(self._target(), values, indices))
@@ -170,27 +168,29 @@ class DCV(Handle):
         Args:
             values: a DCV or a number (computed on the servers), or an array as for ``push``.
             indices: as for ``push``.
-            wait: False returns at once, with a copy of the values on its way: at most 64 MB, then it waits for some to
-                be applied. The next call that waits, of whatever vector, comes after them, and raises what failed;
-                ``flush()`` does nothing else. A task must end with one or the other.
+            wait: False queues a copy of the values and returns at once, unless 64 MB are in flight already: then the
+                call blocks until some are applied. The next waiting call, on any vector, runs after all queued
+                additions and raises their first error; ``flush()`` does only that. A task must end with one or the
+                other.
         """
         return self._arithmetic("add", values, indices, wait)
 
     def addFactors(self, b: Any, x: Any, keys: Any, wait: bool = True) -> DCV:
         """Add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` for all f and k.
 
-        That is the gradient of a model with ``width`` numbers a feature. Only b and x travel; the servers take the sum,
-        in float64. Worth it where x and b take fewer bytes than their product: ``ps2.client.factors.sizes`` tells.
+        This is the gradient of a model with ``width`` numbers per feature. Only b and x travel; the servers compute the
+        sum, in float64. It pays off if x and b take fewer bytes than their product: ``ps2.client.factors.sizes``
+        returns both sizes.
 
         Args:
-            b: shape (samples, width); goes to each server that holds some of the keys. The vector is dense and was made
-                with an ``align`` that is a multiple of width.
-            x: scipy sparse (its entries travel) or an array (all of it does), of shape (samples, len(keys)).
+            b: shape (samples, width), sent to each server that holds some of the keys. The vector must be dense, with
+                an ``align`` that is a multiple of width.
+            x: shape (samples, len(keys)); scipy sparse (only its entries travel) or an array (all of it travels).
             keys: int64, any order, duplicates accumulate.
             wait: as for ``add``.
 
         Raises:
-            UsageError: the vector is sparse, or not aligned so.
+            UsageError: the vector is sparse, or its ``align`` is not a multiple of width.
             ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
         """
         return self._change(factors.add_factors(self._target(), b, x, keys), wait)
@@ -200,7 +200,7 @@ class DCV(Handle):
         return self._arithmetic("sub", values, indices, wait)
 
     def flush(self) -> DCV:
-        """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
+        """Wait until all ``wait=False`` additions of this process are applied; raise the first error among them."""
         self._session.dispatch.flush()
         return self
 
@@ -209,7 +209,7 @@ class DCV(Handle):
         return self._arithmetic("mul", values, indices)
 
     def div(self, values: Any, indices: Any = None) -> DCV:
-        """Divide in place by IEEE rules; arguments as for ``add``. Not for integers, which hold no fractions."""
+        """Divide in place by IEEE rules; arguments as for ``add``. Not available for integer dtypes."""
         return self._arithmetic("div", values, indices)
 
     def sum(self) -> float:
@@ -217,7 +217,7 @@ class DCV(Handle):
         return self._scalar("sum")
 
     def nnz(self) -> int:
-        """Return how many elements are not 0, as an int (paper, Table 1)."""
+        """Return the number of nonzero elements, as an int (paper, Table 1)."""
         return self._submit(self._plan("nnz").then(int))
 
     def norm1(self) -> float:
@@ -239,34 +239,34 @@ class DCV(Handle):
     # -- column access ---------------------------------------------------------------------------------------------
 
     def dot(self, other: DCV) -> float:
-        """Return the inner product, computed where the vectors lie, accumulated in float64 (paper, Figure 4)."""
-        return self._scalar("dot", beside(self, other))
+        """Return the inner product, computed on the servers, accumulated in float64 (paper, Figure 4)."""
+        return self._scalar("dot", colocated_copy(self, other))
 
     @staticmethod
     def gram(us: Sequence[DCV], vs: Sequence[DCV]) -> Any:
-        """Return the inner products of each of some vectors with each of others, in one pass over them.
+        """Return all inner products between two lists of vectors, computed in one pass.
 
         Args:
-            us, vs: any number of vectors, some of them in both if you like; one request a server.
+            us, vs: any number of vectors; a vector may be in both. One request per server.
 
         Returns:
             float64 of shape (len(us), len(vs)), accumulated in float64.
         """
         left, right = _vectors("gram: us", us), _vectors("gram: vs", vs)
         first = left[0]
-        near = [within(first, vector) for vector in (*left, *right)]
+        near = [same_matrix_copy(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
         given = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
         return first._submit(declared(first._target(*near), "gram", given))
 
     def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
-        """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass over them.
+        """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass.
 
         Args:
-            vectors: one or more; this one may be among them.
+            vectors: one or more; this vector may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [within(self, vector) for vector in _vectors("combine: vectors", vectors)]
+        near = [same_matrix_copy(self, vector) for vector in _vectors("combine: vectors", vectors)]
         hold(*near)
         return self._change(
             declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True
@@ -274,18 +274,18 @@ class DCV(Handle):
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Set ``self += alpha * other`` on the servers (paper, Table 1)."""
-        return self._apply("axpy", beside(self, other), alpha=alpha)
+        return self._apply("axpy", colocated_copy(self, other), alpha=alpha)
 
     def iaxpy(self, other: DCV, alpha: Scalar) -> DCV:
-        """The name of ``axpy`` in the paper's Figure 6."""
+        """Alias of ``axpy``, named as in the paper's Figure 6."""
         return self.axpy(other, alpha)
 
     def copy(self, other: DCV) -> DCV:
         """Overwrite this vector with another (paper, Table 1)."""
-        return self._apply("copy", beside(self, other))
+        return self._apply("copy", colocated_copy(self, other))
 
     def fill(self, value: Scalar) -> DCV:
-        """Set every element (of a sparse vector: every active key) to a number."""
+        """Set every element to a number; on a sparse vector, every active key."""
         return self._apply("fill", value=value)
 
     def zero(self) -> DCV:
@@ -293,11 +293,11 @@ class DCV(Handle):
         return self.fill(0)
 
     def zip(self, *others: DCV) -> ZippedDCV[DCV]:
-        """Bring vectors together for one operation on the same columns of all of them (paper, Figure 3)."""
+        """Combine vectors for one operation on the same columns of all of them (paper, Figure 3)."""
         return ZippedDCV((self, *others))
 
     def matrix(self) -> DCVMatrix:
-        """Return all rows of this vector's matrix as one; rows that are reserved and not in use become its own."""
+        """Return the vector's matrix with all its rows. It takes over the reserved rows that are not in use."""
         return DCVMatrix.of(self)
 
     # -- arithmetic: new vectors -----------------------------------------------------------------------------------
@@ -335,33 +335,33 @@ class DCV(Handle):
     # -- files -----------------------------------------------------------------------------------------------------
 
     def save(self, url: str) -> None:
-        """Write the vector, as it is stored, to a folder: ``manifest.json`` beside NumPy files; see ``load``.
+        """Write the vector in its stored dtype to a folder: ``manifest.json`` and NumPy files; see ``load``.
 
-        The servers write the values, each its own; none pass through this process, which writes the manifest. What lies
-        in one partition is saved as it is at one moment; the moments of two partitions may differ.
+        Each server writes its own values; this process writes only the manifest. The save is atomic per partition, not
+        across partitions.
 
         Args:
-            url: a path or any fsspec URL that the servers and this process can write, and that is one place for all of
-                them. What was saved there before stays whole until the new one is.
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
+                all of them. An earlier save there stays complete until the new one is.
 
         Raises:
-            RecoveryError: it cannot be written; nothing is left of it.
+            RecoveryError: the save cannot be written; its partial files are removed.
         """
         storage.save(self, [self._row], url)
 
     @staticmethod
     def load(url: str, rows: int = DEFAULT_ROWS) -> DCV:
-        """Make a vector from what ``save`` wrote, on a fleet of any size; the servers read the values.
+        """Create a vector from what ``save`` wrote, on a fleet of any size; the servers read the values.
 
         Args:
-            url: of the folder, which the servers and this process can read.
-            rows: rows to reserve in its matrix, as for ``dense``; all else is as in the vector that was saved, save for
-                ``wire``: values travel as they are stored.
+            url: the folder, which the servers and this process can read.
+            rows: rows to reserve in its matrix, as for ``dense``. All other settings are those of the saved vector,
+                except that ``wire`` is None.
 
         Raises:
-            UsageError: what was saved there is not a single vector.
+            UsageError: the save is not of a single vector.
             CheckpointMissingError: there is no complete save at this place.
-            CheckpointCorruptError: the files are not what the manifest says.
+            CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """
         return storage.load(DCV, url, rows)
@@ -405,11 +405,11 @@ class DCV(Handle):
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):
-            return self._change(self._plan(verb, beside(self, values)), wait)
+            return self._change(self._plan(verb, colocated_copy(self, values)), wait)
         if indices is None and isinstance(values, Real):
             return self._change(self._plan(f"{verb}_scalar", value=values), wait)
         if isinstance(values, DCV):
-            raise UsageError(f"{verb}: indices go with an array of values, not with a DCV")
+            raise UsageError(f"{verb}: pass indices with an array of values, not with a DCV")
         return self._write(f"push_{verb}", f"scatter_{verb}", values, indices, wait)
 
     def _change(self, plan: plans.Plan[Any], wait: bool) -> DCV:
@@ -423,15 +423,15 @@ class DCV(Handle):
         if not isinstance(other, DCV) and not is_number(other):
             return NotImplemented
         if isinstance(other, DCV):
-            step = DeclaredStep(verb, (beside(self, other),))
+            step = DeclaredStep(verb, (colocated_copy(self, other),))
         else:
             step = DeclaredStep(f"{verb}_scalar", value=other)
         return self._derived(DeclaredStep("copy", (self,)), step)
 
     def _derived(self, *steps: DeclaredStep) -> DCV:
-        """Return a new vector that the steps have been taken on."""
+        """Return a new vector after applying the steps to it in order."""
         for step in steps:
-            step.plan_on(self._target(*step.others))  # checked before a row is taken
+            step.plan_on(self._target(*step.others))  # check all arguments before taking a row
         result = self.derive()
         submit_all(self._session, [step.plan_on(result._target(*step.others)) for step in steps])
         return result

@@ -1,4 +1,4 @@
-"""Any operation of the table as a plan: its arguments cut by partition, keys and blocks, its answers laid together."""
+"""Plans any operation of the table: cuts its arguments by partition, keys and blocks, and merges the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ps2.protocol.messages import Keys, Operation, Result
 
 @dataclass(frozen=True)
 class DeclaredStep:
-    """An operation on a vector that does not exist yet; ``value`` is the argument of an operation with a number."""
+    """An operation to apply to a vector that does not exist yet. ``value`` is the scalar argument, if it takes one."""
 
     name: str
     others: tuple[Any, ...] = ()
@@ -35,15 +35,16 @@ class DeclaredStep:
 
 
 def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
-    """Plan a call of an operation on every partition that it is about.
+    """Plan a call of an operation on every partition that it concerns.
 
     Args:
-        given: its arrays and scalars, by the names that the operation has for them. Columns come in any order; where
-            nothing else runs along them, duplicates are one; else the operation sees them as they are.
+        given: the operation's arrays and scalars, by the operation's own names for them. Columns may be in any order.
+            Duplicate columns are merged, unless another array or answer runs along the columns: then the operation sees
+            each duplicate.
 
     Returns:
-        Its plan comes to what the parts' answers make together, as the operation declares: None, a float, an array, or
-        a tuple or list of them.
+        A plan whose answer merges the partitions' answers as the operation declares: None, a float, an array, or a
+        tuple or list of arrays.
 
     Raises:
         ConfigError, DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came.
@@ -57,7 +58,7 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
         return _without_arrays(op, target, rows, scalars)
     arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
     parts = list(arrays.parts())
-    # Floats travel short where the caller asked for it, if all of them are the matrix's own.
+    # The narrow wire dtype applies only if every float that travels, in either direction, is a value of the matrix.
     wire = None if op.answers or "floats" in op.operands else target.spec.wire
     matrices = target.other_matrices
     operations = tuple(
@@ -84,7 +85,7 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
 
 
 def _without_arrays(op: Op, target: Target, rows: tuple[int, ...], scalars: Mapping[str, Any]) -> Plan[Any]:
-    """Plan an operation that takes scalars alone, and comes to a number or to nothing."""
+    """Plan an operation that takes only scalars, and returns a number or nothing."""
     operations = tuple(
         [
             Operation(op.name, target.matrix, partition.index, rows, scalars, others=target.other_matrices)
@@ -103,10 +104,10 @@ class _Arrays:
     """The arrays of one call.
 
     Attributes:
-        operands: name, kind, axes and array, of those that travel; slots are in the order of the split.
-        lengths: of each axis in all.
-        split: how the columns that the call names are cut, if it names any.
-        repeated: columns that come more than once travel so.
+        operands: name, kind, axes and array of each argument; arrays along the columns are in the order of the split.
+        lengths: total length of each axis.
+        split: the call's columns, grouped by partition; None if the call names no columns.
+        repeated: duplicate columns are sent as such, not merged.
     """
 
     op: Op
@@ -131,7 +132,7 @@ class _Arrays:
         found = lengths(where, axes, known)
         every = [said.axes for said, _ in axes.values()] + [answer.axes for answer in op.answers]
         if any(COLUMNS in along for along in every) and COLUMNS not in known:
-            raise UsageError(f"{where} needs a dense matrix: nobody knows the columns of a sparse one")
+            raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
         split, repeated = None, False
         slots = next((name for name, kind, _ in op.given if kind == SLOTS), None)
         if slots is not None:
@@ -147,19 +148,19 @@ class _Arrays:
         return cls(op, target, operands, found, split, repeated)
 
     def parts(self) -> Iterator[merging.Part]:
-        """Yield the parts that the call is cut into: by partition, columns, and blocks."""
+        """Yield the parts of the call: by partition, columns and blocks."""
         for partition, slots, keys in self._by_slots():
             for block in self._blocks(slots):
                 yield merging.Part(partition, slots, block, keys)
 
     def cut(self, part: merging.Part) -> tuple[Array, ...]:
-        """Return what travels to a part."""
+        """Return the arrays that are sent to a part."""
         return tuple(
             self._cut(said, array, part) for _, kind, said, array in self.operands if kind != SLOTS or part.keys is None
         )
 
     def reply_bytes(self, part: merging.Part) -> int:
-        """Return about what the answer takes."""
+        """Return the approximate size of the part's answer in bytes."""
         size = 0
         for answer in self.op.answers:
             shape = [part.length(axis, self.lengths, self.op.blocks) for axis in answer.axes]
@@ -178,7 +179,7 @@ class _Arrays:
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
     def _by_slots(self) -> Iterator[tuple[Partition, slice | None, Keys | None]]:
-        """Yield partitions, with runs of their columns that take about a block, if the call names any."""
+        """Yield each partition, with runs of about one block of its columns if the call names columns."""
         partitions = self.target.route.partitions
         if self.split is None:
             yield from ((partition, None, None) for partition in partitions)
@@ -195,7 +196,7 @@ class _Arrays:
                 yield partitions[index], run, some
 
     def _slot_bytes(self) -> Array:
-        """Return what goes there and back for each column, of one step along the blocks."""
+        """Return the bytes per column, sent and received, of one step along the block axis."""
         assert self.split is not None
         count = self.lengths[SLOTS] if self.repeated else self.split.columns.size
         size = np.zeros(count)
@@ -210,7 +211,7 @@ class _Arrays:
         return size
 
     def _step(self, axes: Sequence[Any]) -> int:
-        """Return the elements of one step along columns and blocks."""
+        """Return the number of elements in one step along the columns and the block axis."""
         return math.prod(
             axis if isinstance(axis, int) else self.lengths.get(axis, 1)
             for axis in axes
@@ -218,13 +219,13 @@ class _Arrays:
         )
 
     def _room(self) -> int:
-        """Return what is left of a block beside what travels whole; half of it at least."""
+        """Return the bytes of a block that remain after the arrays that are sent whole; at least half a block."""
         cut = {SLOTS, self.op.blocks}
         whole = sum(array.nbytes for _, _, said, array in self.operands if not cut.intersection(said.axes))
         return max(plans.BLOCK_BYTES - whole, plans.BLOCK_BYTES // 2)
 
     def _blocks(self, slots: slice | None) -> Iterator[slice | None]:
-        """Yield runs along the axis that calls are cut along, of about a block, if there is one."""
+        """Yield runs of about one block along the axis that calls may be cut along; None if there is no such axis."""
         if self.op.blocks is None:
             yield None
             return
@@ -239,11 +240,11 @@ class _Arrays:
 
 
 def _checked(name: str, kind: str, given: Any, target: Target) -> Array:
-    """Return an argument as what its kind says."""
+    """Return an argument, checked and converted by its kind."""
     if kind == SLOTS:
         return as_indices(given)
     if kind == "row_ids":
-        # A vector does not know how many rows its matrix has grown to.
+        # A vector's handle does not know how many rows its matrix has grown to.
         return as_rows(name, given, MAX_ROWS if target.rows else target.spec.rows)
     if kind == "integers":
         return as_integers(name, given)
@@ -258,7 +259,7 @@ def _checked(name: str, kind: str, given: Any, target: Target) -> Array:
 
 
 def _ordered(array: Array, said: Along, order: Array, counts: Mapping[str, Array]) -> Array:
-    """Return an array that runs along columns in the order of the split."""
+    """Reorder an array along its columns into the order of the split."""
     if said.by is None:
         return array.take(order, axis=said.axes.index(SLOTS))
     sizes = counts[said.by].astype(np.int64)
@@ -268,7 +269,7 @@ def _ordered(array: Array, said: Along, order: Array, counts: Mapping[str, Array
 
 
 def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
-    """Yield partitions and where their columns are, duplicates side by side."""
+    """Yield each partition and the range of its columns, with duplicates adjacent."""
     assert split.order is not None
     assert split.firsts is not None
     bounds = np.append(split.firsts, split.order.size)
@@ -278,7 +279,7 @@ def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
 
 
 def _runs(cost: Array, where: slice, room: int) -> Iterator[slice]:
-    """Cut columns into runs that take about so many bytes; ``cost`` is the sum of those before each."""
+    """Cut columns into runs of about ``room`` bytes. ``cost`` is the prefix sum of the columns' bytes."""
     at = where.start
     while at < where.stop:
         end = int(np.searchsorted(cost[at + 1 : where.stop + 1], cost[at] + room, side="right")) + at

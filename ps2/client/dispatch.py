@@ -1,7 +1,7 @@
-"""Sends plans: each call becomes at most one request a server, sent until it is answered, and counted once.
+"""Sends plans: each call becomes at most one request per server, is retried until it is answered, and is applied once.
 
-The usual call takes the short way: one request a server, each sent directly on a waiting connection. A call that needs
-more than that is cut into pieces (``ps2.client.requests``). Whatever fails on the way is sent again under the same id.
+The common call takes the fast path: one request per server, sent directly on a pooled connection. Larger calls are cut
+into pieces (``ps2.client.requests``). A failed request is retried under the same id.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Results = list[list[Result | None]]
 
 @dataclass(frozen=True)
 class Locator:
-    """Finds matrices by asking the master; what it answers is in ``Dispatch.routes``.
+    """Finds matrices by asking the master. The answers are recorded in ``Dispatch.routes``.
 
     Attributes:
         once: asks once.
-        patiently: asks again and again where it may help.
+        patiently: retries transient errors.
     """
 
     once: Callable[[int], MatrixInfo]
@@ -56,11 +56,11 @@ class Locator:
 
 
 class Dispatch:
-    """Of one session. Safe for threads.
+    """Sends the plans of one session. Thread-safe.
 
     Attributes:
-        routes: where matrices are, as far as is known.
-        writer: what ``run_later`` was given and has not been answered.
+        routes: where the matrices are, as far as this process knows.
+        writer: the mutations given to ``run_later`` that have not been answered.
         stopwatch: how long calls take.
     """
 
@@ -80,10 +80,10 @@ class Dispatch:
         self._pid = os.getpid()
 
     def run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        """Run plans in order, as one request a server, and return what each of them comes to.
+        """Run plans in order, as one request per server, and return the answer of each.
 
-        All servers work at the same time. A plan that changes data is applied once, however often it is sent. What
-        takes more than ``wire.block_bytes`` on a server travels as several requests, each applied by itself.
+        All servers work in parallel. A plan that changes data is applied once, however often it is sent. If the
+        operations for one server exceed ``wire.block_bytes``, they travel as several requests, each atomic by itself.
         """
         with SHIELD:
             if os.getpid() != self._pid:
@@ -117,11 +117,11 @@ class Dispatch:
 
     @shielded
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
-        """Run plans that only read, while additions wait.
+        """Run read-only plans without waiting for queued additions.
 
         Returns:
-            The results, and the additions that they lack, collected until the writer is told to forget them. Nothing is
-            read if they lack what cannot be laid over them.
+            The results, and a ``ReadYourWrites`` with the additions that they lack, collected until ``writer.forget``
+            is called. If it is void, the missing changes cannot be added locally, and nothing was read.
         """
         with self.writer.held(plans) as reading:
             if reading.is_void:
@@ -135,10 +135,10 @@ class Dispatch:
 
     @shielded
     def run_later(self, plan: Plan[Any]) -> None:
-        """Run a plan that changes data, and whose arrays nobody changes, while the caller goes on.
+        """Queue a plan that changes data and return at once. Nobody may change its arrays afterwards.
 
-        Additions run in no particular order among themselves; what overwrites runs after all that was given before it
-        for its matrix, and before what is given after it. All run before any that ``run`` is given later.
+        Queued additions may run in any order. An overwrite runs after everything queued earlier for its matrix, and
+        before everything queued later. All queued plans run before any later call of ``run``.
         """
         self.check_process()
         self.routes.newest(plan.matrix, plan.route)
@@ -149,18 +149,18 @@ class Dispatch:
 
     @shielded
     def flush(self) -> None:
-        """Wait for what ``run_later`` was given; raise if any of it failed."""
+        """Wait until all plans given to ``run_later`` are answered; raise if one of them failed."""
         self.check_process()
         with self.stopwatch.running("push"):
             self.writer.flush()
 
     def check_process(self) -> None:
-        """Raise UsageError in a child of the process that this is of."""
+        """Raise UsageError in a child of the process that created this session."""
         if os.getpid() != self._pid:
             check_process(self._pid)
 
     def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
-        """Return where matrices are; the master knows those that have been forgotten since their call began."""
+        """Return the routes of matrices. The master is asked for matrices that were evicted since the call began."""
         found = {}
         for matrix in matrices:
             route = self.routes.known.get(matrix)
@@ -168,36 +168,36 @@ class Dispatch:
         return found
 
     def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
-        """Ask the master where the matrices are now, and whether it is bringing a server of theirs back.
+        """Ask the master for the current routes of matrices, and whether it is recovering one of their servers.
 
         Raises:
-            LostError: they are nowhere any more.
-            RolledBack: they are not what they were.
+            LostError: a server of theirs is lost for good.
+            RolledBack: the fleet went back to a checkpoint.
         """
         for matrix in matrices:
             try:
                 info = self._locator.once(matrix)
-            except TransientError as silence:
-                attempts.doubt(silence)
+            except TransientError as master_error:
+                attempts.note_master(master_error)
                 return
             if info.lost:
                 raise LostError(f"{'; '.join(info.lost)}; {error}") from error
             if info.recovering:
-                attempts.explain()
-        attempts.doubt(None)
+                attempts.note_progress()
+        attempts.note_master(None)
         self.rollbacks.check()
 
     def _send_or_drop(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
-        """Send plans; in a run, drop changes of a clock that will be done again, as the fleet has gone back.
+        """Send plans. In a run, discard changes of a clock that will be redone after a rollback.
 
         Raises:
-            RolledBack: outside a run, or a change has an answer.
+            RolledBack: outside a run, or if a change returns an answer.
         """
         while True:
             try:
                 return self._send(plans, id)
             except RolledBack:
-                if any(map(_changes_with_answer, plans)) or not self.rollbacks.drift():
+                if any(map(_changes_with_answer, plans)) or not self.rollbacks.discard_changes():
                     raise
 
     def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
@@ -213,7 +213,7 @@ class Dispatch:
             error = self._attempt(requests, results)
             if error is None:
                 return results
-        if self.rollbacks.drifts:
+        if self.rollbacks.discards_changes:
             if any(map(_changes_with_answer, plans)):
                 raise self.rollbacks.rolled_back()
             pieces = cut(plans, routes, self.wire.block_bytes)
@@ -223,16 +223,16 @@ class Dispatch:
         if len(plans) == 1:
             self._send_pieces([piece for piece in pieces if results[0][piece.position] is None], results, error)
         else:
-            # Later calls may build on earlier ones, so no request goes out before those it follows are answered.
+            # Later calls may depend on earlier ones, so a request waits until all requests before it are answered.
             for part in range(max((piece.part for piece in pieces), default=-1) + 1):
                 self._send_pieces([piece for piece in pieces if piece.part == part], results)
         return results
 
     def _one_each(self, plan: Plan[Any], route: Route, id: RequestId | None) -> dict[str, Sequence[Addressed]] | None:
-        """Return a request for each operation of a plan; None unless they go to different servers, and may go now."""
+        """Return one request per operation; None if two go to one server, or a rollback must be handled."""
         version, addresses = self.routes.version, route.addresses
-        # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
-        if self.rollbacks.newest[0] and not self.rollbacks.is_settled(plan.mutates):
+        # Check after looking up the routes: a session that has a rolled-back fleet's routes knows of the rollback.
+        if self.rollbacks.newest[0] and not self.rollbacks.is_current(plan.mutates):
             return None
         requests: dict[str, Sequence[Addressed]] = {
             addresses[operation.partition]: ((((0, position),), Request((operation,), id, version)),)
@@ -241,7 +241,7 @@ class Dispatch:
         return requests if len(requests) == len(plan.operations) else None
 
     def _send_all(self, mutations: Sequence[Mutation]) -> list[PS2Error]:
-        """Send plans that do not depend on each other, all at once; return the errors of those that failed."""
+        """Send independent plans concurrently; return the errors of those that failed."""
         results: Results = [[None] * len(plan.operations) for plan, _ in mutations]
         errors: list[PS2Error] = []
         try:
@@ -255,7 +255,8 @@ class Dispatch:
                 results,
             )
         except PS2Error:
-            # Which one failed, and have the others been applied? Their ids let each be sent again by itself.
+            # It is unknown which plan failed and whether the others were applied. Their ids make it safe to resend each
+            # one alone.
             for plan, id in mutations:
                 try:
                     self._send_or_drop([plan], id)
@@ -267,10 +268,10 @@ class Dispatch:
         return errors
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:
-        """Send pieces, again and again where it may help, until all have brought their results.
+        """Send pieces, with retries, until all have their results.
 
         Args:
-            error: that has come of those without a result already.
+            error: the transient error of an earlier attempt to send these pieces, if there was one.
         """
         attempts = RetryPolicy(self.retry)
         left = len(pieces)
@@ -281,17 +282,17 @@ class Dispatch:
                     matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.places)}
                     self.refresh(matrices, error, attempts)
                 elif len(pieces) < left:
-                    attempts.explain()
+                    attempts.note_progress()
             left = len(pieces)
             version = self.routes.version
             requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
-            # After the routes were looked up, as in ``_one_each``.
+            # Check after looking up the routes, as in ``_one_each``.
             self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
             error = self._attempt(requests, results)
             pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]
 
     def _attempt(self, requests: Mapping[str, Sequence[Addressed]], results: Results) -> TransientError | None:
-        """Send requests once, and note their results; return the error for which some have none yet."""
+        """Send requests once and store their results. Return the transient error if some have no result yet."""
         shorten, sent = self.known.shorten, {}
         for address, mine in requests.items():
             sent[address] = [shorten(request) if _is_named(request) else request for _, request in mine]
@@ -309,13 +310,13 @@ class Dispatch:
                     self.known.forget(request)
                     transient = transient or outcome
                 elif isinstance(outcome, BusyError):
-                    # Others say more: where partitions are may have to be asked.
+                    # Other errors take precedence: they may require asking the master for the routes.
                     if transient is None or isinstance(transient, KeyMissError):
                         transient = BusyError(f"{address}: {outcome}")
                 elif isinstance(outcome, TransientError):
                     transient = outcome
                 elif final is None:
-                    # One about a server's memory says which server's.
+                    # Name the server whose memory limit was hit.
                     final = LimitError(f"{address}: {outcome}") if isinstance(outcome, LimitError) else outcome
         if final is not None:
             raise final
@@ -323,17 +324,17 @@ class Dispatch:
 
 
 def check_process(pid: int) -> None:
-    """Raise UsageError unless this process is that one: a child shares what it was forked with."""
+    """Raise UsageError unless this is process ``pid``: a forked child would share its parent's mutation ids."""
     if os.getpid() != pid:
         raise UsageError(
-            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, and not in a process "
-            f"that it has started (this one, {os.getpid()}), whose updates could not be counted once: let it compute "
-            "on arrays, and pull and push in the task or the driver"
+            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, but not in a process "
+            f"that it started (this one, {os.getpid()}): its updates could not be applied exactly once. Compute there "
+            "on plain arrays, and pull and push in the task or the driver"
         )
 
 
 def _is_named(request: Request) -> bool:
-    """Return True if servers may remember keys of a request by name."""
+    """Return True if servers may cache a key set of the request by its digest."""
     for operation in request.operations:  # noqa: SIM110 - several times as fast as any()
         if operation.keys is not None and operation.keys.digest is not None:
             return True
@@ -345,5 +346,5 @@ def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:
 
 
 def _changes_with_answer(plan: Plan[Any]) -> bool:
-    """Tell whether a plan changes data and also brings something back."""
+    """Return True if a plan changes data and also returns an answer."""
     return plan.mutates and any(has_answer(operation.name) for operation in plan.operations)

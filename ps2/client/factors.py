@@ -1,4 +1,4 @@
-"""Gradients as the two factors of which the servers make the sum: what travels, and how many bytes that is."""
+"""Gradients sent as two factors whose product the servers compute: the plan, and its size in bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
 
 
 def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> int:
-    """Return about how many bytes ``add_factors`` sends of these; a set of keys that servers remember takes less."""
+    """Return the approximate bytes that ``add_factors`` sends; less if the servers have cached the key set."""
     samples, width = np.shape(b)
     item = _sent_itemsize(spec)
     parts = _split(spec, route, keys, width)
@@ -57,11 +57,11 @@ def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> i
 
 
 def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
-    """Return about how many bytes ``addFactors`` would send, and ``add`` of the same sum.
+    """Return the approximate bytes that ``addFactors`` would send, and those of ``add`` with the same sum.
 
     Args:
-        vector: dense.
-        width: columns of a key.
+        vector: a dense vector.
+        width: columns per key.
         x, keys: as for ``addFactors``.
     """
     shape = np.broadcast_to(np.float64(0.0), (x.shape[0], width))
@@ -70,12 +70,12 @@ def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
 
 
 def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
-    """Return about how many bytes ``add`` sends for all ``width`` columns of each key."""
+    """Return the approximate bytes that ``add`` sends for all ``width`` columns of each key."""
     parts = _split(spec, route, keys, width)
     size = width * len(parts.columns) * _sent_itemsize(spec)
     for _, _, group in parts.key_sets():
         assert group.columns is not None
-        # Steps of 1 inside a key's columns, and from its last column to the next key's first.
+        # The gap is 1 between a key's columns, and larger from its last column to the next key's first.
         steps = packed_bytes(np.array([0, 1])) if group.count < 2 else packed_bytes(_widest(group.columns, width))
         size += 8 + (steps - 8) * (width * group.count - 1)
     return size
@@ -92,7 +92,7 @@ def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
     """Return the first column of each key, grouped by partition."""
     if spec.kind == "sparse":
         raise UsageError(
-            "addFactors needs a dense vector: the columns of one key of a sparse one lie on different servers; use add"
+            "addFactors needs a dense vector: on a sparse one, the columns of a key lie on different servers; use add"
         )
     if spec.align % width:
         raise UsageError(
@@ -103,26 +103,26 @@ def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
     if found.size and (found.min() < 0 or found.max() >= count):
         bad = found.min() if found.min() < 0 else found.max()
         raise OutOfRangeError(
-            f"addFactors: key {bad} (at position {int(np.argmax(found == bad))}) is outside [0, {count}), which are "
-            f"the keys of {width} columns each of a vector of {spec.dim}"
+            f"addFactors: key {bad} (at position {int(np.argmax(found == bad))}) is outside [0, {count}): "
+            f"the vector has {spec.dim} columns, {width} per key"
         )
     return SPLITS.split(spec, route, found * width)
 
 
 def _samples(rows: Array, spec: MatrixSpec) -> Iterator[slice]:
-    """Cut samples into runs whose numbers take about half a block."""
+    """Cut samples into runs whose values take about half a block."""
     step = max(1, plans.BLOCK_BYTES // (2 * (rows.shape[1] + 1) * rows.itemsize))
     for start in range(0, len(rows), step):
         yield slice(start, min(start + step, len(rows)))
 
 
 def _is_sparse(x: Any) -> bool:
-    """Tell whether x is a matrix of scipy's, which takes 0.2 s to import: who has one has done so."""
+    """Return True if x is a scipy sparse matrix. Does not import scipy, which takes 0.2 s."""
     return hasattr(x, "tocsc")
 
 
 def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, dict[str, Array]]:
-    """Return the operation that adds some samples of x, and x: in the order of the parts, equal features as one."""
+    """Return the operation that adds some samples of x, and its arrays in the order of the parts, duplicates merged."""
     count = parts.columns.size if parts.order is None else parts.order.size
     if np.shape(x) != (len(rows), count):
         raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
@@ -153,7 +153,7 @@ def _check_numbers(values: Array) -> None:
 
 
 def _unsigned(count: int) -> np.dtype[Any]:
-    """Return the narrowest dtype of the numbers below ``count``."""
+    """Return the narrowest dtype that holds the integers below ``count``."""
     return np.min_scalar_type(max(count - 1, 0))
 
 
@@ -166,5 +166,5 @@ def _key_bytes(parts: SplitKeys) -> int:
 
 
 def _widest(columns: Int64Array, width: int) -> Int64Array:
-    """Return two columns as far from each other as neighbours are at most, among all columns of the keys."""
+    """Return two columns with the largest gap between neighbours among all columns of the keys."""
     return np.array([0, max(int(np.diff(columns).max()) - width + 1, 1)])

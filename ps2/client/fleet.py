@@ -1,4 +1,4 @@
-"""Which fleet a handle belongs to."""
+"""Identifies the fleet that a handle belongs to, and what a task needs to reach it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ps2.config import RetryConfig
 
 @dataclass(frozen=True)
 class FleetRef:
-    """Travels in every handle; holds no secret.
+    """Identifies a fleet. Part of every handle; holds no secret.
 
     Attributes:
-        id: random, made by the coordinator; also the first part of the ids of mutations in tasks.
+        id: random, chosen by the coordinator; also the first part of mutation ids in tasks.
         master: ``host:port`` of the coordinator's master.
-        strict: whether vectors that are not co-located are an error instead of a warning.
-        retry_timeout_s: how long calls wait for a lost server to be brought back.
+        strict: True if operations on vectors that are not co-located are an error instead of a warning.
+        retry_timeout_s: how long calls wait for a lost server to be recovered.
     """
 
     id: str
@@ -32,11 +32,11 @@ class Access:
     """What a task needs to reach its fleet.
 
     Attributes:
-        token: the fleet's; None: its servers have none.
-        application: id of the Spark application, whose stages are counted from 0; a fleet may outlive it.
-        own_run_token: of runs, which want one in any case; None: the fleet's.
+        token: the fleet's token; None if its servers have none.
+        application: id of the Spark application. Each application counts its stages from 0, and a fleet may outlive it.
+        own_run_token: the token of runs, which always need one; None means the fleet's token.
         ops: modules that declare operations.
-        tls: what to connect to the fleet with; None: there is no TLS.
+        tls: certificates for connections to the fleet; None if the fleet has no TLS.
     """
 
     fleet: FleetRef
@@ -48,21 +48,21 @@ class Access:
 
     @property
     def run_token(self) -> str | None:
-        """What a worker and its run prove to each other that they know."""
+        """The token that a worker and its run prove to each other."""
         return self.own_run_token or self.token
 
     @property
     def series(self) -> str:
-        """What the ids of mutations in this application's tasks have in common."""
+        """The common prefix of mutation ids of this application's tasks."""
         return f"{self.fleet.id}/{self.application}"
 
 
 def seal(access: Access) -> str:
-    """Return the access as the text of one environment variable."""
+    """Return the access as text for one environment variable."""
     return json.dumps(asdict(access))
 
 
-@lru_cache(maxsize=8)  # a task asks for it with every mutation
+@lru_cache(maxsize=8)  # a task calls this with every mutation
 def unseal(text: str) -> Access:
     content = json.loads(text)
     tls = Pems(**content["tls"]) if content["tls"] is not None else None

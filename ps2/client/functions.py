@@ -1,4 +1,4 @@
-"""Users' functions (``mapPartitions``) as plans."""
+"""Plans for user functions (``mapPartitions``)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ps2.protocol.messages import Operation, Result
 def map_partitions(
     target: Target, fn: Callable[..., Any], with_index: bool, read_only: bool = False
 ) -> Plan[PartitionResults]:
-    """Plan a user's function on every partition."""
+    """Plan to call a user's function on every partition."""
     if not callable(fn):
         raise UsageError(f"mapPartitions: expected a function, got {fn!r}")
     try:
         code = np.frombuffer(cloudpickle.dumps(fn), np.uint8)
-    except Exception as error:  # a closure may hold anything, and each thing fails in its own way
+    except Exception as error:  # a closure may hold anything, and pickling may fail with any exception
         raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
     operations = tuple(
         Operation(

@@ -1,4 +1,4 @@
-"""What a handle to a row is before anything is computed with it: ids and the route, whose row it is, how it travels."""
+"""The handle of one row: ids, route, ownership of the row, and pickling."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ H = TypeVar("H", bound="Handle")
 
 
 class Handle:
-    """One row of a matrix on the fleet; what ``DCV`` computes with.
+    """One row of a matrix on the fleet. ``DCV`` adds the computations.
 
-    A row is freed by ``free()``, or when its handle is garbage-collected, was never pickled and has no name.
+    ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name.
     """
 
     def __init__(self, fleet: FleetRef, matrix: int, row: int, spec: MatrixSpec, route: Route) -> None:
-        """Not for users: ``DCV.dense``, ``DCV.sparse``, ``derive`` and ``load`` make vectors."""
+        """Not for users: ``DCV.dense``, ``DCV.sparse``, ``derive`` and ``load`` create vectors."""
         self._fleet = fleet
         self._matrix = matrix
         self._row = row
@@ -47,15 +47,16 @@ class Handle:
 
     @shielded
     def derive(self: H, name: str | None = None) -> H:
-        """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
+        """Create a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
 
         Args:
-            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
+            name: the name by which ``ps.vector(name)`` finds the vector, here and in a later driver. A named vector
+                stays until ``free()``.
 
         Raises:
             ConfigError: another vector has this name.
-            LimitError: the matrix has to grow for it, and the servers' memory limit does not allow it.
-            UsageError: the matrix has to grow for it, and has layout "column".
+            LimitError: the matrix must grow, and the servers' memory limit does not allow it.
+            UsageError: the matrix must grow, but has layout "column".
         """
         self._check_usable()
         row = self._session.take_rows(self._matrix, 1, _name(name))[0]
@@ -66,10 +67,10 @@ class Handle:
     duplicate = derive
 
     def free(self) -> None:
-        """Give the row back; every handle to it fails from now on. The matrix goes with its last row.
+        """Free the row; every handle to it fails from now on. The matrix is freed with its last row.
 
-        In a task this handle fails from now on, and the others when the task's stage is over: another attempt of the
-        task would write to the row again.
+        In a task, only this handle fails at once; the others fail when the task's stage is over, because another
+        attempt of the task would write to the row again.
         """
         free_all([self])
 
@@ -86,12 +87,12 @@ class Handle:
         return self._spec.kind == "sparse"
 
     def isColocated(self, other: Handle) -> bool:
-        """Tell whether equal columns of the two lie at equal places, so that operations on both move no data.
+        """Return True if equal columns of both vectors are on the same server, so that operations on both move no data.
 
-        Dense vectors are, if they are cut alike, whatever their dtypes and rows are; sparse ones, if they are of one
-        matrix.
+        Dense vectors are co-located if their partitionings and owners are equal, whatever their dtypes and row counts.
+        Sparse vectors are co-located if they belong to one matrix.
         """
-        return self._fleet.id == other._fleet.id and not self._apart(other)
+        return self._fleet.id == other._fleet.id and not self._why_not_colocated(other)
 
     def __len__(self) -> int:
         return self.dim
@@ -103,10 +104,10 @@ class Handle:
         return f"DCV({self._spec.kind}, dim={self.dim}, {self._spec.dtype}, matrix={self._matrix:x}, row={self._row})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may live in tasks or on disk: this process no longer knows when the row's last handle is gone.
+        # A copy may live in tasks or on disk, so this process can no longer tell when the row's last handle is gone.
         self._check_usable()
         self._disown()
-        session_of(self._fleet)  # a stopped one is told here, not by every task
+        session_of(self._fleet)  # a stopped context raises here instead of in every task
         return {**self.__dict__, "_owner": None, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -133,7 +134,7 @@ class Handle:
         return Target(self._matrix, self._spec, self._route, rows, self._others(others))
 
     def _others(self, others: Sequence[Handle]) -> tuple[tuple[int, str], ...]:
-        """Return matrix and dtype of each, unless all are of this one's matrix."""
+        """Return matrix and dtype of each vector; an empty tuple if all belong to this vector's matrix."""
         if all(map(self._is_sibling, others)):
             return ()
         return tuple((other._matrix, other._spec.dtype) for other in others)
@@ -141,14 +142,14 @@ class Handle:
     def _is_sibling(self, other: Handle) -> bool:
         return self._fleet.id == other._fleet.id and self._matrix == other._matrix
 
-    def _apart(self, other: Handle) -> str:
+    def _why_not_colocated(self, other: Handle) -> str:
         """Return why a vector of the same fleet is not co-located with this one; "" if it is."""
         if self._is_sibling(other):
             return ""
         return why_not_colocated(self._spec, self._route, other._spec, other._route)
 
     def _stored(self) -> Target:
-        """Return the row with values that travel as they are stored, for files and copies."""
+        """Return the row as a target without a wire dtype, for files and copies."""
         target = self._target()
         return replace(target, spec=replace(target.spec, wire=None))
 
@@ -167,7 +168,7 @@ class Handle:
 
 @shielded
 def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
-    """Make a vector of zeros, the first row of a matrix."""
+    """Create a vector of zeros, as the first row of a new matrix."""
     session = current_session()
     info = session.new_matrix(spec, _name(name))
     vector = kind(session.fleet, info.id, 0, info.spec, info.route)
@@ -177,7 +178,10 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
 
 @shielded
 def known(kind: type[H], matrix: int) -> H:
-    """Return a handle to the first row of a matrix that another process has made, by its number; it frees nothing.
+    """Return a handle to the first row of a matrix that another process created. Collecting the handle frees nothing.
+
+    Args:
+        matrix: the matrix's number.
 
     Raises:
         NotFoundError: there is no such matrix.
@@ -189,7 +193,7 @@ def known(kind: type[H], matrix: int) -> H:
 
 @shielded
 def derive_all(vector: H, count: int) -> list[H]:
-    """Make so many vectors as ``vector.derive()`` does, by one call."""
+    """Create ``count`` vectors as ``vector.derive()`` does, with one call."""
     vector._check_usable()
     session = vector._session
     rows = session.take_rows(vector._matrix, count) if count else []
@@ -198,7 +202,7 @@ def derive_all(vector: H, count: int) -> list[H]:
 
 @shielded
 def free_all(vectors: Iterable[Handle]) -> None:
-    """Free vectors of one fleet, by one call a matrix."""
+    """Free vectors of one fleet, with one call per matrix."""
     of_matrix: dict[int, list[Handle]] = {}
     for vector in vectors:
         vector._check_usable()

@@ -1,4 +1,4 @@
-"""Columns grouped by partition; key sets that are used again are remembered here, and named by their hash."""
+"""Groups columns by partition, and caches the groups of repeated key sets under their digests."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
-# Keys that travel in one operation: with their values about a block.
+# Keys per operation; together with their values, about one block.
 GROUP_KEYS = 1 << 18
-# Blocks that do: the time of a request is spent on their bytes, and hardly on the request.
+# Bytes of column blocks per operation. At this size, the fixed cost of a request is negligible.
 GROUP_BYTES = 16 << 20
-# A smaller set is not worth remembering.
+# Smaller key sets are not cached.
 MIN_NAMED_KEYS = 1024
-# Keys of blocks that take less travel beside values that take far more than keys do, and compiled code of the server
-# reads them.
+# Block groups below this size send their keys: the values are far larger than the keys, and the server's compiled loop
+# reads requests with keys.
 NAMED_BLOCK_BYTES = WireConfig.block_bytes
-# What takes no more is sent again: servers answer requests with keys sooner than those with a name.
+# Key sets up to this size are resent in full: servers answer requests with keys faster than those with a digest.
 MOST_SENT_BYTES = 20_000
-# What the groups of remembered sets may take in this process.
+# Memory limit of the cached splits in this process.
 REMEMBERED_BYTES = 128 << 20
-# Sets that were seen once: only their hashes are kept.
+# Number of key sets seen once; only their digests are kept.
 SEEN_SETS = 4096
-# Sets of one partition that a server is believed to remember.
+# Number of (partition, key set) pairs that servers are believed to have cached.
 KNOWN_SETS = 4096
 
 
 @dataclass(frozen=True)
 class Group:
-    """Columns ``[begin, end)`` of a split: those of one partition, or some of them."""
+    """Columns ``[begin, end)`` of a split: all columns of one partition, or some of them."""
 
     partition: int
     begin: int
@@ -50,13 +50,14 @@ class Group:
 
 @dataclass(frozen=True)
 class SplitKeys:
-    """Columns grouped by partition: ascending and distinct in each group, or, for blocks, in the order given.
+    """Columns grouped by partition: ascending and distinct within a group; for blocks, in the order given.
 
     Attributes:
         columns: int64 of shape (m,).
         groups: in order, without gaps.
-        order: where each column came from, duplicates side by side in the order given; None if they are as they came.
-        firsts: where each distinct column begins in ``order``; None if duplicates were left, or there are none.
+        order: the original position of each column, duplicates adjacent and in the order given; None if the columns are
+            in their original order.
+        firsts: where each distinct column begins in ``order``; None if duplicates were kept or there are none.
     """
 
     columns: Int64Array
@@ -69,13 +70,13 @@ class SplitKeys:
         return sum(array.nbytes for array in (self.columns, self.order, self.firsts) if array is not None)
 
     def key_sets(self) -> Iterator[tuple[int, slice, Keys]]:
-        """Yield (partition, where in ``columns``, keys) of each group."""
+        """Yield (partition, slice of ``columns``, keys) of each group."""
         for group in self.groups:
             where = slice(group.begin, group.end)
             yield group.partition, where, Keys(group.end - group.begin, self.columns[where], group.digest)
 
     def spread(self, values: Array, out: Array | None = None) -> Array:
-        """Return values of the columns, shape (..., m), in the order in which the columns were given, in ``out``."""
+        """Return values of the columns, shape (..., m), in the caller's order; in ``out`` if given."""
         if self.order is None:
             return values
         if out is None:
@@ -84,7 +85,7 @@ class SplitKeys:
         return out
 
     def summed(self, values: Array) -> Array:
-        """Return values given in the order of the columns, those of equal columns added up."""
+        """Return the caller's values in the order of the columns, with values of equal columns added up."""
         if self.order is None:
             return values
         values = values[..., self.order]
@@ -95,7 +96,7 @@ class SplitKeys:
             return np.add.reduceat(values, self.firsts, axis=-1, dtype=wide).astype(values.dtype)
 
     def last(self, values: Array) -> Array:
-        """Return values given in the order of the columns, of those of equal columns the last."""
+        """Return the caller's values in the order of the columns, with the last value of each column."""
         if self.order is None:
             return values
         if self.firsts is None:
@@ -108,7 +109,7 @@ class SplitKeys:
         return np.diff(self.firsts, append=self.order.size)
 
     def named(self, least: int) -> SplitKeys:
-        """Return the same with hashes of its groups of at least so many columns, and with columns of its own."""
+        """Return a copy that owns its columns, with digests of groups with ``least`` columns, if too big to resend."""
         columns = self.columns.copy()
         groups = tuple(
             replace(group, digest=key_digest(some))
@@ -121,20 +122,20 @@ class SplitKeys:
 
 
 def keys_bytes(keys: Int64Array) -> int:
-    """Return about what keys take on the way: of random ones, some gap is eight times the mean."""
-    if keys.size < 2 or keys[-1] < keys[0]:  # of blocks, in any order
+    """Estimate the encoded size of keys in bytes. Among random keys, the largest gap is about eight times the mean."""
+    if keys.size < 2 or keys[-1] < keys[0]:  # keys of blocks, in any order
         return keys.nbytes
     gap = int(keys[-1] - keys[0]) // keys.size
     return keys.size * narrowest(8 * gap).itemsize
 
 
 def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
-    """Group columns by partition for operations on blocks: those stay in the order given, with their duplicates.
+    """Group columns by partition for block operations. Columns keep the order given, with their duplicates.
 
-    To put blocks in order takes as long as to send them, and servers take them in any order.
+    Sorting blocks takes as long as sending them, and servers accept them in any order.
 
     Raises:
-        OutOfRangeError: one is not in ``[0, dim)``.
+        OutOfRangeError: a column is not in ``[0, dim)``.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
@@ -160,7 +161,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
         columns: int64 of shape (n,), any order, duplicates allowed.
 
     Raises:
-        OutOfRangeError: one is not in ``[0, dim)``.
+        OutOfRangeError: a column is not in ``[0, dim)``.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
@@ -187,7 +188,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
 
 
 def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
-    """Cut the columns of each partition into groups of at most so many; ``cuts`` say where partitions begin and end."""
+    """Cut each partition's columns, whose bounds are ``cuts``, into groups of at most ``size``."""
     return tuple(
         Group(partition, begin, min(begin + size, int(end)))
         for partition, (start, end) in enumerate(pairwise(cuts))
@@ -198,14 +199,14 @@ def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
 def _reordered(
     by_owner: Int64Array, order: Int64Array | None, firsts: Int64Array | None
 ) -> tuple[Int64Array, Int64Array | None]:
-    """Return order and firsts of columns that were put in another order once more."""
+    """Return order and firsts of columns that were permuted once more, by ``by_owner``."""
     if order is None:
         return by_owner, None
     if firsts is None:
         return order[by_owner], None
     counts = np.diff(firsts, append=order.size)[by_owner]
     starts = np.cumsum(counts) - counts
-    # The duplicates of each column stay side by side: its first one, the next...
+    # The duplicates of each column stay adjacent: its first position, the next, and so on.
     within = np.arange(order.size) - np.repeat(starts, counts)
     return order[np.repeat(firsts[by_owner], counts) + within], starts
 
@@ -214,7 +215,7 @@ Cutter = Callable[[MatrixSpec, Route, Int64Array], SplitKeys]
 
 
 class SplitCache:
-    """``split`` and ``split_blocks``, remembering what they came to for columns that come again. Safe for threads."""
+    """Caches the results of ``split`` and ``split_blocks`` for repeated columns. Thread-safe."""
 
     def __init__(self, limit_bytes: int = REMEMBERED_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -234,7 +235,8 @@ class SplitCache:
         self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64Array
     ) -> SplitKeys:
         """Args:
-        size, least: columns of a group at most, and of one that is named at least.
+        size: most columns of a group.
+        least: fewest columns of a group that gets a digest.
         """
         if columns.size < MIN_NAMED_KEYS:
             return cut(spec, route, columns)
@@ -244,13 +246,13 @@ class SplitCache:
             if known is not None:
                 self._splits.move_to_end(name)
                 return known
-            again = name in self._seen
+            is_repeated = name in self._seen
             self._seen[name] = None
             self._seen.move_to_end(name)
             if len(self._seen) > SEEN_SETS:
                 self._seen.popitem(last=False)
         parts = cut(spec, route, columns)
-        if not again:
+        if not is_repeated:
             return parts
         parts = parts.named(least)
         with self._lock:
@@ -263,19 +265,19 @@ class SplitCache:
         return parts
 
 
-# A memo of a pure function, so one for the whole process.
+# One cache per process is enough, because it memoizes pure functions.
 SPLITS = SplitCache()
 
 
 class KnownKeys:
-    """Which key sets servers are believed to remember, by partition. Safe for threads."""
+    """The key sets that servers are believed to have cached, by partition. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
     def shorten(self, request: Request) -> Request:
-        """Return the request with the hash alone where the server is believed to know the keys."""
+        """Return the request, with only the digest of each key set that the server is believed to have cached."""
         operations: list[Operation] = []
         for operation in request.operations:
             if operation.keys is not None and operation.keys.columns is not None and self._knows(operation):
@@ -284,18 +286,18 @@ class KnownKeys:
         return replace(request, operations=tuple(operations))
 
     def add(self, request: Request) -> None:
-        """Note that a server has answered a request, and so has been told its keys."""
+        """Note that a server answered a request, and so has received its key sets."""
         with self._lock:
-            for name in _names(request):
+            for name in _known_keys(request):
                 self._known[name] = None
                 self._known.move_to_end(name)
                 if len(self._known) > KNOWN_SETS:
                     self._known.popitem(last=False)
 
     def forget(self, request: Request) -> None:
-        """Note that a server did not know a key set of the request."""
+        """Note that a server did not have a key set of the request."""
         with self._lock:
-            for name in _names(request):
+            for name in _known_keys(request):
                 self._known.pop(name, None)
 
     def _knows(self, operation: Operation) -> bool:
@@ -307,7 +309,7 @@ def _digest(operation: Operation) -> bytes | None:
     return None if operation.keys is None else operation.keys.digest
 
 
-def _names(request: Request) -> Iterator[tuple[int, int, bytes]]:
+def _known_keys(request: Request) -> Iterator[tuple[int, int, bytes]]:
     for operation in request.operations:
         digest = _digest(operation)
         if digest is not None:

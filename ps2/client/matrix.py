@@ -22,22 +22,22 @@ from ps2.ops.kernels import Int64s
 
 
 class DCVMatrix:
-    """All rows of a matrix; made by ``DCV.matrix()``. Each call is one request a server, whatever the number of rows.
+    """All rows of a matrix, made by ``DCV.matrix()``. Each call is one request per server, however many rows it names.
 
-    Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV it works in the driver and in
-    tasks; inside ``ps.batch()`` the methods that read return a ``Deferred``.
+    Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV, the matrix works in the driver
+    and in tasks. Inside ``ps.batch()``, methods that read return a ``Deferred``.
 
-    Methods that change rows return the matrix. With ``wait=False`` they return at once, with a copy of the values on
-    its way: at most 64 MB, then they wait for some to be applied. The next call that waits, of whatever vector or
-    matrix, comes after them, and raises what failed; ``flush()`` does nothing else. Additions may overtake each other,
-    but nothing overtakes a ``push``. A task must end with a call that waits.
+    Methods that change rows return the matrix. With ``wait=False`` they queue a copy of the values and return at once,
+    unless 64 MB are in flight already: then they block until some are applied. The next waiting call, on any vector or
+    matrix, runs after all queued changes and raises their first error; ``flush()`` does only that. Additions may
+    overtake each other, but nothing overtakes a ``push``. A task must end with a call that waits.
 
-    The rows that it took are freed with it, or, where it was made of a vector with a name, by ``free()`` alone: then
-    ``ps.vector(name).matrix()`` finds them again in a later driver.
+    The rows that the matrix took over are freed with it. If it was made from a named vector, only ``free()`` frees
+    them, and ``ps.vector(name).matrix()`` finds them again in a later driver.
     """
 
     def __init__(self, first: Handle, rows: int, owned: list[int]) -> None:
-        """Not for users: ``DCV.matrix()`` makes it."""
+        """Not for users: ``DCV.matrix()`` creates it."""
         self._first = first
         self._rows = rows
         self._owned = owned
@@ -57,7 +57,10 @@ class DCVMatrix:
 
     @classmethod
     def known(cls, matrix: int) -> DCVMatrix:
-        """Return a handle to a matrix that another process has made, by its number; it takes no rows and frees none.
+        """Return a handle to a matrix that another process created. The handle takes no rows and frees none.
+
+        Args:
+            matrix: the matrix's ``number``.
 
         Raises:
             NotFoundError: there is no such matrix.
@@ -67,7 +70,7 @@ class DCVMatrix:
 
     @property
     def number(self) -> int:
-        """What ``known`` finds it by."""
+        """The number by which ``known`` finds the matrix."""
         return self._first._matrix
 
     @property
@@ -88,11 +91,11 @@ class DCVMatrix:
 
     @shielded
     def grow(self, rows: int) -> DCVMatrix:
-        """Add rows of zeros until there are so many; handles that know the matrix already do not know them.
+        """Add rows of zeros until there are ``rows`` of them. Other existing handles do not see the new rows.
 
         Raises:
             LimitError: the servers' memory limit does not allow it.
-            UsageError: the matrix has layout "column", or others have taken rows of it meanwhile.
+            UsageError: the matrix has layout "column", or other callers have taken rows of it.
         """
         self._first._check_usable()
         if rows <= self._rows:
@@ -101,7 +104,7 @@ class DCVMatrix:
         taken = session.take_rows(number, rows - self._rows)
         if taken != list(range(self._rows, rows)):
             session.free_rows(number, taken)
-            raise UsageError(f"{self!r} cannot grow: others have taken rows of it")
+            raise UsageError(f"{self!r} cannot grow: other callers have taken rows of it")
         self._owned += taken
         self._rows = rows
         return self
@@ -110,10 +113,10 @@ class DCVMatrix:
         return f"DCVMatrix(rows={self._rows}, dim={self.dim}, {self._first.dtype}, matrix={self._first._matrix:x})"
 
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
-        """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given, into ``out`` if any.
+        """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the order given, into ``out`` if given.
 
-        Without arguments, all rows: ``shape``. In layout "column", columns alone: shape (len(columns), rows of the
-        matrix).
+        Without arguments, read all rows: shape ``self.shape``. In layout "column", ``columns`` alone reads blocks:
+        shape (len(columns), rows of the matrix).
         """
         return self._submit(self._pull(rows, columns, out))
 
@@ -128,9 +131,9 @@ class DCVMatrix:
         return plans.rows_pull(target, np.arange(self._rows), None, out)
 
     def push(self, rows: Any = None, values: Any = None, columns: Any = None, wait: bool = True) -> DCVMatrix:
-        """Overwrite rows with values of shape (len(rows), dim); of several writes to one row the last wins.
+        """Overwrite rows with values of shape (len(rows), dim). For a repeated row, the last values win.
 
-        In layout "column", columns alone, with values of shape (len(columns), rows of the matrix).
+        In layout "column", pass ``columns`` alone, with values of shape (len(columns), rows of the matrix).
         """
         if rows is None:
             return self._change(blocks.push(self._target(), columns, values), wait)
@@ -139,9 +142,9 @@ class DCVMatrix:
         return self._change(plans.rows_push(self._target(), "rows_push", rows, values), wait)
 
     def add(self, rows: Any = None, values: Any = None, columns: Any = None, wait: bool = True) -> DCVMatrix:
-        """Add values of shape (len(rows), dim), or (len(rows), len(columns)); duplicates accumulate.
+        """Add values of shape (len(rows), dim) or (len(rows), len(columns)); duplicates accumulate.
 
-        In layout "column", columns alone, with values of shape (len(columns), rows of the matrix).
+        In layout "column", pass ``columns`` alone, with values of shape (len(columns), rows of the matrix).
         """
         if rows is None:
             plan = blocks.add(self._target(), columns, values)
@@ -152,43 +155,46 @@ class DCVMatrix:
         return self._change(plan, wait)
 
     def flush(self) -> DCVMatrix:
-        """Wait until all that this process has changed with ``wait=False`` is applied; raise what failed of it."""
+        """Wait until all ``wait=False`` changes of this process are applied; raise the first error among them."""
         self._session.dispatch.flush()
         return self
 
     def fill(self, value: float, rows: Any = None) -> DCVMatrix:
-        """Set every element of some rows, or of all, to a number; of a sparse matrix those of the active keys."""
+        """Set every element of the given rows, or of all, to a number; on a sparse matrix, the active keys only."""
         target = self._target()
         plan = blocks.fill if target.spec.layout == "column" else plans.rows_fill
         return self._change(plan(target, rows, value))
 
     def zero(self, rows: Any = None) -> DCVMatrix:
-        """Set every element of some rows, or of all, to 0."""
+        """Set every element of the given rows, or of all rows, to 0."""
         return self.fill(0, rows)
 
     def apply(self, name: str, wait: bool = True, **given: Any) -> Any:
         """Run an operation that is declared for whole matrices (``ps2 ops``; docs/kernels.md) on the servers.
 
         Args:
-            name: such as "gram" or "rows_dot", or one of your own.
-            wait: False: as for ``add``, of an operation that changes data and returns nothing. It may overtake others,
-                and others it.
-            given: its arrays and scalars. What they run along decides what of them each server gets. Also the vectors
-                and matrices that it takes after this one, a DCV for a row and a DCVMatrix for a block: co-located with
-                this one, and of its dtype unless the operation says another.
+            name: such as "gram" or "rows_dot", or an operation of your own.
+            wait: False works as for ``add``, and needs an operation that changes data and returns nothing. Such
+                operations may overtake each other.
+            given: the operation's arrays and scalars. The declared axis of an array decides which slice each server
+                gets. Also the vectors and matrices that the operation takes after this one: a DCV for a row, a
+                DCVMatrix for a block. These must be co-located with this matrix, and have its dtype unless the
+                operation declares another.
 
         Returns:
-            What it declares to return, of all partitions together; None if it returns nothing.
+            The declared answer, merged over all partitions; None if the operation returns nothing.
 
         Raises:
-            NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
-            NotColocatedError: what it takes is not co-located with this matrix.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
+            NotColocatedError: a vector or matrix argument is not co-located with this matrix.
             UsageError: ``wait=False`` for an operation that returns something.
         """
         op = lookup(name)
         if not wait and (has_answer(name) or not op.writes):
-            raise UsageError(f"operation {name!r} returns something: wait=False goes with those that only change data")
-        # Those whose first operand is a vector are the vectors' to call.
+            raise UsageError(
+                f"operation {name!r} returns something: wait=False is only for operations that return nothing"
+            )
+        # Operations whose first operand is a vector are called on vectors.
         further = op.of_shard[1:] if op.row_names[:1] != op.reads[:1] else ()
         if missing := [operand for operand, _ in further if operand not in given]:
             raise ConfigError(f"operation {name!r}: {missing[0]}: required, but not given")
@@ -202,7 +208,7 @@ class DCVMatrix:
         return None
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
-        """Return the inner product of each pair of rows: float64 of shape (n,); only scalars travel."""
+        """Return the inner product of each pair of rows: float64 of shape (n,). Only scalars travel."""
         return self.apply("rows_dot", rows_a=rows_a, rows_b=rows_b)
 
     def fillRandom(  # noqa: PLR0913 - most of them are keywords
@@ -216,24 +222,24 @@ class DCVMatrix:
         mean: float | None = None,
         std: float | None = None,
     ) -> DCVMatrix:
-        """Overwrite some rows, or all, with random numbers that the servers draw; nothing travels.
+        """Overwrite the given rows, or all rows, with random numbers that the servers draw; no values travel.
 
-        A number depends on the seed, its row and its column alone: it is the same on any number of servers.
+        A number depends only on the seed, its row and its column, so it is the same on any number of servers.
 
         Args:
-            distribution: "uniform" between ``low`` (0) and ``high`` (1, itself left out but for rounding), or "normal"
+            distribution: "uniform" on [low, high), by default [0, 1), where rounding may yield ``high``; or "normal"
                 with ``mean`` (0) and ``std`` (1).
             seed: any int64.
 
         Raises:
-            ConfigError, DTypeError: a parameter cannot be used, or is of the other distribution.
+            ConfigError, DTypeError: a parameter is invalid, or belongs to the other distribution.
             UsageError: the matrix is sparse: it has no columns until they are added to.
         """
         how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std})
         return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **how}))
 
     def axpy(self, rows_y: Any, rows_x: Any, alphas: Any) -> DCVMatrix:
-        """Set ``y += alpha * x`` for each pair of rows, one after the other (paper, Equation 2 and Figure 6).
+        """Set ``y += alpha * x`` for each pair of rows in order (paper, Equation 2 and Figure 6).
 
         Args:
             rows_y: rows that change.
@@ -248,63 +254,63 @@ class DCVMatrix:
     def pairUpdate(self, rows_a: Any, rows_b: Any, coefficients: pairs.Coefficients, via: str = "auto") -> Any:
         """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once, c from their dots (paper, Equation 2).
 
-        With ``c = lr * (label - sigmoid(dot))`` it is one step of skip-gram with negative sampling (section 5.2.2).
-        Every a and b on the right is the value before the update; rows in several pairs accumulate all changes.
+        With ``c = lr * (label - sigmoid(dot))`` this is one step of skip-gram with negative sampling (section 5.2.2).
+        Every a and b on the right-hand side is the value before the update. A row in several pairs accumulates all
+        changes.
 
         Args:
             rows_a, rows_b: the rows of n pairs.
-            coefficients: called once in this process with the dots, float64 of shape (n,); returns as many numbers.
-            via: "servers" computes where the rows are, and only scalars travel; "rows" pulls the rows, computes here
-                and adds the differences; "auto" takes the one that should be faster, by costs that it measures
-                (docs/decisions/0007). The results are equal up to rounding. What other workers change between the
-                two requests is kept; "servers" then adds multiples of the changed rows, "rows" of those it pulled.
-                More than 2,796,202 pairs, "servers" adds up in as many rows more as the pairs name; these are kept
-                for the next time.
+            coefficients: called once in this process with the dots, float64 of shape (n,); returns n numbers.
+            via: "servers" computes on the servers, and only scalars travel. "rows" pulls the rows, computes here and
+                adds the differences. "auto" takes the way that should be faster, by measured costs
+                (docs/decisions/0007). The results are equal up to rounding. Concurrent changes of other workers between
+                the two requests are kept: "servers" then adds multiples of the changed rows, "rows" multiples of the
+                rows that it pulled. For more than 2,796,202 pairs, "servers" needs one spare row per distinct row of
+                the pairs; the handle keeps the spare rows for later calls.
 
         Returns:
             The dots, float64 of shape (n,).
 
         Raises:
-            ShapeError, DTypeError, OutOfRangeError: rows or coefficients are not as said, or a coefficient is not
-                finite; nothing has changed.
-            LimitError: the servers' memory limit does not allow these rows; nothing has changed.
+            ShapeError, DTypeError, OutOfRangeError: invalid rows or coefficients, or a coefficient that is not finite;
+                nothing has changed.
+            LimitError: the servers' memory limit does not allow the spare rows; nothing has changed.
             UsageError: inside ``ps.batch()``, or "rows" of a sparse matrix.
         """
         rows = pairs.Embeddings(self._session, self._target(), self._spare_rows)
         return pairs.update(rows, rows_a, rows_b, coefficients, via)
 
     def save(self, url: str) -> None:
-        """Write all rows, as they are stored, to a folder; ``DCVMatrix.load`` reads it.
+        """Write all rows in their stored dtype to a folder; ``DCVMatrix.load`` reads it.
 
-        The servers write the values, each its own. What lies in one partition is saved as it is at one moment; the
-        moments of two partitions may differ.
+        Each server writes its own values. The save is atomic per partition, not across partitions.
 
         Args:
-            url: a path or any fsspec URL that the servers and this process can write, and that is one place for all of
-                them. What was saved there before stays whole until the new one is.
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
+                all of them. An earlier save there stays complete until the new one is.
 
         Raises:
-            RecoveryError: it cannot be written; nothing is left of it.
+            RecoveryError: the save cannot be written; its partial files are removed.
         """
         storage.save(self._first, range(self._rows), url)
 
     @classmethod
     def load(cls, url: str) -> DCVMatrix:
-        """Make a matrix of what ``save`` wrote, on a fleet of any size; the servers read the values.
+        """Create a matrix from what ``save`` wrote, on a fleet of any size; the servers read the values.
 
         Raises:
             UsageError: it is a checkpoint of several matrices.
             CheckpointMissingError: there is no complete save at this place.
-            CheckpointCorruptError: the files are not what the manifest says.
+            CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """
         return cls.of(storage.load_rows(Handle, url))
 
     @shielded
     def free(self) -> None:
-        """Give all rows of the matrix back, whoever uses them: every handle to one of them fails from now on.
+        """Free all rows of the matrix, whoever uses them: every handle to one of them fails from now on.
 
-        In a task as ``DCV.free``: this handle fails from now on, the others when the task's stage is over.
+        In a task, as for ``DCV.free``, only this handle fails at once; the others fail when the task's stage is over.
         """
         self._first._check_usable()
         spare = [vector._row for vector in self._spare]
@@ -316,7 +322,7 @@ class DCVMatrix:
 
     def __getstate__(self) -> dict[str, Any]:
         self._disown()
-        return {**self.__dict__, "_spare": []}  # two tasks would use them at once
+        return {**self.__dict__, "_spare": []}  # two tasks would use the same spare rows
 
     @property
     def _session(self) -> Session:
@@ -329,7 +335,7 @@ class DCVMatrix:
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
 
     def _colocated(self, where: str, kind: str, given: Any) -> Handle:
-        """Return the handle of what an operation takes beside this matrix."""
+        """Return the handle of a further operand of an operation on this matrix."""
         wanted = Handle if kind == "row" else DCVMatrix
         if not isinstance(given, wanted):
             expected = "DCV" if wanted is Handle else "DCVMatrix"
@@ -337,8 +343,8 @@ class DCVMatrix:
         other = given._first if isinstance(given, DCVMatrix) else given
         other._check_usable()
         if other._fleet.id != self._first._fleet.id:
-            raise UsageError(f"{where}: {given!r} is of another context than {self!r}")
-        if why := self._first._apart(other):
+            raise UsageError(f"{where}: {given!r} belongs to another PS2Context than {self!r}")
+        if why := self._first._why_not_colocated(other):
             raise NotColocatedError(f"{where}: {given!r} and {self!r} are not co-located: {why}")
         hold(given)
         return other
@@ -354,7 +360,7 @@ class DCVMatrix:
         return self
 
     def _spare_rows(self, count: int) -> Int64s:
-        """Return rows beyond those of this handle, which are given back when it is gone."""
+        """Return rows beyond those of this handle; they are freed when the handle is gone."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])
 

@@ -1,4 +1,4 @@
-"""The answers of a call's parts, made one as its operation declares. Pure."""
+"""Merges the answers of a call's parts, as its operation declares. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Part:
     """One of the operations that a call is cut into.
 
     Attributes:
-        slots: which of the columns that the call names, in the order of their split; None: it names none.
-        block: which of the steps along the axis that the call may be cut along; None: there is no such axis.
-        keys: the columns, where they travel as a set.
+        slots: its range of the call's columns, in the order of their split; None if the call names no columns.
+        block: its range along the axis that the call may be cut along; None if there is no such axis.
+        keys: its columns, if they travel as a key set.
     """
 
     partition: Partition
@@ -35,7 +35,7 @@ class Part:
     keys: Keys | None
 
     def slice(self, axis: Axis, blocks: str | None) -> slice:
-        """Return what of an axis is this part's."""
+        """Return this part's range of an axis."""
         if axis == SLOTS and self.slots is not None:
             return self.slots
         if axis == COLUMNS:
@@ -43,7 +43,7 @@ class Part:
         return self.block if axis == blocks and self.block is not None else ALL
 
     def length(self, axis: Axis, lengths: Mapping[str, int], blocks: str | None) -> int:
-        """Return how much of an axis is this part's; 0 if nobody knows."""
+        """Return the length of this part's range of an axis; 0 if unknown."""
         if isinstance(axis, int):
             return axis
         where = self.slice(axis, blocks)
@@ -54,32 +54,32 @@ Answers = Sequence[tuple[Part, Result]]
 
 
 def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers) -> Any:
-    """Return what the answers of all parts of a call make together.
+    """Merge the answers of all parts of a call.
 
     Args:
-        dtype: of the matrix: that of answers which say none of their own, even where there is no part.
-        lengths: of each axis of the call that is known.
-        split: how the columns that the call names were cut.
+        dtype: the matrix's dtype, which applies to answers that declare none, even if there are no parts.
+        lengths: length of each known axis of the call.
+        split: how the call's columns were cut.
     """
     if not op.answers:
         return reduced(op, [result for _, result in parts])
-    laid = {
-        number: _laid(op, number, dtype, lengths, split, parts)
+    assembled = {
+        number: _assembled(op, number, dtype, lengths, split, parts)
         for number, answer in enumerate(op.answers)
         if SLOTS in answer.axes or COLUMNS in answer.axes
     }
-    if len(laid) == len(op.answers):
-        found = [laid[number] for number in range(len(op.answers))]
+    if len(assembled) == len(op.answers):
+        found = [assembled[number] for number in range(len(op.answers))]
     else:
         if op.reduce == "list":
             return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
         together = _together(op, dtype, lengths, parts)
-        found = [laid.get(number, together[number]) for number in range(len(op.answers))]
+        found = [assembled.get(number, together[number]) for number in range(len(op.answers))]
     return found[0] if len(found) == 1 else tuple(found)
 
 
 def reduced(op: Op, results: Sequence[Result]) -> Any:
-    """Return what the numbers that all parts of a call come to make together."""
+    """Merge the numbers that the parts of a call returned."""
     values = [result.scalar for result in results if result.scalar is not None]
     if op.reduce is None:
         return None
@@ -89,14 +89,14 @@ def reduced(op: Op, results: Sequence[Result]) -> Any:
         return np.array(values)
     if not values and op.reduce != "sum":
         raise _nothing_to_reduce(op)
-    # The "best" of numbers is the largest.
+    # The "best" of plain numbers is the largest.
     return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
 
 
-def _laid(
+def _assembled(
     op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers
 ) -> Array:
-    """Lay an answer that runs along columns side by side, in the caller's order."""
+    """Assemble an answer that runs along the columns, in the caller's order."""
     axes = op.answers[number].axes
     none = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
     first = next((result.arrays[number] for _, result in parts), none)
@@ -112,7 +112,7 @@ def _laid(
 
 
 def _together(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: Answers) -> list[Array]:
-    """Reduce the answers of each block over the partitions, and join the blocks."""
+    """Reduce the answers of each block over the partitions, then join the blocks."""
     if not parts:
         return [_nothing(op, number, dtype, lengths) for number in range(len(op.answers))]
     by_block: dict[int, list[tuple[Array, ...]]] = {}
@@ -141,7 +141,7 @@ def _reduced(op: Op, answers: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 
 def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Choose row by row, by the first column of the only array, or the first of several; of equals, and of NaN, a."""
+    """Choose rows by the larger value in the first column (or first array); ``a`` wins ties and against NaN."""
     ours, theirs = a[0], b[0]
     if len(a) == 1:
         ours, theirs = ours[..., 0], theirs[..., 0]
@@ -152,7 +152,7 @@ def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def _nothing(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
-    """Return the answer of a call without any parts."""
+    """Return the answer of a call without parts."""
     answer = op.answers[number]
     shape = [axis if isinstance(axis, int) else lengths.get(axis, 0) for axis in answer.axes]
     if op.reduce in ("sum", "concat", None) or 0 in shape:
@@ -161,4 +161,6 @@ def _nothing(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, in
 
 
 def _nothing_to_reduce(op: Op) -> ShapeError:
-    return ShapeError(f"operation {op.name!r}: there is nothing to take the {op.reduce} of")
+    return ShapeError(
+        f"operation {op.name!r}: cannot take the {op.reduce} of no answers: the matrix or the arguments are empty"
+    )

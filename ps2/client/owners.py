@@ -1,7 +1,8 @@
-"""Whose rows are given back when their only handle is garbage-collected.
+"""Tracks which rows to free when their only handle is garbage-collected.
 
-That happens anywhere in the user's code, and what a callback raises is ignored, also what a handler of signals raises
-in it: Ctrl-C would do nothing, and the rows be lost. Here the callback is a function of C, where no handler runs.
+Garbage collection may run anywhere in the user's code. Python ignores exceptions raised in a weakref callback, also
+those of a signal handler that runs there: Ctrl-C would have no effect, and the rows would leak. The callback here is
+therefore a C function, in which no signal handler runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 class Owner(weakref.ref[Any]):
-    """A handle, and the rows that are given back with it."""
+    """A weak reference to a handle, with the rows to free when the handle is gone."""
 
     __slots__ = ("_owners", "holder", "matrix", "rows")
 
@@ -29,22 +30,22 @@ class Owner(weakref.ref[Any]):
 
 
 class Owners:
-    """The owners of one session. Safe for threads."""
+    """The owners of one session. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Owner] = {}
         self._gone: deque[Owner] = deque()
 
     def add(self, handle: object, matrix: int, rows: Sequence[int], holder: str) -> Owner:
-        """Give ``rows``, a list that may grow, back when the handle is gone."""
+        """Free ``rows``, a list that may still grow, when the handle is gone."""
         owner = Owner(handle, self._gone.append)
         owner.matrix, owner.rows, owner.holder, owner._owners = matrix, rows, holder, self._owners
         self._owners[id(owner)] = owner
         return owner
 
     def take_gone(self) -> Iterator[Owner]:
-        """Yield each owner once whose handle is gone."""
-        with contextlib.suppress(IndexError):  # there is none, or another thread has just taken it
+        """Yield each owner whose handle is gone, once."""
+        with contextlib.suppress(IndexError):  # the queue is empty, or another thread has just emptied it
             while True:
                 owner = self._gone.popleft()
                 owner.detach()

@@ -1,4 +1,4 @@
-"""Updates of pairs of rows, as DeepWalk makes them (paper, section 5.2.2), on the servers or on pulled rows."""
+"""Updates of pairs of rows, as in DeepWalk (paper, section 5.2.2), on the servers or on pulled rows."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Coefficients = Callable[[Float64s], Any]
 
 # Two row numbers and a float64.
 PAIR_BYTES = 24
-# Every change is made of what the rows were before all of them, so servers get all pairs in one request. What more make
-# is added up in other rows first.
+# All changes use the rows' values before the update, so a server must get all pairs in one request. Larger updates
+# accumulate in spare rows first.
 MOST_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows that pairs are of.
+    """The rows that pairs refer to.
 
     Attributes:
-        spare: hands out so many rows of the same matrix that nobody else uses.
+        spare: returns this many rows of the same matrix that nobody else uses.
     """
 
     session: Session
@@ -45,7 +45,7 @@ class Embeddings:
 
 
 def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficients, via: str) -> Float64s:
-    """Do what ``DCVMatrix.pairUpdate`` says."""
+    """Implement ``DCVMatrix.pairUpdate``."""
     session, target = rows.session, rows.target
     if in_batch():
         raise UsageError("pairUpdate needs its dots before it can go on: call it before or after the batch")
@@ -68,7 +68,7 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
 def planned(session: Session, target: Target, pairs: Pairs) -> Way:
     """Return the way that should take less time, by costs that are measured at the first use."""
     work = pairs.workload(target)
-    # A row that is longer than a sample may be is not even pulled to find out what that costs.
+    # Do not even measure rows that exceed the sample size.
     if target.spec.kind == "sparse" or work.columns * work.itemsize > MOST_BYTES:
         return "servers"
     if work.pairs > MOST_ON_SERVERS:
@@ -89,7 +89,7 @@ def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> F
 
 
 def _by_way_of(spare: Int64s, target: Target, pairs: Pairs, coefficients: Float64s) -> list[Plan[None]]:
-    """Plan to add up all changes in spare rows, from rows that do not change meanwhile, and then to add those."""
+    """Plan to accumulate all changes in spare rows, from rows that do not change meanwhile, and then to add those."""
     both = replace(target, spec=replace(target.spec, rows=max(target.spec.rows, int(spare.max()) + 1)))
     return [
         rows_fill(both, spare, 0),
@@ -106,15 +106,15 @@ def _axpy(target: Target, y: Int64s, x: Int64s, alphas: Float64s) -> Plan[None]:
 def _on_rows(session: Session, target: Target, pairs: Pairs, coefficients: Coefficients) -> Float64s:
     old = session.dispatch.run([rows_pull(target, pairs.distinct, None)])[0]
     dots: Float64s = dots_of(old, pairs.at_a, pairs.at_b)
-    # Differences, not new values: what others add meanwhile is kept.
+    # Send differences, not new values: concurrent additions of other workers are kept.
     changes = pair_changes(old, pairs.at_a, pairs.at_b, _ask(coefficients, dots))
     session.dispatch.run([rows_push(target, "rows_add", pairs.distinct, changes)])
     return dots
 
 
 def _ask(coefficients: Coefficients, dots: Float64s) -> Float64s:
-    """Return the coefficients of the dots, checked."""
-    # A copy: the function may compute in place.
+    """Return the coefficients for the dots, checked."""
+    # A copy, because the function may compute in place.
     found = as_values(coefficients(dots.copy()), np.dtype(np.float64), dots.shape, "coefficients")
     finite = np.isfinite(found)
     if not finite.all():

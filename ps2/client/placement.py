@@ -1,8 +1,8 @@
-"""Where an update of pairs of rows runs: on the servers, or here on pulled rows; a model of costs. Pure.
+"""Chooses where an update of pairs of rows runs, on the servers or here on pulled rows, by a cost model. Pure.
 
-Dots on the servers move a few scalars a pair to and from every server; rows move whole, but to one place. Which is less
-depends on the machine, the network and the batch (paper, section 6.2.2, which leaves it open);
-docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
+Dots on the servers move a few scalars per pair to and from every server. Pulled rows move whole, but only to one
+process. Which is cheaper depends on the machine, the network and the batch (paper, section 6.2.2, leaves the choice
+open); docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps2.ops.matrix import number_pairs
 
 Way = Literal["servers", "rows"]
 
-# Of a pair's vectors: the dot, and the change of either row.
+# Passes over the vectors of a pair: one for the dot, and one for the change of each row.
 PASSES = 3
 
 # Bounds of a sample.
@@ -32,10 +32,10 @@ class Workload:
     """A batch of pairs.
 
     Attributes:
-        pairs: how many.
-        distinct_rows: how many rows they name.
+        pairs: number of pairs.
+        distinct_rows: number of distinct rows in them.
         columns: elements of a row (the paper's K).
-        servers: parts that the columns are cut into: one a server, unless the matrix has several on each.
+        servers: number of column partitions; one per server by default.
         itemsize: bytes of an element.
     """
 
@@ -52,8 +52,8 @@ class Pairs:
 
     Attributes:
         a, b: the rows of each pair.
-        distinct: every row that they name, once.
-        at_a, at_b: where in ``distinct`` the rows of each pair are.
+        distinct: every row of the pairs, once.
+        at_a, at_b: positions of each pair's rows in ``distinct``.
     """
 
     a: Int64s
@@ -77,13 +77,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Costs:
-    """What things cost between this process and a fleet of a certain size.
+    """Costs between this process and a fleet of a certain size, in seconds.
 
     Attributes:
-        latency_s: a request to all servers at once that asks for next to nothing.
-        scalar_s: moving one row number, coefficient or part of a dot between here and one server.
-        byte_s: moving one byte of rows between here and all servers together.
-        server_madd_s: one multiply-add, all servers working together.
+        latency_s: one minimal request to all servers in parallel.
+        scalar_s: moving one row number, coefficient or part of a dot between this process and one server.
+        byte_s: moving one byte of rows between this process and all servers together.
+        server_madd_s: one multiply-add, with all servers working in parallel.
         here_madd_s: one multiply-add in this process.
     """
 
@@ -96,11 +96,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class Times:
-    """How long each of the reads of ``calibration`` took, and the same pairs' whole update here.
+    """How long each probe of ``calibration`` took: four reads, and the update of the same pairs in this process.
 
     Attributes:
         one_s: the dot of one pair.
-        scalars_s: one column of each server, of as many rows as the workload has pairs.
+        scalars_s: one column of each server, for as many rows as the workload has pairs.
         rows_s: the workload's distinct rows, whole.
         dots_s: the dots of the workload's pairs.
         here_s: their dots and changes, in this process.
@@ -114,29 +114,29 @@ class Times:
 
 
 def server_seconds(costs: Costs, work: Workload) -> float:
-    """Return how long the update takes when the servers compute: a request for the dots, and one that changes rows.
+    """Return the time of the update if the servers compute: one request for the dots, one that changes the rows.
 
-    The first moves two row numbers and a part of the dot for each pair and server, the second two row numbers and a
-    coefficient.
+    The first request moves two row numbers and a partial dot per pair and server; the second moves two row numbers and
+    a coefficient.
     """
     moved_s = 6 * work.pairs * work.servers * costs.scalar_s
     return 2 * costs.latency_s + moved_s + PASSES * work.pairs * work.columns * costs.server_madd_s
 
 
 def row_seconds(costs: Costs, work: Workload) -> float:
-    """Return how long it takes when this process computes: a request that pulls the rows, and one that adds to them."""
+    """Return the time of the update if this process computes: one request pulls the rows, one adds to them."""
     numbers_s = 2 * work.distinct_rows * work.servers * costs.scalar_s
     moved_s = 2 * work.distinct_rows * work.columns * work.itemsize * costs.byte_s
     return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.here_madd_s
 
 
 def choose(costs: Costs, work: Workload) -> Way:
-    """Return the way that takes less time; the servers', which needs no memory here, if they are equal."""
+    """Return the faster way. On a tie take the servers, which need no memory in this process."""
     return "servers" if server_seconds(costs, work) <= row_seconds(costs, work) else "rows"
 
 
 def sample(work: Workload) -> Workload:
-    """Return the part of a workload to measure with: all of it, or as much as takes some milliseconds."""
+    """Return the part of a workload to measure with: all of it, or as much as takes a few milliseconds."""
     pairs = min(work.pairs, MOST_PAIRS, max(MOST_MADDS // work.columns, 1))
     rows = min(work.distinct_rows, MOST_PAIRS, max(MOST_BYTES // (work.columns * work.itemsize), 1))
     return replace(work, pairs=pairs, distinct_rows=rows)
@@ -145,8 +145,8 @@ def sample(work: Workload) -> Workload:
 def solve(times: Times, work: Workload) -> Costs:
     """Return the costs that explain the times of a sample.
 
-    They always add up to the time of the dots, and to that of the rows: an error in what else was measured only moves
-    seconds from one cost to another.
+    The costs always reproduce the times of the dots and of the rows. An error in another measurement only shifts time
+    from one cost to another.
     """
     scalars = work.pairs * work.servers
     numbers = work.distinct_rows * work.servers

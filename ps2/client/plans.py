@@ -1,4 +1,4 @@
-"""Calls as plans: pure functions that cut a call into operations on partitions, and put the results together."""
+"""Plans of calls: pure functions that cut a call into operations on partitions, and merge the results."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Target:
-    """What a call is about.
+    """The rows that a call operates on.
 
     Attributes:
-        matrix, spec, route: of the first vector, or of the matrix.
-        rows: those of the vectors, in order.
-        others: matrix and dtype of each vector and matrix after the first; empty if all are of one matrix.
+        matrix, spec, route: those of the first vector, or of the matrix.
+        rows: the rows of the vectors, in order.
+        others: matrix and dtype of each vector and matrix after the first; empty if all belong to one matrix.
     """
 
     matrix: int
@@ -59,12 +59,12 @@ class Plan(Generic[T]):
     """A call, ready to send.
 
     Attributes:
-        matrix: the one that the first operand of each operation is of.
-        route: where the caller believes its partitions are.
-        operations: at most a few a partition.
-        merge: makes one answer of the results, given in the order of the operations.
-        mutates: whether it needs an id.
-        batchable: whether it may travel with others; a user's function may fail, so it travels alone.
+        matrix: the matrix of each operation's first operand.
+        route: the route by which the caller planned; it may be stale.
+        operations: at most a few per partition.
+        merge: makes the answer from the results, which are in the order of the operations.
+        mutates: True if the call changes data, and so needs a mutation id.
+        batchable: True if the call may share a request with others. A user's function may fail, so it travels alone.
     """
 
     matrix: int
@@ -76,7 +76,7 @@ class Plan(Generic[T]):
 
     @property
     def matrices(self) -> set[int]:
-        """All that its operations are on."""
+        """All matrices that the operations touch."""
         return {self.matrix, *(other for operation in self.operations[:1] for other in operation.others)}
 
     def then(self, fn: Callable[[T], U]) -> Plan[U]:
@@ -92,7 +92,7 @@ class Plan(Generic[T]):
 
 
 def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Plan[Array]:
-    """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if that is given."""
+    """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if given."""
     dtype = target.dtype
     out = np.empty(stop - start, dtype) if out is None else as_target(out, dtype, (stop - start,))
     operations = [
@@ -103,7 +103,7 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
 
 
 def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
-    """Plan to read a row at indices; the answer is in their order, in ``out`` if that is given."""
+    """Plan to read a row at indices, in their order, into ``out`` if given."""
     columns, dtype = as_indices(indices), target.dtype
     given = None if out is None else as_target(out, dtype, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
@@ -128,8 +128,9 @@ def pull_active(
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
     Args:
-        counts: how many keys each partition has; the first of them are read, block by block. None: all there are then.
-        begins: how many of those have been read already.
+        counts: the number of keys to read in each partition, block by block, in the order in which they became active.
+            None reads all keys in one block per partition.
+        begins: how many of these keys to skip in each partition.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.partitions:
@@ -170,7 +171,7 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
 
 
 def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[None]:
-    """Plan "scatter", "scatter_add"... of values at indices; duplicates act in the order given."""
+    """Plan "scatter", "scatter_add"... of values at indices; duplicates apply in the order given."""
     _check(verb, target.spec.dtype)
     columns = as_indices(indices)
     array = as_sent(values, target.spec, columns.shape)
@@ -186,12 +187,12 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
 
 
 def push_pull(target: Target, values: Any) -> Plan[Array]:
-    """Plan to add values to a whole dense row and read what it comes to, in one round trip."""
+    """Plan to add values to a whole dense row and read the new values, in one round trip."""
     array = as_sent(values, target.spec, (target.spec.dim,))
     out = np.empty(target.spec.dim, target.dtype)
     operations = tuple(
         both
-        # Half a block there, half a block back.
+        # Half a block each way.
         for index, lo, hi, origin in _windows(target, 0, target.spec.dim, per_block=2)
         for both in (
             _push(target, "push_add", index, lo, array[origin : origin + hi - lo]),
@@ -202,7 +203,7 @@ def push_pull(target: Target, values: Any) -> Plan[Array]:
 
 
 def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
-    """Plan to add values at indices and read what they come to, in one round trip; the keys travel once."""
+    """Plan to add values at indices and read the new values, in one round trip; the keys travel once."""
     columns, dtype = as_indices(indices), target.dtype
     array = as_sent(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
@@ -219,7 +220,7 @@ def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
 
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
-    """Plan to read many rows: shape (len(rows), dim), or (len(rows), len(columns)); into ``out`` if that is given."""
+    """Plan to read many rows: shape (len(rows), dim) or (len(rows), len(columns)), into ``out`` if given."""
     numbers, dtype = as_rows("rows", rows, target.spec.rows), target.dtype
     if columns is None:
         dense_only(target.spec, "pull of whole rows")
@@ -276,12 +277,12 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
 
 
 def rows_fill(target: Target, rows: Any, value: Any) -> Plan[None]:
-    """Plan to set all columns of some rows, or of all, to a number."""
+    """Plan to set all columns of the given rows, or of all rows, to a number."""
     return _at_rows(target, "rows_fill", rows, lookup("rows_fill").check(0, target.spec.dtype, {"value": value}))
 
 
 def rows_random(target: Target, rows: Any, how: Mapping[str, Any]) -> Plan[None]:
-    """Plan to overwrite some rows, or all, with random numbers; ``how`` are the parameters of the operation."""
+    """Plan to overwrite the given rows, or all rows, with random numbers. ``how`` holds the operation's parameters."""
     name = "rows_random" if target.spec.layout == "row" else "columns_random"
     params = lookup(name).check(0, target.spec.dtype, how)
     dense_only(target.spec, "fillRandom")
@@ -289,7 +290,7 @@ def rows_random(target: Target, rows: Any, how: Mapping[str, Any]) -> Plan[None]
 
 
 def _at_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) -> Plan[None]:
-    """Plan an operation that writes some rows, or all, and is given nothing else."""
+    """Plan an operation that writes the given rows, or all rows, and takes no other array."""
     numbers = np.arange(target.spec.rows) if rows is None else as_rows("rows", rows, target.spec.rows)
     operations = tuple(
         Operation(name, target.matrix, p.index, params=params, arrays=(numbers[some],))
@@ -358,7 +359,7 @@ def _gather(target: Target, partition: int, keys: Keys, into: Array) -> Operatio
 
 
 def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, parts: SplitKeys) -> Iterator[Operation]:
-    """Yield operations in which duplicates stand one after the other, for what cannot be summed up before."""
+    """Yield operations with adjacent duplicates, for verbs whose duplicates cannot be summed first."""
     assert parts.order is not None
     assert parts.firsts is not None
     bounds = np.append(parts.firsts, columns.size)
@@ -391,8 +392,8 @@ def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Ite
 
     Args:
         many: the operation on several rows.
-        one: the operation on some columns of one row: for a single row, for rows that are longer than a block, and in
-            layout "column", where rows lie apart.
+        one: the operation on some columns of one row. Used for a single row, for rows longer than a block, and in
+            layout "column", where a row is not contiguous.
     """
     itemsize = target.dtype.itemsize
     for p in target.partitions:
@@ -407,7 +408,7 @@ def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Ite
 
 
 def _blocks_of_rows(count: int, row_bytes: int) -> Iterator[slice]:
-    """Cut rows into runs of about a block."""
+    """Cut rows into runs of about one block."""
     step = max(1, BLOCK_BYTES // max(row_bytes, 1))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
@@ -415,7 +416,7 @@ def _blocks_of_rows(count: int, row_bytes: int) -> Iterator[slice]:
 
 @lru_cache(maxsize=256)
 def _check(verb: str, dtype: str) -> None:
-    """Raise DTypeError unless an operation that takes values of one row works on a dtype."""
+    """Raise DTypeError unless an operation that takes values of one row supports a dtype."""
     lookup(verb).check(1, dtype, {})
 
 

@@ -1,4 +1,4 @@
-"""Vectors that are not co-located: their data are brought together through this process, window by window."""
+"""Realigns vectors that are not co-located: copies their data through this process, window by window."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from ps2.client.session import Session
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, ShapeError, UsageError
 from ps2.ops.table import Array
 
-# Of one vector, held by this process at a time.
+# Of one vector, held in this process at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
 
 
-def beside(base: H, other: H, dtype: str | None = None) -> H:
-    """Return a vector with the data of ``other`` that is co-located with ``base``: itself, or a new one.
+def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
+    """Return a vector with the data of ``other``, co-located with ``base``: ``other`` itself, or a copy.
 
-    A new one is the inefficient way of the paper's Figure 4.
+    A copy is the inefficient way of the paper's Figure 4.
 
     Args:
-        dtype: that it must have; None: that of ``base``.
+        dtype: the dtype of the result; None means that of ``base``.
 
     Raises:
-        UsageError: they are of two fleets, or a batch is open.
-        ShapeError, DTypeError: one cannot hold the other.
-        NotColocatedError: the context is strict, or ``base`` is sparse and has not got the dtype.
+        UsageError: the vectors belong to two fleets, or a batch is open.
+        ShapeError, DTypeError: the data of ``other`` do not fit.
+        NotColocatedError: the context is strict, or ``base`` is sparse and of another dtype.
     """
     _check_usable(base, other)
     dtype = dtype or base._spec.dtype
     if base.isColocated(other) and other._spec.dtype == dtype:
         return other
-    return _brought(base, other, dtype, base._apart(other) or f"this operation takes {dtype}")
+    return _realigned_copy(base, other, dtype, base._why_not_colocated(other) or f"this operation takes {dtype}")
 
 
-def within(base: H, other: H) -> H:
-    """Return a vector with the data of ``other`` that is of the matrix of ``base``; as ``beside``."""
+def same_matrix_copy(base: H, other: H) -> H:
+    """Return a vector with the data of ``other`` in the matrix of ``base``; otherwise as ``colocated_copy``."""
     _check_usable(base, other)
     if base._is_sibling(other):
         return other
-    return _brought(base, other, base._spec.dtype, base._apart(other) or "this operation takes rows of one matrix")
+    return _realigned_copy(
+        base, other, base._spec.dtype, base._why_not_colocated(other) or "this operation takes rows of one matrix"
+    )
 
 
 def _check_usable(base: Handle, other: Handle) -> None:
@@ -58,16 +60,16 @@ def _check_usable(base: Handle, other: Handle) -> None:
     other._check_usable()
 
 
-def _brought(base: H, other: H, dtype: str, why: str) -> H:
-    """Return a new vector, of the matrix of ``base``, or one that is cut alike for another dtype; ``why`` is told."""
+def _realigned_copy(base: H, other: H, dtype: str, why: str) -> H:
+    """Copy ``other`` into a new row of base's matrix, or of one with equal partitioning for another dtype, and warn."""
     if base._fleet.id != other._fleet.id:
-        raise UsageError(f"{other!r} is of another context than {base!r}")
+        raise UsageError(f"{other!r} belongs to another PS2Context than {base!r}")
     if in_batch():
         raise UsageError(f"{other!r} is not co-located with {base!r}: such vectors cannot be part of a batch")
     if base.dim != other.dim:
-        raise ShapeError(f"vectors of one operation must be equally long, got {base!r} and {other!r}")
+        raise ShapeError(f"vectors of one operation must have the same dim, got {base!r} and {other!r}")
     if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
-        raise DTypeError(f"{other!r} does not fit {dtype}, which goes with {base!r} here")
+        raise DTypeError(f"{other!r} does not fit {dtype}, the dtype that this operation needs with {base!r}")
     own = dtype != base._spec.dtype
     if base._fleet.strict or (own and base.isSparse):
         raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({why}); make one of them with derive")
@@ -83,7 +85,7 @@ def _brought(base: H, other: H, dtype: str, why: str) -> H:
 
 
 def moved_alone(vector: H) -> H:
-    """Return a vector as the only row of a matrix of its own, cut as its matrix is; it is freed itself.
+    """Move a vector into a matrix of its own with the same partitioning, free the original, and return the new one.
 
     Raises:
         LimitError: the servers have no room for both; the vector stays as it is.
@@ -99,7 +101,7 @@ def moved_alone(vector: H) -> H:
 
 
 def transfer(session: Session, source: Target, into: Target) -> int:
-    """Overwrite a row with another and return the bytes that went through this process."""
+    """Overwrite a row with another; return the bytes that went through this process."""
     if "sparse" in (source.spec.kind, into.spec.kind):
         return _transfer_keys(session, source, into)
     dim, itemsize = source.spec.dim, source.spec.np_dtype.itemsize
@@ -123,7 +125,7 @@ def _transfer_keys(session: Session, source: Target, into: Target) -> int:
 
 
 def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
-    """Yield keys and values, some at a time."""
+    """Yield keys and values, one window at a time."""
     if source.spec.kind != "sparse":
         dense = session.dispatch.run([plans.pull(source, 0, source.spec.dim)])[0]
         keys = np.flatnonzero(dense)
@@ -132,13 +134,13 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
     counts = session.dispatch.run([plans.count_active(source)])[0]
     step = max(1, WINDOW_KEYS // len(counts))
     for begin in range(0, max(counts, default=0), step):
-        # New keys come after those that there are.
+        # New keys come after the existing ones.
         ends = [min(count, begin + step) for count in counts]
         yield session.dispatch.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 
 
 def _caller_depth() -> int:
-    """Return the ``stacklevel`` of the first caller outside this package, seen from the function that warns."""
+    """Return the ``stacklevel`` of the first caller outside this package, as seen by the function that warns."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ps2."):
         depth, frame = depth + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Operations into requests: what travels together, and under which part of which id. Pure."""
+"""Groups operations into requests: which operations travel together, and under which part of which id. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from ps2.matrix.route import Route
 from ps2.ops.all import writes
 from ps2.protocol.messages import Keys, Operation, Place, Request, RequestId
 
-# What an operation takes in the header at most, if nothing about it is unusual.
+# Header bytes of an ordinary operation, at most.
 HEADER_BYTES = 256
 
 
 class Piece(NamedTuple):
-    """An operation on its way.
+    """An operation to send.
 
     Attributes:
-        plan, position: whose result it brings.
+        plan, position: the plan, and the position in it, that its result belongs to.
         id: of the mutation that it belongs to.
-        part: which of the requests to its server, or to its partition, it travels in; it does not change between
-            attempts, whoever holds the partition then.
-        parts: 1 if all that its partition gets travels together; else how many requests of its partition change data.
-        home: the place whose route it takes: its own, or one for all places that operations of the call join. These
-            stay together, as each of their shards notes the same parts.
+        part: number of the request in which it travels, among those of its server or partition. It never changes
+            between attempts, even if the partition moves to another server.
+        parts: 1 if everything for its partition travels in one request; else the number of requests for its partition
+            that change data, and at least 2.
+        home: the place (matrix, partition) whose route it follows: its own, or a shared one for all places that the
+            call's operations join. Operations with one home stay together, because each of their shards records the
+            same parts.
     """
 
     plan: int
@@ -48,12 +50,12 @@ def cut(
 ) -> list[Piece]:
     """Return the operations of plans in order, each with the part that it travels in.
 
-    What is meant for one server travels as one request, as long as it takes at most ``block_bytes`` there and back.
-    If it takes more, each partition gets requests of its own, of about ``block_bytes``.
+    Everything for one server travels as one request if its payload in both directions fits ``block_bytes``. Otherwise
+    each partition gets its own requests, of about ``block_bytes`` each.
 
     Args:
-        id: of the mutation that they are, if any of them changes data.
-        first: the number of the first plan.
+        id: of the mutation, if any of the plans changes data.
+        first: number of the first plan.
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
@@ -67,14 +69,14 @@ def cut(
     return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
 
 
-# A request, and whose results it brings: (number of the plan, position in it) of each operation, or more of it.
+# A request, and for each operation the place of its result: (number of the plan, position in it, ...).
 Addressed = tuple[Sequence[tuple[Any, ...]], Request]
 
 
 def group(
     pieces: Sequence[Piece], routes: Mapping[int, Route], route_version: int = 0
 ) -> dict[str, list[tuple[list[Piece], Request]]]:
-    """Return the requests that pieces make, by address and in order."""
+    """Return the requests that the pieces form, by address and in order."""
     found: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
         alone = piece.home if piece.parts > 1 else ()
@@ -95,7 +97,7 @@ def _address_of(piece: Piece, routes: Mapping[int, Route]) -> str:
 
 
 def _homes(operations: Iterable[Operation]) -> dict[Place, Place]:
-    """Return one place for each that operations join with others: that of an operation's first operand."""
+    """Return the home of each place that operations join with others: the place of an operation's first operand."""
     found: dict[Place, Place] = {}
     for operation in operations:
         if operation.others:
@@ -108,7 +110,7 @@ def _homes(operations: Iterable[Operation]) -> dict[Place, Place]:
 
 
 def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
-    """Let an operation with the same keys as the one before it, on the same partition, use those: they travel once."""
+    """Let consecutive operations on one partition with equal keys share them, so that the keys travel once."""
     found: list[Piece] = []
     source: Operation | None = None
     for piece in pieces:
@@ -133,7 +135,7 @@ def _same_keys(source: Operation, operation: Operation) -> bool:
 
 
 def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
-    """Cut what is meant for one server into requests, partition by partition."""
+    """Cut the pieces for one server into requests, partition by partition."""
     if sum(map(_size, pieces)) <= block_bytes:
         return _sharing_keys(pieces)
     by_home: dict[Place, list[Piece]] = {}
@@ -145,7 +147,7 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
         size = 0
         for piece in mine:
             size += _size(piece)
-            if not parts or (size > block_bytes and not _needs_the_one_before(piece)):
+            if not parts or (size > block_bytes and not _reuses_previous_keys(piece)):
                 parts.append([])
                 size = _size(piece)
             parts[-1].append(piece)
@@ -159,7 +161,7 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
     return numbered
 
 
-def _needs_the_one_before(piece: Piece) -> bool:
+def _reuses_previous_keys(piece: Piece) -> bool:
     keys = piece.operation.keys
     return keys is not None and keys.columns is None and keys.digest is None
 

@@ -1,4 +1,4 @@
-"""What ``mapPartitions`` returns."""
+"""The return type of ``mapPartitions``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PartitionResults:
-    """One result a partition, in the order of the partitions (paper, Figures 3 and 8)."""
+    """One result per partition, in the order of the partitions (paper, Figures 3 and 8)."""
 
     def __init__(self, results: list[Any]) -> None:
         self._results = results
@@ -30,7 +30,7 @@ class PartitionResults:
         return min(self._results, key=key) if key is not None else min(self._results)
 
     def reduce(self, f: Callable[[Any, Any], Any]) -> Any:
-        """Return what a function of two results makes of all of them, from left to right."""
+        """Fold the results from left to right with a function of two results."""
         return functools.reduce(f, self._results)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""How long a client tries again what may pass by itself."""
+"""Retries of transient errors: pauses between attempts, and the point where a call gives up."""
 
 from __future__ import annotations
 
@@ -10,45 +10,48 @@ from ps2.interrupts import sleep
 
 
 class RetryPolicy:
-    """Of one call: pauses between its attempts, and the point where it gives up."""
+    """Paces the attempts of one call, and decides when the call gives up."""
 
     def __init__(self, retry: RetryConfig) -> None:
         self._retry = retry
         self._pause_s = retry.first_pause_s
-        self._failing_s: float | None = None  # since when
-        self._unexplained_s = 0.0  # since when, without a server being brought back
-        self._doubt: TransientError | None = None
+        self._failing_s: float | None = None  # since when attempts have failed
+        self._stalled_s = 0.0  # since when they have failed without a sign of progress
+        self._master_error: TransientError | None = None
 
     def wait(self, error: TransientError) -> None:
-        """Pause before the next attempt; raise the error instead if it has been too long."""
+        """Pause before the next attempt; raise the error instead if the time limit has passed."""
         now_s = time.monotonic()
         if self._failing_s is None:
-            self._failing_s = self._unexplained_s = now_s
-        failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
-        master = self._doubt if isinstance(self._doubt, UnreachableError) else None
+            self._failing_s = self._stalled_s = now_s
+        failing_s, stalled_s = now_s - self._failing_s, now_s + self._pause_s - self._stalled_s
+        master = self._master_error if isinstance(self._master_error, UnreachableError) else None
         total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
-        if isinstance(error, UnreachableError) and self._doubt is None:
+        if isinstance(error, UnreachableError) and self._master_error is None:
             total_s = min(total_s, self._retry.unreached_s)
-        if failing_s > self._retry.recovery_s or unexplained_s > total_s:
-            if self._doubt is None:
+        if failing_s > self._retry.recovery_s or stalled_s > total_s:
+            if self._master_error is None:
                 raise error
             if master is not None:
                 raise master from error
-            raise UnavailableError(f"{error}; nor does the master answer: {self._doubt}") from error
+            raise UnavailableError(f"{error}; the master does not answer either: {self._master_error}") from error
         sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
-    def explain(self) -> None:
-        """Note that it goes on, or that the coordinator is bringing a server back: that is worth waiting for."""
-        self._unexplained_s = time.monotonic()
+    def note_progress(self) -> None:
+        """Note progress, or a recovery under way: restart the time limit of calls without progress."""
+        self._stalled_s = time.monotonic()
 
-    def doubt(self, error: TransientError | None) -> None:
-        """Note that the coordinator does not answer either, as it may stand still for a while; None: it does.
+    def note_master(self, error: TransientError | None) -> None:
+        """Note whether the coordinator answers. It may pause for a while.
+
+        Args:
+            error: why it did not answer; None if it did.
 
         Raises:
-            UnreachableError: it was never reached, and to find that out has taken as long as is waited for it.
+            UnreachableError: it was never reached, and the time limit for a first contact has passed.
         """
-        self._doubt = error
-        unexplained_s = 0.0 if self._failing_s is None else time.monotonic() - self._unexplained_s
-        if isinstance(error, UnreachableError) and unexplained_s > self._retry.first_contact_s:
+        self._master_error = error
+        stalled_s = 0.0 if self._failing_s is None else time.monotonic() - self._stalled_s
+        if isinstance(error, UnreachableError) and stalled_s > self._retry.first_contact_s:
             raise error

@@ -1,4 +1,4 @@
-"""How often a fleet has gone back to a checkpoint: what is known of it here, and what the caller has been told."""
+"""Tracks rollbacks: how often the fleet went back to a checkpoint, and which of these the caller knows of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from ps2.errors import RolledBack
 
 @dataclass(eq=False)
 class RollbackTracker:
-    """Of one session. The driver is told once; a task, which may be a late one of an earlier stage, each time; a worker
-    of a run is told by its run, and has its changes dropped until then (``drift``).
+    """The rollbacks known to one session.
+
+    The driver is told of each rollback once. A task is told on each call, since it may be a late task of an earlier
+    stage. A run's worker is told by its run; until then its changes are discarded (``discard_changes``).
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
-        epoch: what the driver's loop knows of.
-        newest: what is known here: how often, and to which step.
+        epoch: the epoch that the driver's loop knows of.
+        newest: the newest epoch known to this process, and the step that the fleet went back to.
     """
 
     ids: MutationIds
@@ -29,7 +31,7 @@ class RollbackTracker:
         self.newest = max(self.newest, (epoch, step), key=lambda known: known[0])
 
     def check(self) -> None:
-        """Raise RolledBack if the fleet has gone back since the caller's loop began, or was told so; not in a run."""
+        """Raise RolledBack if the fleet went back and the caller was not told. Does nothing in a run."""
         epoch, step = self.newest
         if self.ids.run is not None or not epoch:
             return
@@ -41,8 +43,8 @@ class RollbackTracker:
             self.on_rollback(epoch, step)
         raise self.rolled_back()
 
-    def is_settled(self, changes: bool) -> bool:
-        """Tell whether there is nothing to say to the caller: the fleet is what it is taken for."""
+    def is_current(self, changes: bool) -> bool:
+        """Return True if the caller has no rollback to handle."""
         epoch, run = self.newest[0], self.ids.run
         if run is not None:
             return epoch <= run.seen and not (changes and run.seen > run.epoch)
@@ -52,7 +54,7 @@ class RollbackTracker:
         return epoch <= (self.epoch if told is None else told)
 
     def check_run(self, changes: bool) -> None:
-        """Raise RolledBack if the fleet is not what a run's worker takes it for: for reads, or for its changes."""
+        """Raise RolledBack if a worker of a run must handle a rollback before it reads, or before it writes."""
         run = self.ids.run
         if run is None:
             self.check()
@@ -60,13 +62,13 @@ class RollbackTracker:
             raise self.rolled_back()
 
     @property
-    def drifts(self) -> bool:
-        """Whether a run's worker is in a clock that will be done again: what it changes is dropped."""
+    def discards_changes(self) -> bool:
+        """Whether a run's worker is in a clock that will be redone, so that its changes are discarded."""
         run = self.ids.run
         return run is not None and run.seen > run.epoch
 
-    def drift(self) -> bool:
-        """Let a run's worker go on in a clock that will be done again; False if there is none."""
+    def discard_changes(self) -> bool:
+        """Let a run's worker continue in a clock that will be redone. Return False outside a run."""
         run = self.ids.run
         if run is not None:
             run.seen = self.newest[0]

@@ -1,4 +1,4 @@
-"""Where matrices are, as far as this process knows."""
+"""The routes of matrices, as far as this process knows them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 
 from ps2.matrix.route import Route
 
-# Those of matrices that are gone are never asked for again; of those that are not, each handle brings one.
+# Routes of freed matrices are never asked for again. Routes of other matrices come back with each handle.
 MOST = 4096
 
 
 class Routes:
-    """The routes of matrices. Safe for threads.
+    """The routes of matrices. Thread-safe.
 
     Attributes:
-        known: by matrix.
-        version: the newest that has been seen of any.
+        known: route by matrix.
+        version: the newest route version seen of any matrix.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Routes:
         self._lock = threading.Lock()
 
     def note(self, matrix: int, route: Route) -> None:
-        """Note what the master says."""
+        """Store a route that the master sent."""
         with self._lock:
             self.known[matrix] = route
             self.version = max(self.version, route.version)
@@ -32,7 +32,7 @@ class Routes:
                 del self.known[next(iter(self.known))]
 
     def newest(self, matrix: int, route: Route) -> Route:
-        """Return what is known, or what a handle says if that is newer: it may be an old one."""
+        """Return the newer of the stored route and the handle's route; an old handle may hold a stale one."""
         known = self.known.get(matrix)
         if known is not None and known.version >= route.version:
             return known

@@ -1,4 +1,4 @@
-"""One process's connection to one fleet: it sends what calls need, and asks the master for rows."""
+"""The connection of one process to one fleet: sends calls to servers, and asks the master for rows."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Session:
-    """Safe for threads. ``close`` it when done; a closed one raises StoppedError.
+    """A process's connection to one fleet. Thread-safe. ``close`` it when done; a closed session raises StoppedError.
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
-        master_address: where this process reaches the master; "": where all others do.
+        master_address: where this process reaches the master; "" means the address that all others use.
     """
 
     fleet: FleetRef
@@ -56,40 +56,40 @@ class Session:
         self.dispatch = Dispatch(self.network, self.retry, self.wire, self.rollbacks, locator)
         self.stopwatch = self.dispatch.stopwatch
         self.routes = self.dispatch.routes
-        # The rows of handles that are there.
+        # The rows of live handles.
         self.owners = Owners()
-        # Rows of handles that are gone.
+        # Rows of handles that were garbage-collected.
         self._dropped: deque[tuple[int, int, str]] = deque()
-        # What the master could not be told of them yet.
-        self._untold: deque[tuple[Callable[[], None], RequestId | None]] = deque()
+        # Calls that tell the master about dropped rows and have not succeeded yet.
+        self._unsent_drops: deque[tuple[Callable[[], None], RequestId | None]] = deque()
 
     @property
     def async_writer(self) -> AsyncWriter:
-        """What ``dispatch.run_later`` was given and has not been answered."""
+        """The writer of mutations that were given to ``dispatch.run_later``."""
         self.dispatch.check_process()
         return self.dispatch.writer
 
     @property
     def epoch(self) -> int:
-        """How often the fleet has gone back to a checkpoint, as far as the driver's loop has been told."""
+        """How often the fleet went back to a checkpoint, as far as the driver's loop was told."""
         return self.rollbacks.epoch
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began; see ``rollback``.
+        """Raise RolledBack if the fleet went back to a checkpoint since the caller's loop began; see ``rollback``.
 
         Args:
-            newest: how often the fleet has gone back, and to which step, if the caller knows better.
+            newest: epoch and step of the newest rollback that the caller knows of.
         """
         self.rollbacks.note(*newest)
         self.rollbacks.check()
 
     @contextlib.contextmanager
     def in_run(self, ids: RunIds, pace: SendScheduler | None = None) -> Iterator[None]:
-        """Name what changes data after a run's worker meanwhile, and let additions leave at its pace.
+        """Number mutations as a run's worker meanwhile, and send additions at its pace.
 
-        What has not been sent in the end is forgotten: a worker that leaves has flushed, and one that fails sends it
-        again.
+        At the end, unsent additions are dropped: a worker that leaves normally has flushed, and a worker that failed
+        sends them again.
         """
         self.ids.run = ids
         self.dispatch.writer.set_scheduler(pace or SendScheduler())
@@ -102,22 +102,22 @@ class Session:
 
     @shielded
     def go_on(self, epoch: int) -> None:
-        """Note that the run has told its worker where it stands, this often having gone back."""
+        """Note that the run told its worker its position after the fleet's ``epoch``-th rollback."""
         run = self.ids.run
         if run is not None and epoch > run.epoch:
             self.rollbacks.note(epoch, None)
             run.seen = max(run.seen, epoch)
-            self.dispatch.writer.discard()  # what is still under way is of a clock that is done again
+            self.dispatch.writer.discard()  # changes still in flight belong to a clock that is redone
             run.epoch = epoch
 
     @property
     def holder(self) -> str:
-        """Who holds the rows that are handed out now; ``drop`` names it again."""
+        """The holder of rows that are handed out now; ``drop`` takes it back."""
         return self.ids.holder
 
     @shielded
     def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
-        """Make a matrix; its row 0 is handed out, under a name if one is given."""
+        """Create a matrix; its row 0 is handed out, under ``name`` if given."""
         self._release_dropped()
         with self._new_id() as id:
             return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
@@ -128,10 +128,10 @@ class Session:
 
     @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
-        """Get rows of a matrix, as zeros: ``count`` of them, or for 0 all that are reserved and not in use.
+        """Get zeroed rows of a matrix: ``count`` rows, or, for 0, all reserved rows that are not in use.
 
         Args:
-            name: for the row, with a count of 1.
+            name: the row's name; needs a count of 1.
         """
         self._release_dropped()
         with self._new_id() as id:
@@ -139,8 +139,8 @@ class Session:
 
     @shielded
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
-        """Give rows back: at once, or in a task when its stage is over."""
-        self.dispatch.writer.drain()  # it may still be about these rows
+        """Free rows: at once, or, in a task, when its stage is over."""
+        self.dispatch.writer.drain()  # queued additions may still use these rows
         of_task = self.ids.unnumbered()
         if of_task is not None:
             self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
@@ -149,21 +149,21 @@ class Session:
             self.ask(lambda: self._master.free_rows(matrix, rows, id))
 
     def drop(self, matrix: int, rows: Sequence[int], holder: str) -> None:
-        """Note that a holder's last handle to rows is gone; the master is told with the next call for rows."""
+        """Note that a holder's last handle to rows is gone. The next call for rows tells the master."""
         self._dropped.extend((matrix, row, holder) for row in rows)
 
     @shielded
     def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
-        """Ask servers of a matrix for more than one request can bring; return what an attempt comes to.
+        """Send requests to several servers of a matrix at one route version; return the result of ``attempt``.
 
-        It is made anew, as a whole, where a server could not answer or was replaced meanwhile.
+        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile.
 
         Args:
-            attempt: is given the route, the route version that its calls are to carry, and the id of a mutation, the
-                same each time.
+            attempt: called with the route, the route version for its requests, and a mutation id that is the same for
+                each attempt.
 
         Raises:
-            LostError: a server is gone for good.
+            LostError: a server is lost for good.
             RolledBack: the fleet went back to a checkpoint meanwhile.
         """
         self.dispatch.flush()
@@ -189,7 +189,7 @@ class Session:
         self.network.close()
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
-        # In this order: who has the route of a fleet that has gone back knows that it has (``dispatch``).
+        # In this order: a thread that sees the route of a rolled-back fleet must also see the rollback (``dispatch``).
         self.rollbacks.note(info.epoch, info.step)
         self.routes.note(info.id, info.route)
         return info
@@ -198,30 +198,31 @@ class Session:
         for owner in self.owners.take_gone():
             self.drop(owner.matrix, owner.rows, owner.holder)
         if self._dropped:
-            self.dispatch.writer.drain()  # it may still be about these rows
+            self.dispatch.writer.drain()  # queued additions may still use these rows
         handles: dict[tuple[int, str], list[int]] = {}
-        with contextlib.suppress(IndexError):  # it is empty, or another thread has just emptied it
+        with contextlib.suppress(IndexError):  # the queue is empty, or another thread has just emptied it
             while True:
                 matrix, row, holder = self._dropped.popleft()
                 handles.setdefault((matrix, holder), []).append(row)
         for (matrix, holder), rows in handles.items():
-            # No mutation of a task has the number that this would take: the collector runs when it likes.
+            # In a task the call gets no id. Garbage collection runs at arbitrary times, and a number taken here would
+            # shift the numbers of the task's mutations.
             id = None if holder != self.ids.session else self._take_id()
-            self._untold.append((functools.partial(self._master.drop_rows, matrix, rows, holder, id), id))
+            self._unsent_drops.append((functools.partial(self._master.drop_rows, matrix, rows, holder, id), id))
         with contextlib.suppress(IndexError):
             while True:
-                tell, id = self._untold.popleft()
+                tell, id = self._unsent_drops.popleft()
                 try:
                     self.ask(tell)
                 except TransientError:
-                    self._untold.append((tell, id))  # the next call for rows tells it, by the same id
+                    self._unsent_drops.append((tell, id))  # the next call for rows sends it again, with the same id
                     raise
                 if id is not None:
                     self.ids.done(id)
 
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:
-        """The id of a call to the master, given up afterwards."""
+        """Yield the id of a call to the master, and retire it afterwards."""
         id = self._take_id()
         try:
             yield id
@@ -229,12 +230,13 @@ class Session:
             self.ids.done(id)
 
     def _take_id(self) -> RequestId:
-        # A worker's next attempt asks once more for what it had before its first clock.
+        # A worker's next attempt asks again for the rows that it got before its first clock, so these ids must not
+        # expire.
         return replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
 
     @shielded
     def ask(self, call: Callable[[], T]) -> T:
-        """Ask the master or servers, again and again where it may help."""
+        """Call the master or servers, and retry transient errors."""
         attempts = RetryPolicy(self.retry)
         while True:
             try:
@@ -243,7 +245,7 @@ class Session:
                 raise
             except TransientError as error:
                 if isinstance(error, UnreachableError):
-                    attempts.doubt(error)
+                    attempts.note_master(error)
                 attempts.wait(error)
                 if isinstance(error, RecoveringError):
-                    attempts.explain()
+                    attempts.note_progress()

@@ -1,7 +1,7 @@
-"""The sessions of this process, one a fleet: made when a task first uses one, or given by the coordinator.
+"""The sessions of this process, one per fleet: created at a task's first use, or installed by the coordinator.
 
-A process that a task has started has none. Its updates would have the ids of the task's own, and none of its own would
-do: another attempt of the task need not start the same processes.
+A child process that a task started has no session. Its updates would need mutation ids of their own, and these could
+not be repeated: another attempt of the task need not start the same processes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
 
 _lock = threading.Lock()
-_sessions: dict[tuple[int, str], Session] = {}  # by process: workers fork, and a channel does not survive that
+_sessions: dict[tuple[int, str], Session] = {}  # keyed by process: workers fork, and a channel does not survive a fork
 _stopped: set[str] = set()
 _current: str | None = None
-# The process that is meant by what this one has inherited; 0: this one.
+# The parent that holds the sessions which this process inherited by fork; 0 if this process may open its own.
 _forked_from = 0
 
 
 @shielded
 def install(session: Session) -> None:
-    """Make a session this process's current one (the coordinator does, in the driver)."""
+    """Make a session this process's current one. The coordinator calls this in the driver."""
     global _current
     with _lock:
         _sessions[os.getpid(), session.fleet.id] = session
@@ -54,11 +54,11 @@ def uninstall(fleet_id: str) -> None:
 
 
 def session_of(fleet: FleetRef) -> Session:
-    """Return this process's session with a handle's fleet, made at its first use.
+    """Return this process's session with a handle's fleet; create it at first use.
 
     Raises:
-        StoppedError: its context was stopped.
-        UsageError: this process has no access to that fleet, or was started by a task or a driver and is neither.
+        StoppedError: the fleet's PS2Context was stopped.
+        UsageError: this process has no access to that fleet, or is a child process of a task or of a driver.
     """
     with _lock:
         if fleet.id in _stopped or fleet.id in stopped_fleets():
@@ -73,7 +73,7 @@ def session_of(fleet: FleetRef) -> Session:
 
 
 def current_session() -> Session:
-    """Return the session that new vectors are made in."""
+    """Return the session in which new vectors are created."""
     with _lock:
         if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
             return session
@@ -82,7 +82,7 @@ def current_session() -> Session:
 
 
 def flush() -> None:
-    """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
+    """Wait until all ``wait=False`` additions of this process are applied; raise the first error among them."""
     current_session().dispatch.flush()
 
 
@@ -90,7 +90,7 @@ def _from_task() -> Access:
     if _forked_from:
         check_process(_forked_from)
     text = task_fleet()
-    if text is None and FLEET_VARIABLE in os.environ:  # not forked, but started, with the worker's environment
+    if text is None and FLEET_VARIABLE in os.environ:  # a spawned child has the worker's environment
         check_process(os.getppid())
     if text is None:
         raise StoppedError(
@@ -102,7 +102,7 @@ def _from_task() -> Access:
 
 def _open(fleet: FleetRef, access: Access) -> Session:
     load_modules(access.ops)
-    # The token is from the driver, whose servers have proven themselves.
+    # The token came from the driver, whose servers have proven that they know it.
     wire = WireConfig(tls=access.tls)
     if is_later_attempt():
         wire = replace(wire, connect_s=RetryConfig.later_connect_s)
@@ -112,17 +112,18 @@ def _open(fleet: FleetRef, access: Access) -> Session:
 
 
 def _note_fork() -> None:
-    """Note in a child whether it is one of a task or a driver; pyspark's daemon, which forks workers, is neither."""
+    """In a forked child, note whether the parent is a task or driver. pyspark's daemon, which forks workers, is not."""
     global _forked_from, _lock
-    _lock = threading.Lock()  # another thread may have held it
+    _lock = threading.Lock()  # another thread of the parent may have held it
     if _sessions or task_context() is not None:
         _forked_from = _forked_from or os.getppid()
-        # What is inherited of gRPC must not be collected: without its threads, which are not here, it aborts.
+        # gRPC objects inherited by fork must not be collected: gRPC aborts without its threads, which do not exist
+        # here.
         gc.freeze()
 
 
 def _began_as_child() -> bool:
-    """Tell, while this is imported, whether the task that goes on here has forked this process before."""
+    """Return True if the running task forked this process before this module was imported."""
     if task_context() is None:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)

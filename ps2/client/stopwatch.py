@@ -1,4 +1,4 @@
-"""Where a worker's time goes."""
+"""Measures how a worker's time is split between kinds of calls."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class BusyTime:
 
 
 class Stopwatch:
-    """Seconds that the calls of one thread took; those of other threads do not count.
+    """Seconds spent in the calls of one thread. Calls of other threads do not count.
 
-    A call within a call counts for itself: a pull that first waits for additions under way is a push for so long.
+    Nested calls count separately: a pull that first waits for queued additions counts as a push for that time.
 
     Attributes:
-        is_on: calls of some thread count.
+        is_on: whether a thread's calls are being measured.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
         self.seconds: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
 
     def reset(self) -> None:
-        """Count what this thread does, from zero."""
+        """Restart from zero, and measure this thread's calls."""
         self.is_on = True
         self._thread = threading.get_ident()
         self._since_s = time.monotonic()
@@ -81,13 +81,13 @@ class Stopwatch:
             self._running.pop()
 
     def move(self, seconds: float, kind: Kind, to: Kind) -> None:
-        """Count some of what was counted for a kind for another one: only afterwards is it known what that was."""
+        """Move seconds from one kind to another, for time whose kind is known only afterwards."""
         moved = min(seconds, self.seconds[kind])
         self.seconds[kind] -= moved
         self.seconds[to] += moved
 
     def _count(self) -> None:
-        """Give the time since the last time to what is running."""
+        """Add the time since the last count to the kind that is running."""
         now_s = time.monotonic()
         if self._running:
             self.seconds[self._running[-1]] += now_s - self._since_s

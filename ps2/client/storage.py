@@ -1,5 +1,4 @@
-"""Rows of a matrix in a folder: a checkpoint of these alone. The servers write and read the values, this process only
-what they consist of."""
+"""Saves and loads rows of a matrix as a small checkpoint. Servers move the values; this process writes the manifest."""
 
 from __future__ import annotations
 
@@ -39,15 +38,14 @@ T = TypeVar("T")
 
 
 def save(vector: Handle, rows: Sequence[int], url: str) -> None:
-    """Let the servers write rows, ascending, of the matrix of a vector, to be rows 0, 1, ... of another.
+    """Let the servers write the given rows (ascending) of a vector's matrix, as rows 0, 1, ... of the saved matrix.
 
-    A reader sees the save that was there before, or this one, never a mixture. What lies in one partition is saved as
-    it is at one moment.
+    A reader sees either the earlier save or this one, never a mixture. The save is atomic per partition.
 
     Raises:
-        UsageError: in a batch, or there is a checkpoint of a fleet at this place.
-        CheckpointCorruptError: there is something else, which this would replace.
-        RecoveryError: it cannot be written; nothing is left of it.
+        UsageError: a batch is open, or the place holds a checkpoint of a fleet.
+        CheckpointCorruptError: the place holds something else, which the save would replace.
+        RecoveryError: the save cannot be written; its partial files are removed.
     """
     _check_no_batch("save")
     vector._check_usable()
@@ -55,14 +53,14 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     fs, root = place(url)
     before = folders.read_manifest(url) if folders.is_complete(url) else None
     if before is not None and before.number:
-        raise UsageError(f"{url}: expected a place for rows that are saved, there is checkpoint {before.number}")
+        raise UsageError(f"{url}: expected a place for saved rows, but it holds checkpoint {before.number}")
     began_s, created_s = time.monotonic(), time.time()
     spec = replace(session.matrix(matrix).spec, rows=len(rows))
     unique, attempts = uuid.uuid4().hex[:12], itertools.count()
     tried: list[str] = []
 
     def attempt(route: Route, version: int, id: RequestId) -> SavedMatrix:
-        # Never the names of an earlier attempt: a server that was taken for dead may still be writing.
+        # Each attempt uses new file names: a server that was presumed dead may still be writing.
         stem = f"{unique}-{next(attempts)}-"
         tried.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
         control, where = _control(session, version), _reachable(fs, root, url)
@@ -89,25 +87,25 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
 
 
 def load(kind: type[H], url: str, rows: int) -> H:
-    """Make a vector, of that class, of the only row that ``save`` wrote, in a matrix of so many rows.
+    """Create a vector of class ``kind`` from a save of a single row, in a matrix of ``rows`` rows.
 
     Raises:
-        UsageError: there are other rows.
-        PS2Error: as ``load_rows`` does.
+        UsageError: the save has other rows.
+        PS2Error: as for ``load_rows``.
     """
     saved = saved_matrix(url)
     if saved.rows != (0,):
-        raise UsageError(f"{url}: expected a save of one vector, this is one of {len(saved.rows)} rows")
+        raise UsageError(f"{url}: expected a save of one vector, but this save has {len(saved.rows)} rows")
     return _loaded(kind, saved, rows, url)
 
 
 def load_rows(kind: type[H], url: str) -> H:
-    """Make a matrix of the rows that ``save`` wrote; return its first row.
+    """Create a matrix from the rows that ``save`` wrote; return its first row.
 
     Raises:
-        UsageError: in a batch, or it is a checkpoint of several matrices.
+        UsageError: a batch is open, or it is a checkpoint of several matrices.
         CheckpointMissingError: there is no complete save at this place.
-        CheckpointCorruptError: the files are not what the manifest says.
+        CheckpointCorruptError: the files do not match the manifest.
         LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
     """
     saved = saved_matrix(url)
@@ -115,7 +113,7 @@ def load_rows(kind: type[H], url: str) -> H:
 
 
 def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str) -> H:
-    # Without ``wire``: what was saved can be read as it is, a value that is too large for 16 bits, too.
+    # Without ``wire``, so that saved values can be read back exactly, including values too large for 16 bits.
     vector = create(kind, replace(saved.spec, rows=rows, wire=None))
     try:
         _fill(vector, saved, url)
@@ -127,19 +125,19 @@ def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str) -> H:
 
 
 def saved_matrix(url: str) -> SavedMatrix:
-    """Return what ``save`` has written of which matrix; raises as ``load_rows`` does."""
+    """Return the saved matrix that the manifest describes; raises as ``load_rows`` does."""
     _check_no_batch("load")
     matrices = folders.read_manifest(url).matrices
     if len(matrices) != 1:
         raise UsageError(
-            f"{url}: expected the rows of one matrix, this is a checkpoint of {len(matrices)}: "
-            "PS2Context.getOrCreate(restore=...) reads it"
+            f"{url}: expected a save of one matrix, but this is a checkpoint of {len(matrices)}; "
+            "load it with PS2Context.getOrCreate(restore=...)"
         )
     return matrices[0]
 
 
 def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
-    """Let the servers read rows into a new matrix; after an error it is of no use."""
+    """Let the servers read rows into a new matrix. After an error the matrix is unusable."""
     session, matrix = vector._session, vector._matrix
     fs, root = place(url)
 
@@ -173,12 +171,12 @@ def _control(session: Session, version: int) -> ServerControl:
 
 
 def _reachable(fs: Any, root: str, url: str) -> str:
-    """Return the URL for a server: a path that is relative to this process's folder would be another one there."""
+    """Return the URL to give to a server. A relative path would mean another folder there."""
     return root if isinstance(fs, LocalFileSystem) else str(url)
 
 
 def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list[T]:
-    """Ask all servers, each with its partitions."""
+    """Call all servers in parallel, each with its partitions."""
     by_server: dict[str, list[Partition]] = {}
     for partition, address in zip(route.partitions, route.addresses, strict=True):
         by_server.setdefault(address, []).append(partition)
@@ -186,16 +184,16 @@ def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list
 
 
 def _check_present(fs: Any, root: str, manifest: Manifest) -> None:
-    """Raise RecoveryError unless this process sees what the servers have written."""
+    """Raise RecoveryError unless this process sees the files that the servers wrote."""
     fs.invalidate_cache()
     for *_, file in manifest.files():
         path = f"{root}/{file.name}"
         try:
-            with reported(path, "looking for it"):
+            with reported(path, "lookup"):
                 size = fs.info(path)["size"]
         except RecoveryError as error:
             raise RecoveryError(
-                f"{error}; a server has written it: the url must be a place that the servers and this process share"
+                f"{error}; a server wrote this file, so the url must be a place that the servers and this process share"
             ) from error
         if size is not None and size != file.nbytes:
-            raise RecoveryError(f"{path}: a server has written {file.nbytes:,} bytes, and {size:,} are here")
+            raise RecoveryError(f"{path}: a server wrote {file.nbytes:,} bytes, but this process sees {size:,}")

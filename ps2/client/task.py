@@ -1,4 +1,4 @@
-"""Who is calling: the identity of a Spark task, or of this process (exactly once, DESIGN section 6)."""
+"""The identity of the caller: a Spark task, a worker of a run, or this process (exactly once, DESIGN section 6)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ps2.client.fleet import unseal
 from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 
-# Spark hands the environment of a Python function to the workers that run it, whichever thread submits the job; a local
-# property would belong to one thread, and Spark writes those into its event log.
+# Spark passes the environment of a Python function to the workers that run it, whichever thread submits the job. A
+# local property would belong to one thread, and Spark writes local properties into its event log.
 FLEET_VARIABLE = "PS2_TASK_FLEET"
-# Local property: ids of the fleets whose contexts were stopped. A task of an older closure fails at once then.
+# Local property: ids of the fleets whose contexts were stopped, so that a task of an older closure fails at once.
 STOPPED_PROPERTY = "ps2.stopped"
 # Local property: how often the fleet had gone back to a checkpoint when the job was submitted.
 EPOCH_PROPERTY = "ps2.epoch"
 
 
 def task_context() -> Any | None:
-    """Return pyspark's TaskContext inside a task, else None; never imports pyspark where it is not loaded."""
+    """Return pyspark's TaskContext inside a task, else None. Never imports pyspark itself."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import TaskContext
@@ -34,13 +34,13 @@ def task_context() -> Any | None:
 
 
 def is_later_attempt() -> bool:
-    """Tell whether this is a task that Spark has tried before."""
+    """Return True in a task that Spark has attempted before."""
     context = task_context()
     return context is not None and context.attemptNumber() > 0
 
 
 def task_fleet() -> str | None:
-    """Return what the driver handed to this task about its fleet."""
+    """Return the fleet access that the driver passed to this task; None outside a task."""
     return None if task_context() is None else os.environ.get(FLEET_VARIABLE)
 
 
@@ -52,13 +52,13 @@ def stopped_fleets() -> list[str]:
 
 
 def task_epoch() -> int | None:
-    """Return how often the fleet had gone back to a checkpoint when this task's job was submitted; None in no task."""
+    """Return the fleet's rollback count at the submission of this task's job; None outside a task."""
     context = task_context()
     return None if context is None else int(context.getLocalProperty(EPOCH_PROPERTY) or 0)
 
 
 def shipped_folder() -> str | None:
-    """Return the folder of this task's host in which Spark puts the files that it ships; None in no task."""
+    """Return the folder on this host where Spark puts the files that it ships; None outside a task."""
     if task_context() is None:
         return None
     from pyspark import SparkFiles
@@ -68,10 +68,10 @@ def shipped_folder() -> str | None:
 
 @dataclass
 class _Function:
-    """Which function this worker runs for a task: named by the first handle of its closure, else the first it uses.
+    """The function that this worker runs for a task, named by the first handle of its closure, or the first it uses.
 
-    Two Python workers may run in one task (a DataFrame's function, then an RDD's); they must not share ids. A handle's
-    copy is named when it is pickled, so all attempts see the same name.
+    Two Python workers may run in one task (a DataFrame's function, then an RDD's), and must not share mutation ids. A
+    handle's copy gets its name when it is pickled, so all attempts see the same name.
     """
 
     attempt: int | None = None
@@ -82,23 +82,23 @@ _function = _Function()
 
 
 def note_unpickled(copy: str) -> None:
-    """Note that a copy of a handle was unpickled here.
+    """Note that a copy of a handle was unpickled in this process.
 
-    One that is not of the closure names nothing: a worker that is used again has a broadcast's from an earlier task.
+    Only handles of the closure name the function: a reused worker may hold a broadcast's handle from an earlier task.
     """
     if task_context() is not None and _is_reading_closure():
         note_used(copy)
 
 
 def note_used(copy: str) -> None:
-    """Note that a copy of a handle is used here; "" was never pickled."""
+    """Note that a copy of a handle is used here; "" means that the handle was never pickled."""
     context = task_context()
     if copy and context is not None and context.taskAttemptId() != _function.attempt:
         _function.attempt, _function.name = context.taskAttemptId(), copy
 
 
 def _is_reading_closure() -> bool:
-    """Tell whether pyspark's worker is just unpickling the function that a task runs."""
+    """Return True while pyspark's worker unpickles the function that a task runs."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "read_command" and frame.f_globals.get("__name__", "").startswith("pyspark."):
@@ -107,21 +107,22 @@ def _is_reading_closure() -> bool:
     return False
 
 
-# Mutations that a worker may make in one phase.
+# Bits of a mutation's number within one phase.
 PHASE_BITS = 20
 
 
 @dataclass
 class RunIds:
-    """Numbers the mutations of one worker of a run: by phase, then in order, so that a later attempt asks for the same.
+    """Numbers the mutations of one worker of a run, by phase and then in order, so that a retry repeats the ids.
 
     Attributes:
-        series: fleet, and that these are runs.
-        run: which one; it is over when all have returned.
+        series: the fleet's series of runs.
+        run: number of the run; the run is over when all its workers have returned.
         phase: 2 t before clock t, 2 t + 1 in it.
-        settled: no mutation of an earlier phase ever comes again.
-        epoch: how often the fleet had gone back to a checkpoint when the worker was last told where it stands.
-        seen: the same, of what it reads; if that is more, its clock will be done again, and its changes are dropped.
+        settled: mutations of phases below this one are never repeated.
+        epoch: the fleet's rollback count when the worker was last told its position.
+        seen: the rollback count that the worker's reads reflect. If it exceeds ``epoch``, the current clock will be
+            redone, and its changes are discarded.
         number: of the next mutation in this phase.
     """
 
@@ -136,17 +137,17 @@ class RunIds:
 
     @property
     def clock(self) -> int:
-        """The clock that what is done now belongs to."""
+        """The clock that current mutations belong to."""
         return self.phase // 2
 
     def enter(self, phase: int, number: int = 0) -> None:
-        """Begin a phase, or go on in it with a mutation of some number."""
+        """Begin a phase, or continue it at a mutation number."""
         self.phase, self.number = phase, number
 
     def next(self) -> RequestId:
         number, self.number = self.number, self.number + 1
         if number >> PHASE_BITS:
-            raise UsageError(f"a worker changes vectors at most {1 << PHASE_BITS} times in a clock")
+            raise UsageError(f"a worker may change vectors at most {1 << PHASE_BITS} times per clock")
         return RequestId(
             f"{self.series}/{self.run}/{self.rank}",
             (self.phase << PHASE_BITS) + number,
@@ -158,11 +159,11 @@ class RunIds:
 
 @dataclass
 class MutationIds:
-    """Hands out the ids of mutations.
+    """Hands out mutation ids.
 
-    In a run: see ``RunIds``. In another task: (fleet, Spark application, stage, rdd_partition, function) and the
-    how-manieth mutation of this attempt, so that a retried or speculative attempt, of the task or of its stage, asks
-    for the same ids. Elsewhere: this session and a counter.
+    In a run: see ``RunIds``. In another task: (fleet, Spark application, stage, rdd_partition, function) and the index
+    of the mutation in this attempt, so that a retried or speculative attempt of the task or its stage repeats the ids.
+    Elsewhere: this session and a counter.
     """
 
     fleet: str
@@ -170,7 +171,7 @@ class MutationIds:
     session: str = field(default_factory=lambda: f"session/{uuid.uuid4().hex}")
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _under_way: set[int] = field(default_factory=set)
+    _in_flight: set[int] = field(default_factory=set)
     _attempt: int | None = None
     _attempt_numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -181,8 +182,8 @@ class MutationIds:
                 return self.run.next()
             if context is None:
                 number = next(self._numbers)
-                self._under_way.add(number)
-                return RequestId(self.session, number, settled=min(self._under_way))
+                self._in_flight.add(number)
+                return RequestId(self.session, number, settled=min(self._in_flight))
             if context.taskAttemptId() != self._attempt:
                 self._attempt = context.taskAttemptId()
                 self._attempt_numbers = itertools.count()
@@ -192,7 +193,7 @@ class MutationIds:
             return RequestId(scope, next(self._attempt_numbers), series=series, stage=stage)
 
     def unnumbered(self) -> RequestId | None:
-        """Return what names this task's stage, or run, without being one of its mutations; None outside a task."""
+        """Return an id that names this task's stage or run but is not one of its mutations; None outside a task."""
         context = task_context()
         if context is None:
             return None
@@ -203,18 +204,18 @@ class MutationIds:
 
     @property
     def holder(self) -> str:
-        """Who holds the handles made now: this attempt of a task, or this session."""
+        """The holder of handles created now: this attempt of a task, or this session."""
         context = task_context()
         return self.session if context is None else f"{_series(self.fleet)}/attempt/{context.taskAttemptId()}"
 
     def done(self, id: RequestId) -> None:
-        """Note that a mutation has been answered, or given up. One of a task may come again with the next attempt."""
+        """Note that a mutation was answered or abandoned. A task's mutation may be repeated by the next attempt."""
         if id.scope == self.session:
             with self._lock:
-                self._under_way.discard(id.number)
+                self._in_flight.discard(id.number)
 
 
 def _series(fleet: str) -> str:
-    """Return whose stages the current task counts: stages of another Spark application have the same numbers."""
+    """Return the id prefix of the current task's stages. Stages of another Spark application have the same numbers."""
     text = task_fleet()
     return fleet if text is None else unseal(text).series

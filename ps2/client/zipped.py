@@ -1,4 +1,4 @@
-"""Several vectors, operated on column by column (paper, section 4.2; Figures 3 and 8)."""
+"""Operations on several vectors, column by column (paper, section 4.2; Figures 3 and 8)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.client.batch import submit
 from ps2.client.declared import declared
 from ps2.client.functions import map_partitions
 from ps2.client.handle import H, Handle
-from ps2.client.realign import beside
+from ps2.client.realign import colocated_copy
 from ps2.client.results import PartitionResults
 from ps2.errors import ConfigError, DTypeError
 from ps2.ops.all import lookup, lookup_at
@@ -19,8 +19,11 @@ from ps2.ops.operands import SLOTS
 
 
 class ZippedDCV(Generic[H]):
-    """What ``u.zip(v, ...)`` returns. Vectors that are not co-located with the first are brought beside it for each
-    call, and written back after one that may have changed them."""
+    """The result of ``u.zip(v, ...)``: several vectors for one operation.
+
+    Vectors that are not co-located with the first are copied to it for each call, and copied back if the call may have
+    changed them.
+    """
 
     def __init__(self, vectors: tuple[H, ...]) -> None:
         for vector in vectors:
@@ -29,20 +32,21 @@ class ZippedDCV(Generic[H]):
         self._vectors = vectors
 
     def mapPartitions(self, fn: Callable[..., Any], readOnly: bool = False) -> PartitionResults:
-        """Call ``fn(u, v, ...)`` once a partition, on the servers, right now.
+        """Call ``fn(u, v, ...)`` once per partition, on the servers, immediately.
 
         Args:
-            fn: gets one array a vector, of its dtype, shape (columns of the partition,), writable: what it writes there
-                is written to the vectors. It is pickled; it runs with all of the partition's rows locked.
-
-            readOnly: it only looks: its arrays are not writable, nothing is copied for undoing it, and nothing goes to
-                the servers' copies.
+            fn: receives one array per vector, of its dtype, shape (columns of the partition,), writable: what ``fn``
+                writes there is written to the vectors. ``fn`` is pickled, and runs with all rows of the partition
+                locked.
+            readOnly: True if ``fn`` only reads. Its arrays are then not writable, the server keeps no undo copy, and
+                nothing is sent to replicas.
 
         Returns:
-            What the calls returned, in the order of the partitions.
+            The return values of the calls, in the order of the partitions.
 
         Raises:
-            OpError: it raised, or returned what cannot be pickled; what it had written on that partition is undone.
+            OpError: ``fn`` raised, or returned something that cannot be pickled; its changes to that partition are
+                undone.
         """
         return self._map(fn, False, readOnly)
 
@@ -54,16 +58,17 @@ class ZippedDCV(Generic[H]):
         """Run an operation (``ps2 ops`` lists them; docs/kernels.md) on the servers, atomically on each partition.
 
         Args:
-            name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl", or one of your own.
-            indices: int64 of shape (n,), any order, duplicates count once: run it at these columns only, if it can
-                ("ftrl_weights"); absent keys of a sparse vector stay absent.
-            given: the operation's scalars, and its arrays. What they run along decides what of them each server gets.
+            name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl", or an operation of your own.
+            indices: int64 of shape (n,), any order, duplicates count once. Runs the operation at these columns only, if
+                it supports that ("ftrl_weights"). Absent keys of a sparse vector stay absent.
+            given: the operation's scalars and arrays. The declared axis of an array decides which slice each server
+                gets.
 
         Returns:
-            What the operation declares to return, of all partitions together; the first vector if it returns nothing.
+            The declared answer, merged over all partitions; the first vector if the operation returns nothing.
 
         Raises:
-            NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
         """
         op = lookup(name)
         if indices is not None:
@@ -78,8 +83,8 @@ class ZippedDCV(Generic[H]):
         if target.others:
             dtypes = [op.own_dtypes.get(read, first._spec.dtype) for read in op.reads[1:]]
             fitting = tuple((matrix, dtype) for (matrix, _), dtype in zip(target.others, dtypes, strict=False))
-            declared(replace(target, others=fitting), op.name, given)  # bad arguments move nothing
-            near[1:] = map(beside, repeat(first), near[1:], dtypes)
+            declared(replace(target, others=fitting), op.name, given)  # invalid arguments must fail before data move
+            near[1:] = map(colocated_copy, repeat(first), near[1:], dtypes)
             target = first._target(*near[1:])
         answer = submit(first._session, declared(target, op.name, given))
         self._write_back(near, written=op.writes, names=op.reads)
@@ -87,7 +92,7 @@ class ZippedDCV(Generic[H]):
 
     def _map(self, fn: Callable[..., Any], with_index: bool, read_only: bool) -> PartitionResults:
         first = self._vectors[0]
-        near = [v if first.isColocated(v) else beside(first, v) for v in self._vectors]
+        near = [v if first.isColocated(v) else colocated_copy(first, v) for v in self._vectors]
         plan = map_partitions(first._target(*near[1:]), fn, with_index, read_only)
         results: Any = submit(first._session, plan)
         names = tuple(str(i) for i in range(len(near)))
@@ -98,5 +103,5 @@ class ZippedDCV(Generic[H]):
     def _write_back(self, near: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
         for name, original, used in zip(names, self._vectors, near, strict=True):
             if used is not original and name in written:
-                source = beside(original, used)  # it is freed when this name is gone
+                source = colocated_copy(original, used)  # a copy is freed when the name goes out of scope
                 submit(original._session, declared(original._target(source), "copy", {}))

@@ -80,7 +80,7 @@ def test_vectors_when_of_two_contexts_then_refused():
     with PS2Context.getOrCreate(servers=1):
         new = DCV.dense(3)
         for use in (lambda: new.add(old), lambda: new.dot(old), lambda: new.zip(old).apply("add"), lambda: new + old):
-            with pytest.raises(UsageError, match=r"of another context"):
+            with pytest.raises(UsageError, match=r"belongs to another PS2Context"):
                 use()
         assert not new.isColocated(old)
 

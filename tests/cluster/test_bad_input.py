@@ -36,7 +36,7 @@ def i(ps):
 WRONG_VALUES = [
     ([1, 2], ShapeError, r"values: expected shape \(5,\), got \(2,\)"),
     (np.ones((5, 1)), ShapeError, r"values: expected shape \(5,\), got \(5, 1\)"),
-    ([[1], [1, 2]], ShapeError, r"values: expected an array, got what numpy cannot make one of"),
+    ([[1], [1, 2]], ShapeError, r"values: expected an array, but numpy cannot make one of"),
     ("abcde", DTypeError, r"values: expected numbers that fit float32, got <U5"),
     (list("abcde"), DTypeError, r"values: expected numbers that fit float32, got <U1"),
     ([1, 2, 3, 4, None], DTypeError, r"values: expected numbers that fit float32, got object"),
@@ -114,7 +114,7 @@ def test_access_when_too_many_keys_then_limit_error(u, monkeypatch):
         (lambda u: u.axpy([1, 2], 1), DTypeError, r"expected a DCV, got list"),
         (lambda u: u.dot(3), DTypeError, r"expected a DCV, got int"),
         (lambda u: u.copy(VALUES), DTypeError, r"expected a DCV, got ndarray"),
-        (lambda u: u.add(u, [1, 2]), UsageError, r"add: indices go with an array of values, not with a DCV"),
+        (lambda u: u.add(u, [1, 2]), UsageError, r"add: pass indices with an array of values, not with a DCV"),
         (lambda u: u.zip(u.derive(), 3), DTypeError, r"zip: expected DCVs, got int"),
         (lambda u: u.dot(DCV.dense(4)), ShapeError, r"equally long, got DCV\(dense, dim=5.*DCV\(dense, dim=4"),
         (lambda u: u.push(u), DTypeError, r"values: expected numbers that fit float32, got object"),

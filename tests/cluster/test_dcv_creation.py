@@ -252,7 +252,7 @@ def test_vector_when_fleet_was_restarted_then_stopped_error(ps):
     with pytest.raises(StoppedError, match="no PS2Context"):
         foreign.pull()
     assert foreign._fleet.id not in {fleet for _, fleet in sessions._sessions}
-    with pytest.raises(UsageError, match="of another context"):
+    with pytest.raises(UsageError, match="belongs to another PS2Context"):
         DCV.dense(3).add(foreign)
 
 

@@ -78,7 +78,7 @@ def test_loaded_matrix_when_handle_is_gone_then_rows_are_freed(saved, other):
 
 
 def test_load_when_a_vector_is_asked_for_then_usage_error(saved, other):
-    with pytest.raises(UsageError, match="expected a save of one vector, this is one of 3 rows"):
+    with pytest.raises(UsageError, match="expected a save of one vector, but this save has 3 rows"):
         DCV.load(str(saved / "dense"))
 
 

@@ -108,7 +108,7 @@ def test_vectors_when_matrices_are_cut_alike_then_colocated(other, why):
     with installed(session_over(FleetInProcess(servers=3))):
         u, v = DCV.dense(DIM), other()
         assert u.isColocated(v) == v.isColocated(u) == (not why)
-        assert why in u._apart(v)
+        assert why in u._why_not_colocated(v)
 
 
 def test_sparse_vectors_when_of_two_matrices_then_not_co_located(fleet):
@@ -120,7 +120,7 @@ def test_sparse_vectors_when_of_two_matrices_then_not_co_located(fleet):
 def test_vectors_when_servers_differ_then_not_colocated(fleet):
     u, v = DCV.dense(DIM), DCV.dense(DIM)
     v._route = Route(v._route.version, v._route.bounds, tuple(f"other-{at}" for at in v._route.addresses))
-    assert u._apart(v) == "their partitions are on different servers"
+    assert u._why_not_colocated(v) == "their partitions are on different servers"
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_apply_when_vector_is_of_other_context_then_usage_error(model):
     m, _, _ = model
     with installed(Session(FleetRef("other", MASTER), FleetInProcess(servers=1))):
         foreign = DCV.dense(DIM, dtype="int32")
-    with pytest.raises(UsageError, match="of another context"):
+    with pytest.raises(UsageError, match="belongs to another PS2Context"):
         m.apply("gather_blocks", counts=foreign, slots=[1], values=np.zeros((1, K)))
 
 

@@ -150,7 +150,7 @@ def test_save_when_rows_are_several_then_load_has_them_first(folder, kind, small
         found = storage.load_rows(DCV, str(folder)).matrix()
         values = found.pull([0, 1], KEYS if kind == "sparse" else None)
         assert np.array_equal(values, [VALUES, 3 * VALUES])
-        with pytest.raises(UsageError, match="expected a save of one vector, this is one of 2 rows"):
+        with pytest.raises(UsageError, match="expected a save of one vector, but this save has 2 rows"):
             DCV.load(str(folder))
 
 
@@ -222,7 +222,7 @@ def test_save_when_stopped_before_manifest_then_earlier_stays(folder, monkeypatc
     [
         (b"{", CheckpointCorruptError, "not JSON"),
         (b'{"format": "ps2.vector.v2"}', CheckpointCorruptError, "expected format 'ps2.checkpoint.v1', got 'ps2.vec"),
-        ({"number": 3}, UsageError, "expected a place for rows that are saved, there is checkpoint 3"),
+        ({"number": 3}, UsageError, "expected a place for saved rows, but it holds checkpoint 3"),
     ],
     ids=["broken", "of another format", "of a fleet"],
 )
@@ -260,7 +260,7 @@ def test_load_when_checkpoint_has_two_matrices_then_usage_error(folder):
         make("dense").save(str(folder))
         saved = folders.read_manifest(str(folder))
         folders.write_manifest(str(folder), replace(saved, matrices=saved.matrices * 2))
-        with pytest.raises(UsageError, match="expected the rows of one matrix, this is a checkpoint of 2"):
+        with pytest.raises(UsageError, match="expected a save of one matrix, but this is a checkpoint of 2"):
             DCV.load(str(folder))
 
 

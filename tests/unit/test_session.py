@@ -248,7 +248,9 @@ def test_request_when_master_says_lost_then_names_server_at_once(fleet, target):
 
 
 def test_request_when_master_is_silent_too_then_error_says_both(fleet, target):
-    with pytest.raises(UnavailableError, match="server0:1: connection refused; nor does the master answer: master:1"):
+    with pytest.raises(
+        UnavailableError, match="server0:1: connection refused; the master does not answer either: master:1"
+    ):
         session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0]), SHORT).dispatch.run([add_ones(target)])
 
 
@@ -402,7 +404,7 @@ def test_new_matrix_when_server_is_lost_then_fails_at_once(fleet):
 def test_calls_when_answered_then_no_id_is_in_flight(fleet, target):
     over = session_over(fleet)
     over.free_rows(target.matrix, over.take_rows(target.matrix, 1))
-    assert over.ids._under_way == set()
+    assert over.ids._in_flight == set()
 
 
 def test_rows_when_freed_in_task_then_mutation_ids_are_unchanged(fleet, target, in_task):
