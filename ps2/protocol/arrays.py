@@ -1,4 +1,4 @@
-"""Encodings of arrays in messages: floats in 16 bits on request, integers in the narrowest dtype that holds them."""
+"""Encodings of arrays in messages: optional 16-bit floats, and integers in the narrowest dtype that holds them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Spec(NamedTuple):
-    """An array in a message: ``dtype`` and ``size`` on the way (flat), ``stored`` and ``shape`` on arrival."""
+    """An array in a message: ``dtype`` and flat ``size`` in transit, ``stored`` dtype and ``shape`` on arrival."""
 
     dtype: np.dtype[Any]
     size: int
@@ -50,7 +50,7 @@ class Spec(NamedTuple):
 
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
-    """Return an array as it travels, and its description for the header."""
+    """Return an array in its transit encoding, and its description for the header."""
     sent = np.ascontiguousarray(array)
     if wire is not None and array.dtype.kind == "f":
         sent = narrow(sent.reshape(-1), wire)
@@ -87,12 +87,12 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
 
 
 def total(specs: Sequence[Spec]) -> int:
-    """Return the size in bytes of arrays while they travel."""
+    """Return the size in bytes of arrays in transit."""
     return sum(spec.dtype.itemsize * spec.size for spec in specs)
 
 
 def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
-    """Return views of arrays that lie end to end in ``data``."""
+    """Return views of arrays that are stored end to end in ``data``."""
     arrays, at = [], 0
     for dtype, size, *_ in specs:
         arrays.append(np.frombuffer(data, dtype, size, at) if size else np.empty(0, dtype))
@@ -112,14 +112,16 @@ def landing(spec: Spec, into: Array | None) -> Array:
         return allocate(spec.dtype, spec.size)
     fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
     if into.size != spec.size or not fits:
-        raise ProtocolError(f"expected {into.size} {into.dtype} in reply, got {spec.size} {spec.stored}")
+        raise ProtocolError(
+            f"expected {into.size} elements of {into.dtype} in the reply, got {spec.size} of {spec.stored}"
+        )
     if into.dtype == spec.dtype and into.flags.c_contiguous:
         return into
     return allocate(spec.dtype, spec.size)
 
 
 def delivered(array: Array, spec: Spec, into: Array | None) -> Array:
-    """Return a filled ``landing`` array in the place and form that the caller wants."""
+    """Return a filled ``landing`` array in the caller's array, or in its final dtype and shape."""
     if into is None:
         return stored(array, spec)
     if array is not into:
@@ -131,4 +133,4 @@ def allocate(dtype: np.dtype[Any], count: int) -> Array:
     try:
         return np.empty(count, dtype)
     except (MemoryError, OverflowError, ValueError) as error:
-        raise ProtocolError(f"an array of {count} {dtype} cannot be allocated: {error}") from error
+        raise ProtocolError(f"an array of {count} elements of {dtype} cannot be allocated: {error}") from error

@@ -1,13 +1,13 @@
 """The binary form of requests and replies on data connections: a header of fixed records, then the arrays' own memory.
 
-A request's header begins with one ``REQUEST`` and one ``OPERATION`` for each operation. Then follow, for each operation
-in turn: its row numbers (uint32, padded to whole words), other matrices (uint64), scalars (float64 or int64), and an
-``ARRAY`` for each array. The names come last: the signature of each operation, then the id's scope and series. All of
-it is little-endian. Numbers are aligned to their size, so that compiled code reads them in place
+A request's header is one ``REQUEST`` and one ``OPERATION`` per operation. Then follow, operation by operation: its row
+numbers (uint32, padded to whole words), other matrices (uint64), scalars (float64 or int64), and an ``ARRAY`` for each
+array. The names come last: the signature of each operation, then the id's scope and series. Everything is
+little-endian. Numbers are aligned to their size, so that compiled code can read them in place
 (``ps2.server.fast_path_loop``).
 
-A reply's header is one ``REPLY``, a ``RESULT`` for each operation and an ``ARRAY`` for each array; or one ``REPLY`` and
-the contract's ErrorDetail. See docs/decisions/0046.
+A reply's header is one ``REPLY``, a ``RESULT`` per operation and an ``ARRAY`` per array; or, for an error, one
+``REPLY`` and the contract's ErrorDetail. See docs/decisions/0046.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ps2.protocol.error_details import from_detail, to_detail
 from ps2.protocol.messages import Array, Keys, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
 
-# Clients cut requests into blocks of 4 MiB and count 256 bytes for each operation, which takes about 150.
+# Clients cut requests into blocks of 4 MiB and count 256 header bytes per operation, which takes about 150.
 MAX_HEADER_BYTES = 4 << 20
 
 # Kind of message, flags, bytes of scope, bytes of series; number of operations, number of operations that were already
@@ -49,8 +49,8 @@ OPERATION = struct.Struct("<IIQIHHHBBBBBxQq16s")
 # The two halves of an OPERATION: the operation itself, and its keys.
 BEFORE_KEYS, KEYS = struct.Struct("<IIQIHHHBB"), struct.Struct("<BBBxQq16s")
 NO_KEYS = bytes(KEYS.size)
-# Dtype in the message, dtype on arrival, number of dimensions if there are several; number of elements. The shape
-# follows, a uint64 for each dimension.
+# Dtype in the message, dtype on arrival, number of dimensions if more than one; number of elements. The shape follows,
+# one uint64 per dimension.
 ARRAY = struct.Struct("<BBBxxxxxQ")
 # Kind of message, flags, handle, number of results.
 REPLY = struct.Struct("<BBxxIIxxxx")
@@ -77,9 +77,9 @@ MOST_HANDLES = 1024
 Parts = tuple[bytes, list[Array]]
 ReplyParts = tuple[bytes, list[Array | StreamedArray]]
 
-# The common fields of requests of one shape: the signature, matrix, partition and row (NO_ROW: it names none) of their
-# only operation, and the id's scope ("" without an id). A server that knows the shape assigns it a number for the
-# connection: its handle, a hint.
+# The common fields of requests of one shape: the signature, matrix, partition and row (NO_ROW if none) of their only
+# operation, and the id's scope ("" without an id). A server that knows the shape assigns it a handle, a number that is
+# valid for the connection. A handle is only a hint.
 Shape = tuple[bytes, int, int, int, str]
 Handles = dict[Shape, int]
 NO_ROW = -1
@@ -91,8 +91,8 @@ class Signature:
 
     Attributes:
         values: packs the scalars.
-        encoded: its form in messages: the name, then for each scalar a 0 byte, its type ("d": float64, "q": int64) and
-            its name.
+        encoded: its form in messages: the name, then, for each scalar, a 0 byte, its type ("d": float64, "q": int64)
+            and its name.
     """
 
     name: str
@@ -173,14 +173,14 @@ def request_parts(request: Request, handles: Handles | None = None) -> Parts:
 
 
 def check_sendable(parts: Parts, limit_bytes: int) -> None:
-    """Raise LimitError if a server would refuse the request for its size."""
+    """Raise LimitError if the request is larger than a server accepts."""
     header, arrays = parts
     if nbytes(arrays) > limit_bytes:
         raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
     if len(header) > MAX_HEADER_BYTES:
         raise LimitError(
             f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes beside their arrays, got "
-            f"{len(header):,}: use smaller batches"
+            f"{len(header):,}: send smaller batches"
         )
 
 
@@ -188,7 +188,7 @@ def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
     """Return the header of a reply to that request, and the arrays that follow it.
 
     Args:
-        handle: handle that the server assigns to requests of this shape; 0: none.
+        handle: the handle that the server assigns to requests of this shape; 0 if none.
     """
     records, tails = [], []
     arrays: list[Array | StreamedArray] = []
@@ -224,7 +224,7 @@ def _record(operation: Operation, signature: Signature, handle: int, arrays: lis
 
 
 def keys_record(keys: Keys | None) -> tuple[bytes, Array | None]:
-    """Return the end of an operation's record, which is about its keys, and the differences that follow the header."""
+    """Return the keys' half of an operation's record, and the key differences that follow the header."""
     if keys is None:
         return NO_KEYS, None
     flags, digest = (HAS_KEYS, b"") if keys.digest is None else (HAS_KEYS | HAS_DIGEST, keys.digest)
@@ -246,7 +246,7 @@ def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> byte
 
 
 def array_record(spec: Spec) -> bytes:
-    """Return what the header says of an array."""
+    """Return an array's record in the header."""
     shape = spec.shape if len(spec.shape) > 1 else ()
     head = ARRAY.pack(NUMBER_OF[spec.dtype], spec.becomes, len(shape), spec.size)
     return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head
@@ -275,7 +275,7 @@ class _Tail:
         """Return the next bytes; raises ProtocolError if there are not enough."""
         begin, self.at = self.at, self.at + size
         if self.at > len(self._header):
-            raise ProtocolError(f"a header of {len(self._header)} bytes declares more than that")
+            raise ProtocolError(f"a header of {len(self._header)} bytes declares a longer one")
         return self._header[begin : self.at]
 
     def numbers(self, form: str, count: int, size: int) -> tuple[int, ...]:
@@ -299,7 +299,7 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
 
     Raises:
         ProtocolError: the header is malformed.
-        LimitError: the arrays would take more than ``limit_bytes``.
+        LimitError: the arrays would exceed ``limit_bytes``.
     """
     if len(header) < REQUEST.size or header[0] != A_REQUEST:
         raise ProtocolError(f"a header of {len(header)} bytes is not a request's")
@@ -391,7 +391,7 @@ def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
         size: bytes of data that follow the header.
 
     Raises:
-        ProtocolError: the header does not match the request, or declares another number of bytes.
+        ProtocolError: the header does not match the request, or the size of its arrays is not ``size``.
     """
     if len(header) < REPLY.size or header[0] not in (A_REPLY, AN_ERROR):
         raise ProtocolError(f"a header of {len(header)} bytes is not a reply's")

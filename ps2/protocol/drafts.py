@@ -1,4 +1,4 @@
-"""Requests and replies whose header has arrived, but not their arrays: checked before memory is allocated."""
+"""Requests and replies whose header has arrived but whose arrays have not: checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps2.ops.packing import unpack_keys
 from ps2.protocol.arrays import Spec, delivered, landing, stored, total
 from ps2.protocol.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result
 
-MAX_OPERATIONS = 1 << 20  # of one request; of its arrays, too
+MAX_OPERATIONS = 1 << 20  # of one request; also the limit of its arrays
 DIGEST_BYTES = 16
 
 
@@ -19,7 +19,8 @@ class KeysDraft:
     """Keys whose differences have not arrived yet.
 
     Attributes:
-        steps: description of the differences; None if the server remembers the keys, or just got them.
+        steps: description of the differences; None if the server has cached the keys, or received them with the
+            operation before.
     """
 
     count: int
@@ -53,7 +54,7 @@ class KeysDraft:
 
 @dataclass(frozen=True, slots=True)
 class OperationDraft:
-    """An operation without its keys and arrays, and their descriptions."""
+    """An operation whose keys and arrays have not arrived yet, and their descriptions."""
 
     operation: Operation
     keys: KeysDraft | None
@@ -71,7 +72,7 @@ class RequestDraft:
     """A request whose arrays have not arrived yet.
 
     Attributes:
-        specs: descriptions of all arrays in order of arrival; each operation's differences of keys precede its arrays.
+        specs: descriptions of all arrays in order of arrival; each operation's key differences precede its arrays.
     """
 
     operations: tuple[OperationDraft, ...]
@@ -88,7 +89,7 @@ class RequestDraft:
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the arrays on arrival, in bytes: keys as int64, numbers in their final dtype."""
+        """Size of the arrays on arrival, in bytes: keys as int64, values in their final dtype."""
         size = 0
         for draft in self.operations:
             if draft.keys is not None and draft.keys.steps is not None:
@@ -97,7 +98,7 @@ class RequestDraft:
         return size
 
     def outlines(self, names: Container[str]) -> Iterator[Outline]:
-        """Yield the outlines of the operations that have one of these names."""
+        """Yield the outlines of the operations with one of these names."""
         for draft in self.operations:
             operation = draft.operation
             if operation.name in names:
@@ -130,7 +131,7 @@ def draft_of(
 
     Raises:
         ProtocolError: the declared keys are invalid, or there are too many arrays.
-        LimitError: the arrays would take more than ``limit_bytes``.
+        LimitError: the arrays would exceed ``limit_bytes``.
     """
     specs: list[Spec] = []
     for draft in operations:
@@ -157,7 +158,7 @@ class ReplyDraft:
         results: for each operation, its scalar (None if there is none) and the descriptions of its arrays.
         operations: the request's operations.
         arrays: the arrays to read into.
-        handle: the handle that the server assigned to requests of this shape; 0: none.
+        handle: the handle that the server assigned to requests of this shape; 0 if none.
         error: the error that the server returned instead of results.
     """
 
@@ -195,7 +196,7 @@ def reply_draft(
         size: bytes of data that follow the header.
 
     Raises:
-        ProtocolError: the reply does not match the request, or its arrays take another number of bytes.
+        ProtocolError: the reply does not match the request, or the size of its arrays is not ``size``.
     """
     if len(results) != len(request.operations):
         raise ProtocolError(f"expected a reply with {len(request.operations)} results, got {len(results)}")

@@ -1,6 +1,6 @@
-"""Framing of messages on a data connection, without I/O: the bytes to write, and the memory to fill next when reading.
+"""Framing of messages on a data connection, without I/O: which bytes to write, and which memory to fill next.
 
-A reader is a generator of views to fill. Its driver brings the bytes: a blocking thread of a server, or a client that
+A reader is a generator of views to fill. Its driver supplies the bytes: a blocking thread of a server, or a client that
 polls many connections.
 """
 
@@ -48,7 +48,7 @@ def written(parts: Parts) -> list[memoryview]:
 
 
 def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
-    """Yield the views to send for a reply; each piece of a streamed array is made once the one before is sent."""
+    """Yield the views to send for a reply. A streamed array's next piece is computed after the one before was sent."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     for array in arrays:
@@ -63,14 +63,7 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
 
 
 def read_reply(request: Request, handles: Handles | None = None) -> Filling[Reply | PS2Error]:
-    """Read the reply to a request, or the error that the server returned.
-
-    Args:
-        handles: the connection's handles; a handle in the reply is stored there.
-
-    Raises:
-        ProtocolError: the bytes are no reply to this request; the connection is then unusable.
-    """
+    """Read the reply to a request, or the error that the server returned."""
     header, size = yield from _read_header()
     draft = open_reply(header, request, size)
     if handles is not None and draft.handle and (shape := shape_of(request)) is not None:
@@ -80,7 +73,7 @@ def read_reply(request: Request, handles: Handles | None = None) -> Filling[Repl
 
 
 def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
-    """Read a request. If it cannot run but the connection is still usable, return the error instead.
+    """Read a request. Return an error instead if the request cannot run but the connection is still usable.
 
     Args:
         limit_bytes: maximum size of its arrays.
@@ -110,7 +103,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> F
 
 
 def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
-    """Read a message that has already arrived completely, in consecutive parts."""
+    """Read a message that has arrived completely, as consecutive parts."""
     try:
         view = next(reading)
         for part in parts:
@@ -123,7 +116,7 @@ def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
     except StopIteration as done:
         message: T = done.value
         return message
-    raise ProtocolError("a message is longer than the bytes that are there")
+    raise ProtocolError("the message is incomplete")
 
 
 def greeting_bytes(message: Message) -> bytes:

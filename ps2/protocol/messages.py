@@ -18,7 +18,7 @@ Place = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# The most frequent operations on one row, or on blocks of columns; a compiled loop answers them
+# The most frequent operations on one row or on blocks of columns. A compiled loop answers them
 # (``ps2.server.fast_path_loop``).
 PLAIN = (
     *("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub"),
@@ -37,9 +37,9 @@ class RequestId:
         settled: no number below this one is ever sent again, so servers may forget them.
         part: index of this request, if a large mutation goes to a shard as several requests that are applied
             separately.
-        parts: how many they are.
-        series: of a task: the series that ``stage`` counts in (fleet and Spark application); "" for a session.
-        stage: number of the stage or run. Once that is over, servers drop its ids and apply nothing of it any more.
+        parts: number of such requests.
+        series: for a task, the series that ``stage`` counts in (fleet and Spark application); "" for a session.
+        stage: number of the stage or run. Once it is over, servers drop its ids and apply nothing from it any more.
     """
 
     scope: str
@@ -57,8 +57,9 @@ class Keys:
 
     Attributes:
         count: number of columns.
-        columns: int64 of shape (count,); None if the server remembers them, or just got them.
-        digest: XXH3-128 of their bytes, by which a server remembers them; None if it need not. Without columns and
+        columns: int64 of shape (count,); None if the server has cached them, or received them with the operation
+            before.
+        digest: XXH3-128 of their bytes, under which a server caches them; None if it need not. Without columns and
             digest, the columns are those of the operation before.
     """
 
@@ -71,19 +72,20 @@ class Keys:
         return 0 if self.columns is None else self.columns.nbytes
 
 
-# Those made in each call are not frozen: to make a frozen one takes three times as long. Nothing changes them.
+# Classes that each call instantiates are not frozen: creating a frozen instance takes three times as long. Treat them
+# as immutable.
 @dataclass(slots=True)
 class Operation:
     """One operation on one shard, or on the same partition of several co-located matrices.
 
     Attributes:
         name: an operation of the table, or one of the server's own ("map", "keys").
-        matrix: matrix of the first operand, which gives dtype, keys, row numbers and the answer.
+        matrix: matrix of the first operand, which determines dtype, keys, row numbers and the answer.
         rows: row numbers of the operands that are rows, in order.
-        arrays: arrays that travel with it, in order; slots come from ``keys`` instead if that is given.
-        wire: dtype of floats in both directions, "float16" or "bfloat16"; None: as they are.
+        arrays: arrays that travel with it, in order; slots come from ``keys`` instead if that is set.
+        wire: dtype of floats in both directions, "float16" or "bfloat16"; None leaves them unchanged.
         reply_bytes: approximate size of the result; decides which operations share a request.
-        into: array that the caller wants the first array of the result in; never sent.
+        into: array in which the caller wants the result's first array; never sent.
         others: matrices of the operands after the first; empty if all operands belong to ``matrix``.
     """
 
@@ -101,7 +103,7 @@ class Operation:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The shards of its operands: of the first, then of each other one if they belong to several matrices."""
+        """The shards of its operands: that of the first, and those of the others if they belong to other matrices."""
         first = (self.matrix, self.partition)
         return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)
 
@@ -113,7 +115,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Request:
-    """Operations that one server runs in order, as a unit.
+    """Operations that one server runs in order, atomically.
 
     Attributes:
         id: None if the operations change nothing.
@@ -150,10 +152,10 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class StreamedArray:
-    """An array of a reply, computed piece by piece while it is sent, so that each piece is in the CPU's cache.
+    """An array of a reply, computed piece by piece while it is sent, so that each piece is still in the CPU's cache.
 
     Attributes:
-        pieces: yields the pieces in order, on every call anew; a piece is only valid until the next one is made.
+        pieces: starts a new pass over the pieces, in order. A piece is valid only until the next one is computed.
     """
 
     dtype: np.dtype[Any]

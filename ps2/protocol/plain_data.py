@@ -16,11 +16,11 @@ from ps2.config import WireConfig
 from ps2.errors import LimitError, ProtocolError, UsageError
 from ps2.protocol.pb import run_pb2 as pb
 
-# Maximum size in bytes of one value: a message, a report, or a worker's pickled result.
+# Size limit of one value in bytes: a message, a report, or a worker's pickled result.
 LIMIT_BYTES = WireConfig().request_limit_bytes
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 DTYPES = frozenset(["bool", *INTEGERS, "float16", "float32", "float64"])
-# Maximum nesting of lists and dicts. Protobuf reads 100 nested messages, and a dict takes three.
+# Nesting limit of lists and dicts. Protobuf reads 100 nested messages, and a dict takes three.
 MOST_LEVELS = 24
 EXPECTED = "None, a bool, a number, a string, a NumPy array of numbers, or a list or dict of these"
 
