@@ -1,4 +1,4 @@
-"""The messages of a run in a checkpoint, and the reports that ``onClock`` had not been called with."""
+"""Encodes a run's messages, and the reports that ``onClock`` has not received yet, for a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ps2.protocol.pb import run_pb2 as pb
 
 @dataclass(frozen=True)
 class PendingReports:
-    """What workers had reported in clocks that all had finished and ``onClock`` had not been called for.
+    """Reports of finished clocks for which ``onClock`` had not been called yet.
 
     Attributes:
-        called: for the clocks below, ``onClock`` had returned.
-        finished: all workers had finished the clocks below.
-        reports: as (rank, clock, merge, encoded plain data), each worker's in their order.
+        called: ``onClock`` had returned for the clocks below this one.
+        finished: all workers had finished the clocks below this one.
+        reports: (rank, clock, merge, encoded plain data) of each report; those of one worker in order.
     """
 
     called: int
@@ -29,8 +29,7 @@ class PendingReports:
 def encode_journal(
     entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None, pending: PendingReports | None = None
 ) -> bytes:
-    """Encode messages as (clock, plain data), the clock and the end of STOP, and reports. Without any, the result is
-    empty."""
+    """Encode messages as (clock, plain data), the clock and end of STOP, and reports. With none, return no bytes."""
     made = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
         made.stopped, made.end = stopped
@@ -44,13 +43,13 @@ def encode_journal(
 def decode_journal(
     encoded: bytes, where: str
 ) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None, PendingReports | None]:
-    """Decode what ``encode_journal`` returned.
+    """Decode the result of ``encode_journal``.
 
     Args:
-        where: where the bytes were found, for errors.
+        where: the place of the bytes, for errors.
 
     Raises:
-        CheckpointCorruptError: the bytes are no journal.
+        CheckpointCorruptError: the bytes are not a journal.
     """
     try:
         read = pb.Journal.FromString(encoded)
