@@ -29,18 +29,18 @@ CHALLENGE = "/ps2.v1.Auth/Challenge"
 # A channel closes after this long without calls, and the next call reopens it. The server's limit is longer (serving).
 IDLE_S = 60.0
 
-# Option that numbers this process's channels.
+# gRPC option that makes this process's channels to one address differ.
 NUMBER_OPTION = "ps2.number"
 NUMBERS = itertools.count()
 
 NOT_PROVEN = "the answer has no proof that it comes from a server of the fleet"
 
-# What listens, by service of the contract, for errors.
+# What listens at an address, by service of the contract; for error messages.
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
 # Part of gRPC's message when an attempt to connect has timed out.
 TOO_LONG = "handshaker shutdown"
-# Statuses of a broken connection, after which a caller may retry.
+# Statuses of a broken connection. The caller may retry after them.
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -64,7 +64,7 @@ class Trust:
         return self._sure or bool(self._proven)
 
     def note(self, address: str, nonce: bytes) -> str | None:
-        """Record the server at an address; return another address where the same server has proven itself, if any."""
+        """Record the server at an address; return another address where this server proved itself, if there is one."""
         with self._lock:
             for other, known in self._proven.items():
                 if known == nonce and other != address:
@@ -101,7 +101,7 @@ class Channel:
 
         Raises:
             AuthError: this side's token is not the fleet's.
-            UnavailableError: nothing answers there, or a process that does not know the token.
+            UnavailableError: nothing answers at the address, or a process that does not know the token.
             PS2Error: the error that the other side returned.
         """
         path = f"/ps2.v1.{method}"
@@ -116,7 +116,7 @@ class Channel:
             try:
                 reply, call = rpc.with_call(message, left_s, self._metadata(session, path, number, message))
             except grpc.RpcError as error:
-                self._judge(channel, error.code())
+                self._replace_if_dead(channel, error.code())
                 if session is not None and self._is_proven(error, session, number):
                     raise from_rpc(error, self._address) from None
                 if error.code() in BROKEN and (session is not None or detail_of(error) is None):
@@ -129,7 +129,7 @@ class Channel:
                     raise from_bare(error, self._address) from None
                 continue
             self._answered = True
-            if session is None or _shown(call.trailing_metadata(), session, "reply", number, reply):
+            if session is None or _has_proof(call.trailing_metadata(), session, "reply", number, reply):
                 self._reached = True
                 return reply
             self._meet(left_s)
@@ -140,9 +140,11 @@ class Channel:
         for channel in (*self._left, self._channel):
             channel.close()
 
-    def _judge(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
-        """Replace a channel on which a call timed out although an earlier one was answered. A device on the way may
-        have dropped its connection silently, so the next call gets a new one. Calls under way continue.
+    def _replace_if_dead(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
+        """Replace a channel on which a call timed out after an earlier call was answered.
+
+        A device on the way may have dropped the connection silently, so the next call gets a new one. Calls in flight
+        continue.
         """
         with self._lock:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and self._answered and channel is self._channel:
@@ -169,7 +171,7 @@ class Channel:
         return self._channel
 
     def _broken(self, error: Any) -> PS2Error:
-        """Return the error of a call that got no answer; if TLS is the reason, the error says so."""
+        """Return the error of a call that got no answer. If TLS is the reason, the error says so."""
         first = self._session is None and not self._trust.sure
         handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
         if error.code() == grpc.StatusCode.UNAVAILABLE and (first or handshake):
@@ -192,7 +194,7 @@ class Channel:
         try:
             reply = pb.ChallengeReply.FromString(challenge(b"", timeout_s, ((NONCE_KEY, client_nonce),)))
         except grpc.RpcError as error:
-            self._judge(channel, error.code())
+            self._replace_if_dead(channel, error.code())
             if error.code() in BROKEN:
                 raise self._broken(error) from None
             raise self._unauthenticated_peer(
@@ -244,10 +246,10 @@ class Channel:
     @staticmethod
     def _is_proven(error: Any, session: ClientSession, number: int) -> bool:
         detail = detail_of(error)
-        return detail is not None and _shown(error.trailing_metadata(), session, "error", number, detail)
+        return detail is not None and _has_proof(error.trailing_metadata(), session, "error", number, detail)
 
 
-def _shown(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:
+def _has_proof(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:
     given = dict(metadata or ()).get(PROOF_KEY, b"")
     return proof.equal(given, proof.answer_proof(session.key, kind, number, proof.digest(message)))
 

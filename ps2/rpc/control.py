@@ -1,4 +1,4 @@
-"""Control calls to servers, as plain functions: everything beside data requests."""
+"""Control calls to servers as plain functions: all calls that are not data requests."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
 
 SERVER_TIMEOUT_S = 60.0
-# For calls that handle a large model, such as checkpoints.
+# For calls that move a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
-# For calls that mainly show that the other side is alive.
+# For calls that mainly show whether the other side is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=Message)
@@ -38,7 +38,7 @@ class ServerInfo:
     """A server's answer to ``hello``.
 
     Attributes:
-        route_version: of its last ``activate``; 0: none.
+        route_version: the route version of its last ``activate``; 0 if there was none.
         coordinator: the coordinator of that ``activate``.
         heard_s: seconds since that coordinator's last sign of life.
         catalog: the catalog that this coordinator stored for a later coordinator.
@@ -63,11 +63,11 @@ class Activation:
 
     Attributes:
         coordinator: the coordinator that the server follows.
-        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0: no limit.
-        loaded: the shards that ``load`` has read replace all its shards.
-        backup: address of the server with copies of its shards; "": none.
+        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0 means no limit.
+        loaded: replace all its shards by those that ``load`` has read.
+        backup: address of the server with copies of its shards; "" if there is none.
         seed: the backup has no copies yet: send them while requests continue.
-        catalog: to store for a later coordinator; empty: keep the stored one.
+        catalog: to store for a later coordinator; empty keeps the stored one.
         leave: the server follows no coordinator any more.
         afresh: the server forgets its shards and its coordinator, as after a start.
     """
@@ -84,7 +84,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Copied:
-    """The cost of a checkpoint's copies in memory; ``mutations`` counts the mutating requests until the cut."""
+    """The cost of a checkpoint's copies in memory. ``mutations`` counts the mutating requests up to the cut."""
 
     pause_s: float
     nbytes: int
@@ -114,7 +114,7 @@ class ServerControl:
         """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
         Args:
-            coordinator: the caller, if it is a coordinator; counts as its sign of life.
+            coordinator: the caller, if it is a coordinator; the call counts as its sign of life.
             answered_s: ``now_s`` of the server's last answer to this coordinator; the lease runs from there.
             released: the server may end now without loss of data.
         """
@@ -210,11 +210,11 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Abort a checkpoint and resume paused shards. "": any checkpoint, the last one included."""
+        """Abort a checkpoint and resume paused shards. "" means any checkpoint, including the last one."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Let a server read shards beside its own; return their bytes. ``activate(loaded=True)`` puts them in place.
+        """Let a server read shards next to its own; return their bytes. ``activate(loaded=True)`` puts them in place.
 
         Args:
             ids: read the ids of applied mutations, too.
@@ -254,7 +254,7 @@ class ServerControl:
         return status_from_pb(reply)
 
     def stop(self, address: str) -> None:
-        """Tell a server to end after the requests under way."""
+        """Tell a server to end after the requests in flight."""
         self._call(address, "Stop", server_pb2.StopRequest(), server_pb2.StopReply, SIGN_OF_LIFE_TIMEOUT_S)
 
     def _call(

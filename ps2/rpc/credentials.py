@@ -7,14 +7,14 @@ from typing import Any
 import grpc
 
 from ps2.certificates import Pems, Tls
-from ps2.transport.tls import Renewed, believed, client_context, server_context
+from ps2.transport.tls import Renewed, client_context, server_context, trusted_authority
 
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
     """Return the credentials of a gRPC channel."""
     client_context(pems)  # raises a clear error, unlike gRPC
     key, cert = (pems.key.encode(), pems.cert.encode()) if pems.cert else (None, None)
-    return grpc.ssl_channel_credentials(believed(pems).encode(), key, cert)
+    return grpc.ssl_channel_credentials(trusted_authority(pems).encode(), key, cert)
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
@@ -31,7 +31,7 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
         before, latest = latest, configuration.get()
         return None if latest is before else latest
 
-    # gRPC fixes at the start whether callers must have a certificate.
+    # gRPC decides at the start whether callers must have a certificate.
     fetch: Any = changed  # gRPC's types lack None
     return grpc.dynamic_ssl_server_credentials(latest, fetch, bool(tls.current().ca))
 

@@ -1,4 +1,4 @@
-"""``Execute`` of the contract: requests of clients in any language, as protobuf, for the same engine as all others."""
+"""The contract's ``Execute``: requests of clients in any language, as protobuf, for the same engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.protocol.messages import Operation, Reply, Request, byte_view
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.convert import id_from_pb
 
-# Parsed, a header takes up to 50 times what it took on the way.
+# A parsed header takes up to 50 times its encoded size.
 MAX_HEADER_BYTES = 1 << 20
 
 
@@ -21,12 +21,12 @@ def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft
     """Read a request.
 
     Args:
-        frame: a RequestFrame.
-        limit_bytes: most that its arrays may take.
-        reserve: told what is to come, before memory is taken for it; may raise.
+        frame: an encoded RequestFrame.
+        limit_bytes: maximum size of its arrays.
+        reserve: called with the draft before memory is allocated for the arrays; may raise.
 
     Raises:
-        ProtocolError, LimitError: it does not follow the contract.
+        ProtocolError, LimitError: the frame does not follow the contract.
     """
     try:
         message = pb.UnreadFrame.FromString(frame)

@@ -14,16 +14,16 @@ class ContainerReport:
     """The state of a container's server.
 
     Attributes:
-        index: the server of the fleet that the container is for.
+        index: index in the fleet of the server that the container is for.
         attempt: grows with each container that this server gets.
         container: the cluster manager's name of the container.
         node: the container's node.
-        version: of the package in the container.
-        order: number of the last order that was carried out; 0: none.
-        exit_code: exit code of the server that this order started, negative for a signal; None: it runs, or none was
+        version: version of the package in the container.
+        order: number of the last order that was carried out; 0 if there was none.
+        exit_code: exit code of the server that this order started, negative for a signal; None if it runs or none was
             started.
         said: the end of the server's output.
-        address: ``host:port`` where it listens; "": not yet.
+        address: ``host:port`` where it listens; "" if it does not listen yet.
     """
 
     index: int
@@ -43,10 +43,10 @@ class Order:
 
     Attributes:
         number: a larger number than before means: end the server, if any, and start a new one.
-        arguments: of ``ps2``, without those that only the container knows.
+        arguments: arguments of ``ps2``, without those that only the container knows.
         leave: end the server and exit.
-        refused: why this container is not usable; "": it is.
-        address: listen there again if its host is this container's; "": anywhere.
+        refused: why this container is not usable; "" if it is.
+        address: listen there again if its host is this container's; "" means anywhere.
     """
 
     number: int = 0

@@ -16,7 +16,7 @@ from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
 from ps2.rpc.network import Network
 
-# Longer than a server's, as the master asks all servers in turn.
+# Longer than a server's timeout, because the master calls all servers in turn.
 MASTER_TIMEOUT_S = 120.0
 
 M = TypeVar("M", bound=Message)
@@ -27,8 +27,8 @@ class MatrixInfo:
     """The master's description of a matrix.
 
     Attributes:
-        lost: why servers of it are lost for good.
-        recovering: why servers of it are being replaced.
+        lost: why servers that hold parts of it are lost for good.
+        recovering: why servers that hold parts of it are being replaced.
         epoch: grows when the whole fleet rolls back to a checkpoint.
         step: the step of that checkpoint; None if it has none.
     """
@@ -74,19 +74,19 @@ class MasterControl:
         return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
 
     def take_rows(self, matrix: int, id: RequestId, holder: str, count: int = 0, name: str = "") -> list[int]:
-        """Get rows filled with zeros for a holder: ``count`` rows, or with 0 all reserved rows that are not in use."""
+        """Get zeroed rows for a holder: ``count`` rows, or, for 0, all reserved rows that are not in use."""
         request = master_pb2.TakeRowsRequest(
             matrix=matrix, count=count, reserved=not count, id=id_to_pb(id), holder=holder, name=name
         )
         return list(self._call("TakeRows", request, master_pb2.TakeRowsReply).rows)
 
     def free_rows(self, matrix: int, rows: Sequence[int], id: RequestId) -> None:
-        """Free rows; with the id of a task, they are freed when its stage is over."""
+        """Free rows. With the id of a task, they are freed when its stage is over."""
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=id_to_pb(id))
         self._call("FreeRows", request, master_pb2.FreeRowsReply)
 
     def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
-        """Report that a holder's handles to rows are gone; the master frees the rows if there is no other holder.
+        """Report that a holder's handles to rows are gone. The master frees the rows if there is no other holder.
 
         Args:
             id: None if the holder will never get the same rows again, like one attempt of a task.

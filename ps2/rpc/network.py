@@ -1,4 +1,4 @@
-"""What a client needs of the network: data over connections of their own, control calls over gRPC."""
+"""The client's network: data requests over pooled connections, control calls over gRPC."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ M = TypeVar("M", bound=Message)
 
 
 class Network(Protocol):
-    """Carries requests to servers, and calls. It does not retry, and it does not know what the requests mean."""
+    """Carries requests and control calls to servers. It does not retry, and does not interpret the requests."""
 
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
-        """Send requests to servers by address, and wait for what each of them comes to.
+        """Send requests to servers by address, and wait for the outcome of each.
 
-        All servers work at once; each runs its requests in order, whether or not those before succeed.
+        All servers work in parallel. Each runs its requests in order, whether or not earlier ones succeed.
         """
         ...
 
@@ -49,19 +49,19 @@ class Network(Protocol):
         ...
 
 
-# A request that was sent directly, and whose reply is to come: the connection, the request, and its header if prepared.
+# A request that was sent directly and whose reply is outstanding: connection, request, and prepared header if any.
 Sent = tuple[PlainSocket, Request, "PreparedHeader | None"]
 
 
 class FleetNetwork:
-    """A pool of data connections, and one gRPC channel an address; safe for threads, not for forks."""
+    """A pool of data connections, and one gRPC channel per address. Thread-safe, but not fork-safe."""
 
     def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
-        """Nothing is connected before it is needed.
+        """Create the network; it connects on demand.
 
         Args:
-            token: of the fleet.
-            sure: the token is certainly right: a server that does not know it is an impostor.
+            token: the fleet's token.
+            sure: True if the token is certainly right, so that a server that does not know it is an impostor.
         """
         self._token = Tokens.of(token)
         self._wire = wire or WireConfig()
@@ -84,7 +84,7 @@ class FleetNetwork:
                 raise StoppedError(CLOSED) from error
             raise
         finally:
-            for address in list(sent):  # interrupted: their replies are still to come
+            for address in list(sent):  # after an interrupt, replies are still outstanding
                 self._discard(address, sent)
         if self._pool.is_closed:
             raise StoppedError(CLOSED)
@@ -93,7 +93,7 @@ class FleetNetwork:
     def _send(
         self, address: str, requests: Sequence[Request], sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]
     ) -> bool:
-        """Send the only request to a server on a waiting connection; False if that cannot be."""
+        """Send a server's only request on an idle connection; return False if that is not possible."""
         connection = self._pool.take(address) if len(requests) == 1 and self._wire.fast_path else None
         if connection is None:
             return False
@@ -114,7 +114,7 @@ class FleetNetwork:
         return True
 
     def _receive(self, address: str, sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]) -> bool:
-        """Receive what a request comes to; False if it does not come, or not soon: then it stays among the sent."""
+        """Receive the reply to a request. Return False if it does not come, or not soon; then it stays in ``sent``."""
         connection, request, header = sent[address]
         try:
             outcome = direct.receive(connection, request, header)
@@ -139,7 +139,7 @@ class FleetNetwork:
 
     @shielded
     def _poll(self, requests: Mapping[str, Sequence[Request]], sent: dict[str, Sent]) -> dict[str, list[Outcome]]:
-        """Send requests, and wait for replies to those that were sent, all at the same time."""
+        """Send the requests, and wait for their replies and for those outstanding in ``sent``, all concurrently."""
         outcomes: dict[str, list[Outcome]] = {}
         in_flight: list[InFlightRequests] = []
         limit_bytes = self._wire.request_limit_bytes
@@ -154,16 +154,16 @@ class FleetNetwork:
                     outcomes[address] = [error] * len(mine)
                 else:
                     in_flight.append(InFlightRequests(address, opened, mine, limit_bytes))
-            exchange.run(in_flight, self._wire, self._look)
+            exchange.run(in_flight, self._wire, self._byte_counts)
         finally:
             for flight in in_flight:
                 self._give_back(flight)
         return outcomes | {flight.address: flight.outcomes for flight in in_flight}
 
     def _give_back(self, flight: InFlightRequests) -> None:
-        """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
+        """Return a connection to the pool if all its replies have come; others would deliver another call's replies."""
         if flight.is_patient and flight.reusable:
-            with suppress(OSError):  # it is closed by now
+            with suppress(OSError):  # it has been closed meanwhile
                 give_up_unanswered(flight.connection, self._wire.keepalive_s)
         if flight.reusable:
             self._pool.keep(flight.address, flight.connection)
@@ -178,7 +178,8 @@ class FleetNetwork:
 
         encoded = message.SerializeToString()
         with SHIELD, self._stopped_if_closed():
-            # gRPC waits under locks that an exception in the middle leaves taken: where one may come, a thread waits.
+            # gRPC waits while holding locks, which an exception in the middle would leave locked. So where an interrupt
+            # is possible, another thread makes the call.
             return reply.FromString(at_once([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
 
     @shielded
@@ -191,7 +192,7 @@ class FleetNetwork:
 
     @contextmanager
     def _stopped_if_closed(self) -> Iterator[None]:
-        """Raise StoppedError in place of whatever a call comes to when it is closed meanwhile."""
+        """If the network was closed meanwhile, raise StoppedError in place of a call's result or error."""
         try:
             yield
         except Exception as error:
@@ -224,12 +225,12 @@ class FleetNetwork:
         request = pb.HelloRequest(protocol=PROTOCOL_VERSION, connection=connection)
         return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
 
-    def _look(self, address: str, connection: Connection) -> ConnectionCounts | None:
-        """See what both ends of a connection have counted: ``exchange.Ask``."""
+    def _byte_counts(self, address: str, connection: Connection) -> ConnectionCounts | None:
+        """Return the byte counts of both ends of a connection; implements ``exchange.Ask``."""
         there = self._hello(address, name_of(connection))
         here = carried(connection, connected=True)
         if here is None:
             return None
         if not there.HasField("carried"):
-            raise UnavailableError("it has given up the connection")
+            raise UnavailableError("it has closed the connection")
         return ConnectionCounts(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))

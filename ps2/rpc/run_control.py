@@ -1,4 +1,4 @@
-"""A run's worker calls its driver: plain methods over one connection."""
+"""The calls of a run's worker to its driver: plain methods over one connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.transport.reach import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
-# After the first failure, until an attempt concludes that the driver has ended.
+# How long failures must last before an attempt concludes that the driver has ended.
 GIVE_UP_S = 10.0
 # The same before the first contact: the driver listens before any worker starts.
 FIRST_CONTACT_S = 3.0
@@ -28,13 +28,13 @@ NAME = "run"
 
 @dataclass(frozen=True)
 class Joined:
-    """What an attempt is told when it gets its rank.
+    """The driver's answer when an attempt gets its rank.
 
     Attributes:
-        clock: the first one that the rank has not finished.
-        epoch: how often the fleet has gone back to a checkpoint.
+        clock: the first clock that the rank has not finished.
+        epoch: how often the fleet went back to a checkpoint.
         run_s: seconds since the run began.
-        done: another attempt has returned a result.
+        done: True if another attempt has returned a result.
     """
 
     workers: int
@@ -46,15 +46,16 @@ class Joined:
 
 @dataclass(frozen=True)
 class Entered:
-    """The clock that a worker is in now.
+    """The clock that a worker has entered.
 
     Attributes:
-        horizon: the highest clock that the others allow.
-        on_clock: seconds of the wait that were for ``onClock``, not for other workers.
-        messages: how many messages ``onClock`` had returned.
-        message: the newest, encoded; empty if there is none, or if the worker has it.
-        end: the run ends before this clock; None: it goes on.
-        budget_s: of the turn that the clock is, where the run decides; infinite: none.
+        horizon: the highest clock that the other workers allow.
+        on_clock: seconds of the wait that were spent in ``onClock``, not waiting for other workers.
+        messages: number of messages that ``onClock`` had returned.
+        message: the newest message, encoded; empty if there is none, or if the worker has it.
+        end: the run ends before this clock; None if it goes on.
+        budget_s: time budget of the rotation turn that this clock is, where the run decides it; infinite if there is
+            none.
     """
 
     clock: int
@@ -87,19 +88,19 @@ class Logged:
 
 @dataclass(frozen=True)
 class ClockTimes:
-    """Where the time of one worker went, in one clock or outside of them, in seconds.
+    """How one worker's time was spent, in one clock or between clocks, in seconds.
 
     Attributes:
-        clock: for what is outside of clocks, the next one.
-        began: since the run began: when the worker came to stand before the clock. The parts add up to the time from
-            here to where the next one begins.
-        wait: for other workers: before the clock, and at barriers in it.
-        outside: rows being read, between two loops, after the last one.
-        on_clock: before the clock, when the others would have let it go, for ``onClock``.
-        block: that it had, if the clock was a turn of a rotation; -1 is none.
+        clock: the clock; for time between clocks, the next one.
+        began: seconds since the run began, when the worker arrived at the clock. The parts add up to the time from
+            there to the start of the next entry.
+        wait: time spent waiting for other workers, before the clock and at barriers in it.
+        outside: True for time between clocks: reading rows, between two loops, or after the last loop.
+        on_clock: time spent waiting before the clock for ``onClock`` alone, when the other workers had let it go.
+        block: the block of the worker, if the clock was a turn of a rotation; -1 if there is none.
         left: the share of the block's work that is left for the next rotation.
-        work: of compute: what was work on the block.
-        transfer: that reads and writes took in the background.
+        work: the part of ``compute`` spent on the block.
+        transfer: time of background reads and writes.
     """
 
     clock: int
@@ -117,9 +118,9 @@ class ClockTimes:
 
 
 class RunControl:
-    """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run beside it.
+    """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run concurrently.
 
-    When the connection breaks, a call connects, joins and asks again. All methods raise:
+    When the connection breaks, a call reconnects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
         StoppedError, WorkerError: the run has ended, or another attempt holds the rank.
@@ -131,12 +132,12 @@ class RunControl:
         self._wire = wire or WireConfig()
         self._channel: WorkerChannel[pb.CoordinatorMessage] | None = None
         self._progress_channel: WorkerChannel[pb.CoordinatorMessage] | None = None
-        self._lock = threading.Lock()  # of the progress channel
+        self._lock = threading.Lock()  # guards the progress channel
         self._join = pb.WorkerMessage()
         self._number = 0  # of the last message
-        self._epoch = 0  # the last one that the worker was told
+        self._epoch = 0  # the newest epoch that the worker was told
         self._clock = 0  # the clock that the worker is in, or waits for
-        self._failing_s: float | None = None  # since when
+        self._failing_s: float | None = None  # since when calls fail
         self._reached = False
         self._final: PS2Error | None = None
 
@@ -165,11 +166,11 @@ class RunControl:
         messages: int = 0,
         reports: Sequence[Report] = (),
     ) -> Entered:
-        """Wait until a clock may be entered; return which one that is.
+        """Wait until a clock may be entered; return the clock that was entered.
 
         Args:
-            messages: how many of the driver's messages the worker has.
-            reports: of earlier clocks.
+            messages: number of the driver's messages that the worker has.
+            reports: reports of earlier clocks.
         """
         self._epoch = epoch
         ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages)
@@ -186,24 +187,24 @@ class RunControl:
         """Return messages by their numbers, encoded.
 
         Raises:
-            RolledBack: the fleet has gone back to a checkpoint, and some of these messages are gone.
+            RolledBack: the fleet went back to a checkpoint, and some of these messages are gone.
         """
         read: list[bytes] = []
         while len(read) < end - begin:
             ask = pb.ReadMessages(begin=begin + len(read), end=end)
             answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
             if not answered:
-                raise RolledBack("the fleet went back to a checkpoint when the driver's messages were read")
+                raise RolledBack("the fleet went back to a checkpoint while the driver's messages were read")
             read += answered
         return read
 
     def poll_progress(self, applied: int, clock: int, epoch: int) -> Entered:
-        """Report what is applied inside a clock; wait up to a second until the others allow another clock.
+        """Report what has been applied within a clock; wait up to a second until the other workers allow another clock.
 
         Any thread may call this. A failure loses nothing: ``arrive`` reports all of it again.
 
         Returns:
-            The clock that was asked for, and the highest clock that the others allow.
+            The clock that was asked for, and the highest clock that the other workers allow.
         """
         join = self._join.join
         ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
@@ -221,17 +222,17 @@ class RunControl:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
     def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
-        """Return the value of a point; None if this worker has to make it."""
+        """Return the value of a ``once`` point; None if this worker must compute it."""
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
 
     def once_made(self, phase: int, number: int, value: bytes) -> bytes:
-        """Send the value of a point; return the one that counts, as another attempt may have made it before.
+        """Send the value of a ``once`` point; return the value that counts: another attempt may have been first.
 
         Raises:
-            LimitError: it takes more than ``LIMIT_BYTES``.
+            LimitError: the value takes more than ``LIMIT_BYTES``.
         """
-        _check_size("what once() made", value)
+        _check_size("the result of once()", value)
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
 
@@ -242,16 +243,16 @@ class RunControl:
         """Send the result; wait until all workers have returned.
 
         Raises:
-            LimitError: it takes more than ``LIMIT_BYTES``.
-            RolledBack: the fleet has gone back to a checkpoint; the next attempt goes on from there.
+            LimitError: the result takes more than ``LIMIT_BYTES``.
+            RolledBack: the fleet went back to a checkpoint; the next attempt continues from there.
         """
         _check_size("the worker's result", result)
         leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
         reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
         if reply.again:
             raise RolledBack(
-                "the fleet went back to a checkpoint when this worker had returned and others had not: its next "
-                "attempt goes on from there"
+                "the fleet went back to a checkpoint after this worker returned but before others did: its next "
+                "attempt continues from there"
             )
 
     def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Logged] = ()) -> None:
@@ -280,7 +281,7 @@ class RunControl:
                 return self._try(message)
             except UnavailableError as error:
                 self._hang_up()
-                self._give_up_after_a_while(error)
+                self._check_time_limit(error)
             except PS2Error as error:
                 self._final = error
                 raise
@@ -296,7 +297,7 @@ class RunControl:
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
-                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
+                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has returned a result")
         answer = _checked(self._channel.ask(message))
         self._reached, self._failing_s = True, None
         return answer
@@ -309,7 +310,7 @@ class RunControl:
             self._channel.close()
             self._channel = None
 
-    def _give_up_after_a_while(self, error: UnavailableError) -> None:
+    def _check_time_limit(self, error: UnavailableError) -> None:
         now_s = time.monotonic()
         if self._failing_s is None:
             self._failing_s = now_s
@@ -343,6 +344,6 @@ def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
 def _check_size(what: str, value: bytes) -> None:
     if len(value) > LIMIT_BYTES:
         raise LimitError(
-            f"{what} takes {len(value)} bytes, pickled; at most {LIMIT_BYTES} travel to the driver: what is large "
-            "belongs into vectors on the servers"
+            f"{what} takes {len(value)} bytes, pickled, but at most {LIMIT_BYTES} may be sent to the driver: put "
+            "large data into vectors on the servers"
         )

@@ -1,4 +1,4 @@
-"""The status of a server. Each number is declared once, for messages, commands and Prometheus alike."""
+"""The status of a server. Each number is declared once, and serves messages, commands and Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK = "ok"
 
 @dataclass(frozen=True)
 class Metric:
-    """The Prometheus metric of a number; a counter's name is without "_total"."""
+    """The Prometheus metric of a number. A counter's name is without "_total"."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -46,7 +46,7 @@ class OperationStatus:
 
     @property
     def told(self) -> dict[str, Any]:
-        """All fields but the buckets."""
+        """All fields except the buckets."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "buckets"}
 
 
@@ -68,10 +68,10 @@ class Counts:
 
     Attributes:
         outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
-        bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full length.
+        bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full width.
         bytes_out: bytes of replies' arrays, likewise.
-        in_progress: requests under way.
-        waiting: requests under way that wait for the lock of a shard.
+        in_progress: requests in flight.
+        waiting: requests in flight that wait for the lock of a shard.
         lock_waits: number of locks that requests had to wait for.
         lock_wait_s: seconds that requests waited for locks.
         mutations: requests that changed something.
@@ -96,7 +96,7 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without KeyMissError: clients send such requests again with their keys."""
+        """Requests that failed, not counting KeyMissError: clients resend such requests with their keys."""
         return self.requests - self.outcomes.get(OK, 0) - self.outcomes.get(errors.KeyMissError.__name__, 0)
 
 
@@ -162,7 +162,7 @@ class ServerStatus(Counts):
 
 
 def metrics_of(status: ServerStatus) -> list[tuple[Metric, float]]:
-    """Return all metrics that consist of one number."""
+    """Return all single-number metrics."""
     active = sum(matrix.active_keys for matrix in status.matrices)
     return [
         *((metric, getattr(status, name)) for name, metric in _metrics().items()),

@@ -59,11 +59,11 @@ class RpcServer:
         """Bind and start.
 
         Args:
-            service: of the contract.
-            servicer: has one method for each rpc, with its name; Execute takes and returns bytes.
-            listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A name stands for
-                its first address that this host has, as for data ports. (gRPC itself would listen on all of them, and
-                accept that another process has the port on some.)
+            service: service of the contract.
+            servicer: has one method per rpc, with its name; Execute takes and returns bytes.
+            listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A host name stands
+                for its first address on this host, as for data ports. (gRPC itself would listen on all its addresses,
+                and accept that another process has the port on some of them.)
             token: callers prove that they know it, and the server proves it to them; None only on loopback.
             threads: maximum number of concurrent calls.
 
@@ -109,7 +109,7 @@ class RpcServer:
         raise OSError("no port was given")
 
     def stop(self, grace_s: float) -> None:
-        """Refuse new calls, wait up to ``grace_s`` for calls under way, and close."""
+        """Refuse new calls, wait up to ``grace_s`` for calls in flight, and close."""
         self._server.stop(grace_s).wait()
         self._threads.shutdown(wait=False)
         self._unauthenticated_threads.shutdown(wait=False)
@@ -169,7 +169,8 @@ class _Threads(ThreadPoolExecutor):
 class _Handlers(grpc.GenericRpcHandler):
     """Authenticates callers and chooses the handler of each call.
 
-    Separate threads answer unauthenticated peers before any of their messages is read, so such peers delay nobody else.
+    Unauthenticated peers are answered by separate threads, before any of their messages is read, so they delay nobody
+    else.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class _Handlers(grpc.GenericRpcHandler):
             f"/{service.full_name}/{method.name}": _handler(method, getattr(servicer, method.name))
             for method in service.methods
         }
-        # A server that answers is serving: there is no health by service, and no watching.
+        # A server that answers is serving: there is no health per service, and no watching.
         self._health = _for_unauthenticated(lambda context: SERVING, unauthenticated_threads)
         self._challenge = _for_unauthenticated(self._answer, unauthenticated_threads)
         self._refusal = _for_unauthenticated(_refuse, unauthenticated_threads)
@@ -234,7 +235,7 @@ def _refuse(context: grpc.ServicerContext) -> NoReturn:
 
 
 def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
-    """Return a handler that reads no message: HTTP/2 does not tell one message from a stream of messages."""
+    """Return a handler that reads no message. HTTP/2 does not distinguish one message from a stream of messages."""
 
     def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return answer(context)
@@ -244,7 +245,7 @@ def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], thread
 
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
-    """Return a factory of handlers; a handler runs one call, whose sender was admitted or needs no token."""
+    """Return a factory of handlers. A handler runs one call, whose sender was admitted or needs no token."""
     # Frames stay bytes: ``execute`` decodes and encodes them.
     frames = method.input_type.name.endswith("Frame")
     decode = _decoder(method)
@@ -285,7 +286,7 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
 
 
 def _abort(context: grpc.ServicerContext, error: Exception, admitted: Admitted | None = None) -> NoReturn:
-    """End the call with the status of the error; log other errors than PS2Error, as they are bugs."""
+    """End the call with the status of the error. Log errors other than PS2Error, because they are bugs."""
     if not isinstance(error, PS2Error):
         if isinstance(error, grpc.RpcError):
             raise error

@@ -49,7 +49,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.WorkerError: grpc.StatusCode.ABORTED,
 }
 
-# Errors of gRPC itself, without an answer of a PS2 server.
+# Errors raised by gRPC itself, without an answer of a PS2 server.
 BARE: dict[grpc.StatusCode, type[PS2Error]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,

@@ -1,4 +1,4 @@
-"""Diagnosis of failed TLS connections. gRPC hardly says which certificate is wrong, or that one side uses no TLS."""
+"""Diagnoses failed TLS connections. gRPC hardly says which certificate is wrong, or that one side uses no TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def explain(address: str, tls: Tls | None) -> PS2Error | None:
     """Return the error if TLS is the reason why a server does not answer; None if it is not.
 
     Args:
-        tls: the certificates that were used; None: no TLS.
+        tls: the certificates that were used; None if TLS is off.
     """
     host, port = split_address(address)
     try:

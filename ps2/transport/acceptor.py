@@ -1,4 +1,4 @@
-"""Where connections come in without gRPC: each proves, in a thread of its own, that it knows the token."""
+"""Accepts connections outside gRPC. Each connection proves, in its own thread, that it knows the token."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# From the first byte to the last, for all that comes before requests.
+# Time limit for everything before the first request, from the first byte to the last.
 GREETING_TIMEOUT_S = 10.0
-# Connections of those who have not proven themselves yet. One more, and the oldest of them ends: who knows the token
-# needs milliseconds, so however many unauthenticated peers there are, it finds a place.
+# Limit of connections that have not proven the token yet; one more evicts the oldest. A peer that knows the token needs
+# only milliseconds, so it gets in despite any number of unauthenticated peers.
 MAX_UNAUTHENTICATED = 128
 BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
-# After a connection that could not be taken, for want of descriptors, threads or memory.
+# Pause after a connection could not be accepted, for lack of descriptors, threads or memory.
 PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class AuthenticatedPeer:
-    """Who has proven itself.
+    """A connection whose client has passed the handshake.
 
     Attributes:
-        plain: the socket; to be closed.
-        connection: what is to be used of it, which is TLS's if there is any. It blocks, for ever.
-        token: that it has proven to know.
-        name: what it calls the connection; b"": nothing.
+        plain: the socket; whoever holds the peer must close it.
+        connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
+        token: the token that the client proved; None if the server has none.
+        name: the client's name for the connection; b"" if it gave none.
     """
 
     plain: socket.socket
@@ -51,7 +51,7 @@ class AuthenticatedPeer:
 
 
 class Acceptor:
-    """Takes connections at listening sockets until it is shut."""
+    """Accepts connections on listening sockets until it is shut."""
 
     def __init__(
         self,
@@ -61,15 +61,16 @@ class Acceptor:
         wire: WireConfig,
         welcome: Callable[[AuthenticatedPeer], None],
     ) -> None:
-        """Begin.
+        """Start accepting.
 
         Args:
-            tokens: one of which a client proves to know; None lets everybody in.
-            server_id: whom clients mean to meet.
-            welcome: takes who is to be let in (``accept``), in a thread of its own.
+            tokens: a client must prove that it knows one of them; None admits every client.
+            server_id: the server id that clients must ask for.
+            welcome: called with each admitted peer, in the peer's own thread; must call ``handshake.accept``, or close
+                it.
 
         Raises:
-            ConfigError, AuthError: the certificates cannot be used; the sockets are closed.
+            ConfigError, AuthError: the certificates are unusable; the sockets are closed.
         """
         self._listeners = listeners
         self._tokens = tokens
@@ -84,7 +85,7 @@ class Acceptor:
             raise
         self._shut = threading.Event()
         self._lock = threading.Lock()
-        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest comes first
+        self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
             for listener in listeners
@@ -93,7 +94,7 @@ class Acceptor:
             acceptor.start()
 
     def shut(self) -> None:
-        """Take no new connections, and end those of unauthenticated peers."""
+        """Stop accepting, and disconnect unauthenticated peers."""
         with self._lock:
             self._shut.set()
             peers = list(self._unauthenticated)
@@ -103,7 +104,7 @@ class Acceptor:
             hang_up(peer)
 
     def join(self) -> None:
-        """Wait until the listeners' names are free: the system keeps them until the last ``accept`` returns."""
+        """Wait until the listeners' addresses are free: the system keeps them until the last ``accept`` returns."""
         for acceptor in self._acceptors:
             acceptor.join(DRAIN_TIMEOUT_S)
 
@@ -114,7 +115,7 @@ class Acceptor:
             except OSError as error:
                 if self._shut.is_set():
                     return
-                # Out of descriptors, say: connections that end will give some back.
+                # For example out of descriptors: connections that end will free some.
                 log.warning("a connection could not be accepted: %s", error)
                 self._shut.wait(PAUSE_S)
                 continue
@@ -122,15 +123,15 @@ class Acceptor:
                 close(connection)
                 continue
             try:
-                threading.Thread(target=self._meet, args=(connection,), name="ps2-data", daemon=True).start()
-            except (RuntimeError, MemoryError) as error:  # the limit of threads: some will end
-                log.warning("a connection is refused, as it gets no thread: %s", error)
+                threading.Thread(target=self._authenticate, args=(connection,), name="ps2-data", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # out of threads: some will end
+                log.warning("a connection is refused, because no thread can be started: %s", error)
                 self._remove_unauthenticated(connection)
                 close(connection)
                 self._shut.wait(PAUSE_S)
 
     def _add_unauthenticated(self, connection: socket.socket) -> bool:
-        """Register a connection, and drop the oldest one if there are too many; return False after ``close``."""
+        """Register a connection, and evict the oldest if there are too many; return False after ``shut``."""
         with self._lock:
             if self._shut.is_set():
                 return False
@@ -142,11 +143,11 @@ class Acceptor:
             return True
 
     def _remove_unauthenticated(self, connection: socket.socket) -> bool:
-        """Unregister a connection; return whether it was still registered, and may be admitted."""
+        """Unregister a connection; return True if it was still registered and may be admitted."""
         with self._lock:
             return self._unauthenticated.pop(connection, connection) is None and not self._shut.is_set()
 
-    def _meet(self, connection: socket.socket) -> None:
+    def _authenticate(self, connection: socket.socket) -> None:
         peer = None
         wrapped: Connection = connection
         try:
@@ -157,18 +158,18 @@ class Acceptor:
             connection.settimeout(None)
             peer = AuthenticatedPeer(connection, wrapped, token, name)
         except PS2Error as error:
-            part(wrapped, refusal(error))
-        except (EOFError, OSError) as error:  # it went away, whatever it was doing
+            send_final(wrapped, refusal(error))
+        except (EOFError, OSError) as error:  # the client disconnected, or took too long
             log.debug("a connection ended: %s", error)
-        except Exception:  # a bug, or no memory: logged whole; its place is given back in any case
-            log.exception("a connection ended by an internal error")
+        except Exception:  # a bug, or out of memory: log the traceback, and free the slot below
+            log.exception("a connection ended with an internal error")
         if not self._remove_unauthenticated(connection) or peer is None:
             close(connection)
         else:
             self._welcome(peer)
 
     def _secured(self, connection: socket.socket, deadline_s: float) -> Connection:
-        """Agree on keys with a client on another host; raises OSError."""
+        """Run the TLS handshake with a client on another host; raises OSError."""
         if self._tls is None or connection.family == socket.AF_UNIX:
             return connection
         tls = TlsConnection(connection, self._tls.get(), None)
@@ -180,12 +181,12 @@ class Acceptor:
         return tls
 
 
-def part(connection: Connection, why: bytes) -> None:
-    """Send a message that says why, before closing: reading on for a moment, or it is lost with what was unread."""
+def send_final(connection: Connection, message: bytes) -> None:
+    """Send a last message before closing. Read on for a moment: closing with unread input would discard the message."""
     with suppress(OSError):
         deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
         connection.settimeout(DRAIN_TIMEOUT_S)
-        send_all(connection, [memoryview(why)])
+        send_all(connection, [memoryview(message)])
         connection.shutdown(socket.SHUT_WR)
         while (left_s := deadline_s - time.monotonic()) > 0:
             connection.settimeout(left_s)
@@ -194,9 +195,9 @@ def part(connection: Connection, why: bytes) -> None:
 
 
 def listen_tcp(host: str, ports: Sequence[int]) -> socket.socket:
-    """Return a socket that listens on the first of the ports that is free; raises LaunchError."""
+    """Return a socket that listens on the first free port of ``ports``; raises LaunchError."""
     try:
         return listening_socket(host, ports, BACKLOG)
     except OSError as error:
         which = f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {ports[0]}-{ports[-1]}"
-        raise LaunchError(f"cannot take data on {which} of {host}: {error}") from error
+        raise LaunchError(f"cannot listen for data on {which} of {host}: {error}") from error

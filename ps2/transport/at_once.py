@@ -20,11 +20,10 @@ U = TypeVar("U")
 
 
 class Calls(Generic[T]):
-    """Calls of one function for several things, running in threads until ``results`` has collected them.
+    """Concurrent calls of one function for several things, in threads, until ``results`` collects them.
 
-    Executors do not fit: they accept no work after the main thread has ended, while other threads of the program may
-        still
-    use the fleet. An interrupt of the caller, or the end of the program, would also have to wait for calls under way.
+    An executor does not fit. It accepts no work after the main thread has ended, while other threads of the program may
+    still use the fleet. An interrupt of the caller, or the end of the program, would have to wait for calls in flight.
     """
 
     def __init__(self, things: Collection[U], call: Callable[[U], T]) -> None:
@@ -47,7 +46,7 @@ class Calls(Generic[T]):
             try:
                 for thread in self._threads:
                     thread.start()
-            except RuntimeError:  # no more threads: those that run make all calls, or else this thread does
+            except RuntimeError:  # out of threads: those that run make all calls, or else this one
                 if not any(thread.is_alive() for thread in self._threads):
                     run()
 

@@ -1,4 +1,4 @@
-"""What both kinds of data connections can do: plain sockets, and those with TLS."""
+"""The common interface of data connections, plain and with TLS."""
 
 from __future__ import annotations
 

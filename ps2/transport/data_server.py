@@ -1,7 +1,7 @@
-"""Where a server takes data requests without gRPC: a TCP port, and a Unix socket for clients on this host.
+"""Serves data requests without gRPC, on a TCP port and on a Unix socket for clients on this host.
 
-One thread a connection reads a request, runs it and writes its reply, then reads the next: a client that reads slowly
-holds back only itself, and what it has not read stays with the kernel. Connections on which nothing happens share one.
+One thread per connection reads a request, runs it, writes its reply, then reads the next. So a client that reads slowly
+holds back only itself, and unread replies stay in the kernel's buffers. Idle connections share one thread.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Request, may_be_plain
-from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, part
+from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, send_final
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import accept
-from ps2.transport.idle_connections import IdleConnectionPoller, has_come
+from ps2.transport.idle_connections import IdleConnectionPoller, has_input
 from ps2.transport.liveness import Carried, carried
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import abstract, close, hang_up, open_files, receive, send_all
 
 log = logging.getLogger(__name__)
 
-# Of clients; no more than half of what the process may open, which leaves the other half for all else.
+# Limit of client connections. At most half of the process's open files, which leaves the other half for everything
+# else.
 MAX_CONNECTIONS = 16_384
 
-# One number, which is another one when it has to be looked again who is there: a token was replaced, or all is to end.
+# Generation counter, bumped to force re-authentication or shutdown.
 Generation = npt.NDArray[np.int64]
 
 
 class Ended(enum.IntEnum):
-    """Why a fast path has returned: see ``serve``."""
+    """Why ``FastPath.serve`` returned."""
 
     CLOSED, IDLE, OTHER, TAKEN = range(4)
 
@@ -51,58 +52,58 @@ class FastPath(Protocol):
     """Answers the plain requests of one connection without Python."""
 
     def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
-        """Answer requests as long as they are plain, it is that generation, and one comes every moment.
+        """Answer plain requests while the generation is ``expected`` and requests keep coming.
 
         Returns:
-            CLOSED: the connection has ended. IDLE: nothing came. OTHER: something else has, and is not received.
-            TAKEN: it is.
+            CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: a request must be handled
+            elsewhere, and has not been received. TAKEN: a request must be handled elsewhere, and has been received.
         """
         ...
 
     def taken(self) -> Iterable[memoryview]:
-        """Return what was received, one part after the other."""
+        """Return the received request, as consecutive parts."""
         ...
 
     def bind(self, request: Request, size: int) -> int:
-        """Return the handle by which requests like this one, which was done, are plain; 0 if they never are.
+        """Return the handle under which requests like this completed one are plain; 0 if they never are.
 
         Args:
-            size: what its arrays and those of its reply take.
+            size: bytes of the request's arrays and of its reply's arrays.
         """
         ...
 
     def close(self) -> None:
-        """Give up what it holds."""
+        """Release its resources."""
         ...
 
 
 class Service(Protocol):
-    """What runs the requests."""
+    """The engine that runs the requests."""
 
     def execute(self, request: Request) -> Reply:
-        """Run a request, or raise the PS2Error that it comes to."""
+        """Run a request; raise a PS2Error if it fails."""
         ...
 
     def reserve(self, draft: RequestDraft) -> int:
-        """Count what a request and its reply will take, once there is room; return the bytes.
+        """Reserve memory for a request and its reply, waiting for room; return the reserved bytes.
 
         Raises:
-            LimitError: there never is.
-            BusyError: others take too long.
+            LimitError: the request can never fit.
+            BusyError: other requests did not free enough memory in time.
         """
         ...
 
     def release(self, size: int) -> None:
-        """Give counted bytes back."""
+        """Release reserved bytes."""
         ...
 
     def open_fast_path(self, request: Request) -> FastPath | None:
-        """Return a fast path for a connection with such requests; None if there is none for them, or for now."""
+        """Return a fast path for a connection with such requests; None if there is none, or none at the moment."""
         ...
 
 
 class DataServer:
-    """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
+    """Listens until it is stopped, on ``port`` and on the Unix socket ``unix_name`` ("" if there is none)."""
 
     def __init__(
         self,
@@ -116,11 +117,11 @@ class DataServer:
         """Bind and start.
 
         Args:
-            ports: of which the first that is free is taken; 0 is any.
+            ports: candidates, of which the first free one is taken; 0 is any free port.
 
         Raises:
             LaunchError: the ports are taken.
-            ConfigError, AuthError: the certificates cannot be used.
+            ConfigError, AuthError: the certificates are unusable.
         """
         self._service = service
         self._tokens = Tokens.of(token)
@@ -149,20 +150,20 @@ class DataServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected that have proven themselves."""
+        """Number of authenticated connections."""
         return len(self._connections)
 
     def carried(self, name: bytes) -> Carried | None:
-        """Return what the connection that a client calls so has carried; None if there is none."""
+        """Return the byte counts of the connection with this client-given name; None if there is none."""
         with self._lock:
             connection = self._named.get(name)
         try:
             return None if connection is None else carried(connection, connected=False)
-        except OSError:  # it has ended just now
+        except OSError:  # it has just ended
             return None
 
     def stop(self, grace_s: float) -> None:
-        """Take no new requests, wait for those under way at most ``grace_s``, and close every connection."""
+        """Accept no new requests, wait up to ``grace_s`` for running ones, and close every connection."""
         self._acceptor.shut()
         with self._idle:
             self._stopped = True
@@ -177,7 +178,7 @@ class DataServer:
         self._acceptor.join()
 
     def _serve(self, peer: AuthenticatedPeer) -> None:
-        if not self._take(peer):
+        if not self._register(peer):
             close(peer.plain)
             return
         try:
@@ -188,7 +189,7 @@ class DataServer:
             self._attend(peer)
 
     def _attend(self, peer: AuthenticatedPeer) -> None:
-        """Answer what comes, as long as something does."""
+        """Answer requests until the connection is idle or has ended."""
         poll = select.poll()
         poll.register(peer.plain, select.POLLIN)
         error: Exception | None = None
@@ -201,26 +202,26 @@ class DataServer:
                 return
         except (EOFError, OSError) as gone:
             error = gone
-        except Exception:  # a bug, or no memory: logged whole, and its place is given back
-            log.exception("a data connection ends by an internal error")
+        except Exception:  # a bug, or out of memory: log the traceback, and free the slot below
+            log.exception("a data connection ended with an internal error")
         self._end(peer, error)
 
     def _wait(self, peer: AuthenticatedPeer, poll: select.poll) -> Ended:
-        """Wait for a request that is to be answered here; a fast path answers others meanwhile."""
+        """Wait for a request that must be handled here. A fast path answers plain requests meanwhile."""
         fast_path = self._fast_paths.get(peer.plain)
         if fast_path is None:
-            return Ended.OTHER if has_come(peer, poll) else Ended.IDLE
+            return Ended.OTHER if has_input(peer, poll) else Ended.IDLE
         expected = int(self._generation[0])
-        if not self._knows(peer):
+        if not self._is_admitted(peer):
             return Ended.OTHER
         return fast_path.serve(peer.plain.fileno(), self._generation, expected)
 
-    def _knows(self, peer: AuthenticatedPeer) -> bool:
-        """Tell whether a client may still be here."""
+    def _is_admitted(self, peer: AuthenticatedPeer) -> bool:
+        """Return True if the client may stay: the server is running, and the client's token is still valid."""
         return not self._stopped and (self._tokens is None or peer.token in self._tokens.all)
 
     def _end(self, peer: AuthenticatedPeer, error: Exception | None) -> None:
-        log.debug("a data connection has ended: %s", error)  # the client went away, whatever it was doing
+        log.debug("a data connection has ended: %s", error)  # the client disconnected, at any point
         with self._lock:
             self._connections.discard(peer.plain)
             if self._named.get(peer.name) is peer.plain:
@@ -230,13 +231,13 @@ class DataServer:
             fast_path.close()
         close(peer.plain)
 
-    def _take(self, peer: AuthenticatedPeer) -> bool:
-        """Give a client a place; return False if there is none."""
+    def _register(self, peer: AuthenticatedPeer) -> bool:
+        """Register a client; return False if the server is full or stopped."""
         with self._lock:
             if self._stopped:
                 return False
             if len(self._connections) >= self._most:
-                log.warning("a connection is refused: there are %d", self._most)
+                log.warning("a connection is refused: the limit of %d connections is reached", self._most)
                 return False
             self._connections.add(peer.plain)
             if peer.name:
@@ -244,10 +245,10 @@ class DataServer:
             return True
 
     def _answer(self, peer: AuthenticatedPeer, taken: bool) -> bool:
-        """Read, run and answer one request; return False if no other can follow.
+        """Read, run and answer one request; return False if the connection must end.
 
         Args:
-            taken: it has been read by the connection's fast_path.
+            taken: True if the connection's fast path has already received the request.
         """
         connection = peer.connection
         fast_path = self._fast_paths.get(peer.plain)
@@ -263,19 +264,19 @@ class DataServer:
                 read(reading, fast_path.taken()) if fast_path is not None and taken else receive(connection, reading)
             )
             with self._lock:
-                if not self._knows(peer):
-                    return False  # a client whose token was replaced begins anew, with what it knows by now
+                if not self._is_admitted(peer):
+                    return False  # its token was replaced: the client reconnects, with the current token
                 self._busy += 1
             try:
                 _send(connection, self._run(request, peer))
             finally:
-                del request  # gone before its memory is said to be free
+                del request  # free the arrays before their memory is released
                 with self._idle:
                     self._busy -= 1
                     self._idle.notify_all()
             return True
-        except PS2Error as error:  # what follows cannot be told from garbage
-            part(connection, b"".join(next(written_by_pieces(error_parts(error)))))
+        except PS2Error as error:  # the stream is out of sync, so no further request can be read
+            send_final(connection, b"".join(next(written_by_pieces(error_parts(error)))))
             return False
         finally:
             self._service.release(reserved)
@@ -288,12 +289,12 @@ class DataServer:
             return reply_parts(reply, request, self._bind(request, reply, peer))
         except PS2Error as error:
             return error_parts(error)
-        except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on
+        except Exception as error:  # a bug: report it to the caller, log the traceback, and keep serving
             log.exception("internal error")
             return error_parts(internal_error(error))
 
     def _bind(self, request: Request, reply: Reply, peer: AuthenticatedPeer) -> int:
-        """Return a handle for requests like this one, as far as there is a fast path for them."""
+        """Return a handle for requests like this one; 0 if no fast path serves them."""
         if not self._wire.fast_path or peer.connection is not peer.plain or not may_be_plain(request):
             return 0
         fast_path = self._fast_paths.get(peer.plain) or self._service.open_fast_path(request)
@@ -305,7 +306,7 @@ class DataServer:
 
 
 def _listen_unix(name: str) -> socket.socket | None:
-    """Return a listening Unix socket; None where the system has no abstract ones."""
+    """Return a listening Unix socket; None if the system has no abstract namespace."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(abstract(name))

@@ -1,7 +1,7 @@
-"""One request sent straight on a waiting connection, and its reply read straight into the caller's memory.
+"""The client's fast path: one request sent directly on an idle connection, its reply read into the caller's memory.
 
-This is the usual case, in two calls to the system. Headers of requests of one operation stay prepared with the
-connection: only ids, sizes, keys and scalars change from one to the next.
+This common case takes two system calls. Headers of single-operation requests are cached with the connection: only ids,
+sizes, keys and scalars change from one request to the next.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _HANDLE = struct.Struct("<I")
 _NUMBERS = struct.Struct("<QQ")
 _SIZE = struct.Struct("<Q")
 SIZE_AT = 4
-# Where fields lie in a prepared header.
+# Byte offsets of fields in a prepared header.
 HANDLE_AT = HEAD.size + binary.REQUEST.size
 NUMBER_AT = HEAD.size + binary.NUMBER_AT
 KEYS_AT = HEAD.size + binary.STEPS_AT
 TAIL_AT = HEAD.size + binary.TAIL_AT
-# The reply to one operation, up to its arrays.
+# The reply to one operation, up to its array records.
 _REPLY = struct.Struct("<IQBBxxIIxxxxBxHxxxxd")
 REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
-# Read at first of a reply whose size is not known.
+# Size of the first read if the size of the reply is not known.
 SCRATCH_BYTES = 1024
-# Headers that a connection keeps.
+# Limit of cached headers per connection.
 MOST_HEADERS = 1024
 DONE = Reply((NO_RESULT,))
 
 
 class PreparedHeader:
-    """Head and header of requests of one shape, written once; ``fill`` writes what changes.
+    """The head and header of requests of one shape, encoded once; ``fill`` writes the fields that change.
 
     Attributes:
-        shape: by which servers give handles; None: they give none to such requests.
+        shape: the shape under which a server assigns handles; None if servers assign none to such requests.
     """
 
     def __init__(self, request: Request, handles: binary.Handles) -> None:
@@ -73,7 +73,7 @@ class PreparedHeader:
         """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
 
         Raises:
-            struct.error: a scalar is of another type than those of the shape.
+            struct.error: a scalar's type differs from that of the shape.
         """
         data, sent = self.data, []
         if id is not None:
@@ -101,25 +101,25 @@ class PreparedHeader:
         _SIZE.pack_into(data, SIZE_AT, size)
         return sent
 
-    def know(self, handle: int) -> None:
-        """Write the handle by which the server knows requests of this shape from now on."""
+    def set_handle(self, handle: int) -> None:
+        """Write the handle that the server assigned to requests of this shape."""
         _HANDLE.pack_into(self.data, HANDLE_AT, handle)
 
 
 def prepare(
     connection: PlainSocket, request: Request, limit_bytes: int
 ) -> tuple[PreparedHeader | None, list[Any], int]:
-    """Return a request's header if it stays prepared, what to send (head and header, then arrays), and its bytes.
+    """Return the cached header of a request (None if it has none), the buffers to send, and their size in bytes.
 
     Raises:
-        PS2Error: it cannot be sent.
+        PS2Error: the request cannot be sent.
     """
     operation, id = request.operations[0], request.id
     if len(request.operations) == 1 and not request.forwarded and (id is None or id.parts == 1):
         key = (
             *(operation.name, request.route_version, operation.matrix, operation.partition, operation.rows),
             *(operation.others, operation.wire, operation.keys is None, None if id is None else id.scope),
-            *(*operation.params, *[array.ndim for array in operation.arrays]),  # scalars by name: their order counts
+            *(*operation.params, *[array.ndim for array in operation.arrays]),  # names of scalars: their order matters
         )
         header = connection.headers.get(key)
         if header is None:
@@ -128,7 +128,7 @@ def prepare(
             header = connection.headers[key] = PreparedHeader(request, connection.handles)
         try:
             arrays = header.fill(operation, id)
-        except struct.error:  # a scalar is of another type this time, or does not fit
+        except struct.error:  # a scalar's type differs this time, or its value does not fit
             del connection.headers[key]
         else:
             (size,) = _SIZE.unpack_from(header.data, SIZE_AT)
@@ -142,10 +142,10 @@ def prepare(
 
 
 def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: float) -> None:
-    """Send a header and the arrays that follow it, which take ``size`` bytes.
+    """Send a header and the arrays that follow it, which take ``size`` bytes together.
 
     Raises:
-        OSError: it does not go, and the connection is of no use any more.
+        OSError: sending failed, and the connection is unusable.
     """
     sent = connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
     if sent < size:
@@ -153,13 +153,13 @@ def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: fl
 
 
 def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
-    """Receive the reply to a request, or the error that it came to; None if the server takes its time.
+    """Receive a reply, or the error that the server returned; None if it takes longer than ``patience_s``.
 
     Raises:
-        OSError, ProtocolError: it does not come, and the connection is of no use any more.
+        OSError, ProtocolError: receiving failed, and the connection is unusable.
     """
     into = request.operations[0].into if header is not None else None
-    if into is None or not into.flags.c_contiguous or not _comes_plain(into, request.operations[0]):
+    if into is None or not into.flags.c_contiguous or not _arrives_unconverted(into, request.operations[0]):
         into, record, reply = None, b"", bytearray(SCRATCH_BYTES)
         buffers: list[Any] = [reply]
     else:
@@ -189,7 +189,7 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
                 _receive_rest(connection, byte_view(into)[got - expected :])
             if handle and header.shape is not None:
                 binary.note(connection.handles, header.shape, handle)
-                header.know(handle)
+                header.set_handle(handle)
             if into is None and not has:
                 return DONE
             return Reply((Result(scalar if has else None, () if into is None else (into,)),))
@@ -198,17 +198,17 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
         came.append(bytes(byte_view(into)[: got - len(reply)]))
     outcome = _receive_any(connection, request, came)
     if header is not None and header.shape is not None and (known := connection.handles.get(header.shape)):
-        header.know(known)
+        header.set_handle(known)
     return outcome
 
 
-def _comes_plain(into: Array, operation: Operation) -> bool:
-    """Tell whether an array travels as it is to lie in memory."""
+def _arrives_unconverted(into: Array, operation: Operation) -> bool:
+    """Return True if an array has the same bytes in the message as in memory."""
     return operation.wire is None and (into.dtype.kind == "f" or into.nbytes < MIN_NARROWED_BYTES) and into.size > 0
 
 
 def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes]) -> Reply | PS2Error:
-    """Receive a reply of any form, of which some has come."""
+    """Receive a reply of any form, of which ``came`` has already arrived."""
     reading = read_reply(request, connection.handles)
     part = memoryview(b"")
     try:
@@ -227,7 +227,7 @@ def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes
     except StopIteration as done:
         outcome: Reply | PS2Error = done.value
         if part:
-            raise ProtocolError("more comes than a reply") from None
+            raise ProtocolError("the server sent more than one reply") from None
         return outcome
 
 
@@ -239,7 +239,7 @@ def _send_rest(connection: PlainSocket, views: Sequence[Any], sent: int, timeout
         sent = max(0, sent - len(view))
         while left:
             if not poll.poll(1000 * timeout_s):
-                raise TimeoutError("the server takes nothing")
+                raise TimeoutError("the server does not accept more data")
             left = left[connection.send(left, socket.MSG_DONTWAIT) :]
 
 
@@ -249,7 +249,7 @@ def _receive_rest(connection: PlainSocket, view: memoryview) -> None:
             got = connection.recv_into(view, 0, socket.MSG_WAITALL)
         except BlockingIOError:
             if not _wait(connection):
-                raise TimeoutError("the rest of a reply does not come") from None
+                raise TimeoutError("the rest of the reply does not arrive") from None
             continue
         if not got:
             raise ConnectionResetError(0, "the server closed the connection")
@@ -257,7 +257,7 @@ def _receive_rest(connection: PlainSocket, view: memoryview) -> None:
 
 
 def _wait(connection: PlainSocket) -> bool:
-    """Wait until something comes, longer than the socket does; handlers of signals run meanwhile."""
+    """Wait for input for up to ``patience_s``, while signal handlers can run; return False if none came."""
     deadline_s = time.monotonic() + connection.patience_s
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)

@@ -1,4 +1,4 @@
-"""Many requests to many servers over data connections, by one thread: all of them send and receive at the same time."""
+"""Pipelines many requests to many servers over data connections, in one thread that polls all of them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_ba
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
 
 Outcome = Reply | PS2Error
-# Finds out what both ends of a connection, to the server at an address, have counted; None where nothing is counted.
-# Raises a PS2Error if the server does not answer, or does not know the connection.
+# Returns what both ends of a connection to an address have counted; None where nothing is counted. Raises a PS2Error if
+# the server does not answer, or does not know the connection.
 Ask = Callable[[str, Connection], ConnectionCounts | None]
 
-# The system may wake a little too early.
+# The system may wake a waiting thread slightly too early.
 TICK_S = 0.02
 
 
 class InFlightRequests:
-    """The requests that go over one connection, and what has become of them.
+    """The in-flight requests of one connection, and their outcomes.
 
-    Requests are written one after the other without waiting; replies come in the same order. ``outcomes`` holds those
-    that have come, and the errors of requests that could not be sent in their places. If one ``failed``, the rest get
-    the same error, and the connection is of no use any more.
+    Requests are pipelined, and replies come in the same order. ``outcomes`` holds the replies received so far, with an
+    error in the place of each request that could not be sent. If the exchange ``failed``, all remaining requests get
+    the same error, and the connection is unusable.
 
     Attributes:
-        heard_s: when something was last written or read.
-        looked_s: when somebody last looked whether the server is there.
-        is_patient: the system does not end the connection while the server has no room for more of what is sent.
+        heard_s: time of the last write or read.
+        looked_s: time of the last liveness check.
+        is_patient: True if the system no longer ends the connection while the server has no room for more data.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class InFlightRequests:
         limit_bytes: int,
         unsent: Sequence[Request] | None = None,
     ) -> None:
-        """Nothing is sent yet.
+        """Prepare the exchange; nothing is sent yet.
 
         Args:
-            limit_bytes: most that the arrays of one request may take.
-            unsent: those of the requests that are still to be written; all, unless said otherwise.
+            limit_bytes: maximum size of the arrays of one request.
+            unsent: the requests that still have to be written; by default all of them.
         """
         self.address = address
         self.connection = connection
@@ -66,8 +66,8 @@ class InFlightRequests:
         self._seen: ConnectionCounts | None = None
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
-        self._refused: dict[int, PS2Error] = {}
-        # Without a fast path at the other end there are none.
+        self._unsendable: dict[int, PS2Error] = {}
+        # Handles exist only if the server has a fast path for the connection.
         self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
         self._sending: list[memoryview] = []
         self._reading = read_reply(requests[0], self._handles)
@@ -79,16 +79,16 @@ class InFlightRequests:
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection is as it was before: all is sent, and all replies have come."""
+        """True if all requests are sent and all replies received, so that the connection can be used again."""
         return self.done and not self.failed and not self._sending
 
     @property
     def events(self) -> int:
-        """What to wait for."""
+        """The poll events to wait for."""
         return select.POLLIN | (select.POLLOUT if self._sending or self._unsent else 0)
 
     def advance(self, ready: int, wait: bool = False) -> None:
-        """Write and read what can be without waiting; or wait for what is to be read, as long as the socket does."""
+        """Write and read without blocking. With ``wait``, block for input as long as the socket's timeout allows."""
         try:
             with suppress(BlockingIOError):
                 if ready & select.POLLOUT:
@@ -105,9 +105,11 @@ class InFlightRequests:
         self.failed = True
         self.outcomes += [error] * (len(self.requests) - len(self.outcomes))
 
-    def look(self, ask: Ask) -> None:
-        """Fail if the server does not answer, or the connection carries nothing any more. Else the server takes its
-        time: it may, and need not read on meanwhile."""
+    def check_liveness(self, ask: Ask) -> None:
+        """Fail if the server does not answer, or if the connection delivers nothing any more.
+
+        Otherwise the server is only slow. It may take its time, and need not read meanwhile.
+        """
         try:
             now = ask(self.address, self.connection)
             if now is not None and is_held_back(self.connection):
@@ -119,7 +121,7 @@ class InFlightRequests:
             self.fail(UnavailableError(f"{self.address}: the server does not answer: {error}"))
         else:
             if now is not None and self._seen is not None and carries_nothing(self._seen, now):
-                self.fail(UnavailableError(f"{self.address}: nothing gets through on the connection any more"))
+                self.fail(UnavailableError(f"{self.address}: the connection delivers nothing any more"))
             self._seen, self.looked_s = now, time.monotonic()
 
     def _write(self) -> None:
@@ -130,7 +132,7 @@ class InFlightRequests:
                     parts = request_parts(request, self._handles)
                     check_sendable(parts, self._limit_bytes)
                 except PS2Error as error:
-                    self._refused[number] = error
+                    self._unsendable[number] = error
                     if number == len(self.outcomes):
                         self._read_next()
                     continue
@@ -156,37 +158,37 @@ class InFlightRequests:
                     return
 
     def _read_next(self) -> None:
-        """Turn to the next reply, passing over requests that could not be sent."""
-        while len(self.outcomes) in self._refused:
-            self.outcomes.append(self._refused.pop(len(self.outcomes)))
+        """Go on to the next reply, skipping requests that could not be sent."""
+        while len(self.outcomes) in self._unsendable:
+            self.outcomes.append(self._unsendable.pop(len(self.outcomes)))
         if not self.done:
             self._reading = read_reply(self.requests[len(self.outcomes)], self._handles)
             self._view = next(self._reading)
 
 
 def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
-    """Drive in_flight until each is done or has failed.
+    """Drive ``in_flight`` until each exchange is done or has failed.
 
     Args:
-        ask: called after each half of ``wire.keepalive_s`` without a sign of a server: a long function is no reason to
-            give up; a stopped process is, and a connection that carries nothing.
+        ask: called for each server that has been silent for half of ``wire.keepalive_s``. A long-running function is no
+            reason to give up; a stopped process is, and so is a connection that delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for flight in in_flight:
-        # Mostly everything fits the socket's buffer, and the first wait is for the reply.
+        # Usually all requests fit the socket's buffer, so that the first wait is for a reply.
         flight.advance(select.POLLOUT)
     while waiting := [flight for flight in in_flight if not flight.done]:
         if len(waiting) == 1 and waiting[0].events == select.POLLIN:
-            # There is nothing else to do, and the system waits for a whole array more cheaply than this loop.
+            # With only one reply to wait for, blocking in the kernel for a whole array costs less than polling.
             waiting[0].advance(select.POLLIN, wait=True)
         else:
             _poll(waiting, min(wire.keepalive_s / 2, max(0.0, deadline_s - time.monotonic())))
-        _give_up_on_silent(waiting, deadline_s, wire, ask)
+        _check_silent(waiting, deadline_s, wire, ask)
         check()
 
 
 def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
-    """Wait until something can be written or read, and do that."""
+    """Wait until a connection is ready, then write and read."""
     poll = select.poll()
     by_number = {flight.connection.fileno(): flight for flight in in_flight}
     for number, flight in by_number.items():
@@ -197,7 +199,7 @@ def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
         by_number[number].advance(ready)
 
 
-def _give_up_on_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
+def _check_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
     now_s = time.monotonic()
     silent = []
     for flight in in_flight:
@@ -208,4 +210,4 @@ def _give_up_on_silent(in_flight: Sequence[InFlightRequests], deadline_s: float,
         elif now_s - max(flight.heard_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
             silent.append(flight)
     if silent:
-        at_once(silent, lambda flight: flight.look(ask))
+        at_once(silent, lambda flight: flight.check_liveness(ask))

@@ -30,16 +30,16 @@ def handshake(
     nonce = proof.new_nonce() if tokens is not None else b""
     send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name))
     if tokens is not None:
-        theirs = _hear(connection, deadline_s).challenge
+        theirs = _receive_answer(connection, deadline_s).challenge
         known = tokens.shared(
             (theirs.proof, *theirs.further_proofs),
             lambda each: proof.greeting_proof(each, "server", nonce, theirs.nonce, server_id),
         )
         if known is None:
-            raise AuthError("the process that listens there does not know the fleet's token")
+            raise AuthError("the process at this address does not know the fleet's token")
         mine = proof.greeting_proof(known, "client", nonce, theirs.nonce, server_id)
         send(connection, pb.GreetingProof(proof=mine))
-    _hear(connection, deadline_s)
+    _receive_answer(connection, deadline_s)
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
@@ -90,12 +90,12 @@ def answer(connection: Connection, header: pb.ReplyHeader) -> None:
 
 
 def refusal(error: PS2Error) -> bytes:
-    """Return the bytes that tell a client why it is refused."""
+    """Return the bytes that tell a client why it was refused."""
     encoded = pb.ReplyHeader(error=to_detail(error)).SerializeToString()
     return HEAD.pack(len(encoded), 0) + encoded
 
 
-def _hear(connection: Connection, deadline_s: float) -> pb.ReplyHeader:
+def _receive_answer(connection: Connection, deadline_s: float) -> pb.ReplyHeader:
     try:
         header = receive(connection, read_answer(), deadline_s)
     except EOFError:

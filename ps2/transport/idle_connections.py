@@ -1,4 +1,4 @@
-"""Connections on which nothing happens: they wait in one thread, and get one of their own when something comes."""
+"""Idle connections share one polling thread. A connection gets a thread of its own when input arrives."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# A thread stays with its connection for so long: who asks often does not wait for one.
+# How long a thread stays with its connection after a request, so that frequent requests need not wait for a thread.
 LINGER_S = 0.1
 END_TIMEOUT_S = 1.0
 
 
 class IdleConnectionPoller:
-    """Keeps idle connections. Safe for threads."""
+    """Watches idle connections. Thread-safe."""
 
     def __init__(self, attend: Callable[[AuthenticatedPeer], None]) -> None:
-        """``attend`` is called in a thread of its own when something has come, or the other side has gone."""
+        """Start. ``attend`` is called in a thread of its own when input has arrived, or the client has disconnected."""
         self._attend = attend
         self._lock = threading.Lock()
         self._parked: dict[int, AuthenticatedPeer] = {}  # by descriptor
@@ -39,7 +39,7 @@ class IdleConnectionPoller:
         return len(self._parked)
 
     def park(self, peer: AuthenticatedPeer) -> None:
-        """Take one of whom all that has come was read; ``attend`` has it again when there is more."""
+        """Watch a connection whose input has all been read. ``attend`` gets it back when there is more."""
         with self._lock:
             if self._stopped:
                 close(peer.plain)
@@ -49,7 +49,7 @@ class IdleConnectionPoller:
             self._parked[descriptor] = peer
 
     def stop(self) -> None:
-        """Close what is parked."""
+        """Close all idle connections."""
         with self._lock:
             if self._stopped:
                 return
@@ -72,7 +72,7 @@ class IdleConnectionPoller:
         os.close(self._ring)
 
     def _wake(self, descriptor: int) -> bool:
-        """Give a connection a thread; return False if there is none to be had: it stays here until there is."""
+        """Give a connection a thread. If none can be started, keep the connection here, and return False."""
         with self._lock:
             peer = self._parked.pop(descriptor, None)
             if peer is None:
@@ -81,13 +81,13 @@ class IdleConnectionPoller:
         try:
             threading.Thread(target=self._attend, args=[peer], name="ps2-data", daemon=True).start()
         except (RuntimeError, MemoryError) as error:
-            log.warning("a request waits, as there is no thread for it: %s", error)
+            log.warning("a request waits, because no thread can be started: %s", error)
             self.park(peer)
             return False
         return True
 
 
-def has_come(peer: AuthenticatedPeer, poll: select.poll) -> bool:
-    """Tell whether something has come, or does within ``LINGER_S``."""
+def has_input(peer: AuthenticatedPeer, poll: select.poll) -> bool:
+    """Return True if input has arrived, or arrives within ``LINGER_S``."""
     connection = peer.connection
     return (isinstance(connection, TlsConnection) and connection.has_read_on) or bool(poll.poll(1e3 * LINGER_S))

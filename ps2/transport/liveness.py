@@ -1,7 +1,7 @@
-"""Detection of connections that deliver nothing any more, as opposed to peers that are slow.
+"""Detects connections that deliver nothing any more, as opposed to peers that are slow.
 
 Both ends count the bytes of the connection. So they detect a firewall that has dropped the connection, or a proxy that
-accepts everything and forwards nothing. See decision 32.
+accepts everything and forwards nothing. See docs/decisions/0032.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def new_name() -> bytes:
 
 @dataclass(frozen=True)
 class Carried:
-    """Bytes that one end of a connection has sent and received since its beginning.
+    """Bytes that one end of a connection has sent and received since it was opened.
 
     Attributes:
         sent: includes bytes that wait in the send buffer.
-        received: includes bytes that were not read yet.
-        unread: received bytes that were not read yet.
+        received: includes bytes that have not been read yet.
+        unread: received bytes that have not been read yet.
     """
 
     sent: int
@@ -45,14 +45,14 @@ class Carried:
 
 @dataclass(frozen=True)
 class ConnectionCounts:
-    """The counts of both ends at about one time; ``there`` was taken before ``here``."""
+    """The counts of both ends at about the same time; ``there`` was taken before ``here``."""
 
     here: Carried
     there: Carried
 
 
 def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
-    """Return True if bytes that were under way at the earlier look did not arrive although the receiver reads."""
+    """Return True if bytes in flight at the earlier check have not arrived, although the receiver reads."""
     there, here = now.there, now.here
     is_sent_in_vain = there.received == before.there.received < before.here.sent and not there.unread
     is_awaited_in_vain = here.received == before.here.received < before.there.sent and not here.unread

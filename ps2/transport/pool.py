@@ -1,4 +1,4 @@
-"""Data connections to servers: made when they are needed, kept for the next call."""
+"""Pools data connections to servers: opens them on demand, and keeps them for the next call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# Connections to one server that are kept for the next call.
+# Idle connections kept per server.
 MAX_IDLE = 8
 
 CLOSED = "the connection to the fleet has been closed"
@@ -32,11 +32,11 @@ CLOSED = "the connection to the fleet has been closed"
 
 @dataclass
 class Peer:
-    """A server that was met.
+    """A server that the client knows.
 
     Attributes:
-        places: where it takes data, the best first: (family, address); a name's addresses are of any family.
-        idle: connections to it that nobody uses now.
+        places: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
+        idle: connections to it that are not in use.
     """
 
     server_id: str
@@ -45,10 +45,13 @@ class Peer:
 
 
 class ConnectionPool:
-    """Safe for threads, not for forks. Who takes a connection gives it back by ``keep`` or by ``discard``."""
+    """A connection pool. Thread-safe, but not fork-safe.
+
+    Each connection that is taken must be returned by ``keep`` or ``discard``.
+    """
 
     def __init__(self, token: Tokens | None, wire: WireConfig, meet: Callable[[str], Peer]) -> None:
-        """``meet`` asks a server who it is and where it takes data; it raises a PS2Error."""
+        """Create an empty pool. ``meet`` asks a server for its identity and data addresses; it raises a PS2Error."""
         self._token = token
         self._wire = wire
         self._meet = meet
@@ -56,11 +59,11 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
         self._busy: set[Connection] = set()
-        self._reached: set[str] = set()  # addresses of servers to which there has been a data connection
+        self._reached: set[str] = set()  # addresses of servers to which a data connection was made
         self.is_closed = False
 
     def take(self, address: str) -> PlainSocket | None:
-        """Take a connection that waits for requests; None if there is none, or none that is plain."""
+        """Take an idle connection without TLS; None if there is none."""
         with self._lock:
             peer = self._peers.get(address)
             if peer is None or not peer.idle or self.is_closed:
@@ -72,7 +75,7 @@ class ConnectionPool:
             return connection
 
     def open(self, address: str) -> Connection:
-        """Return a connection that is there, or a new one; raises UnavailableError if there is none to be had."""
+        """Return an idle connection or a new one; raises UnavailableError if the server cannot be connected to."""
         with self._lock:
             peer = self._peers.get(address)
             connection = peer.idle.pop() if peer is not None and peer.idle else None
@@ -80,7 +83,7 @@ class ConnectionPool:
                 self._busy.add(connection)
         if connection is not None and _is_open(connection):
             return connection
-        if connection is not None:  # the server has gone, and another may have come in its place
+        if connection is not None:  # the server is gone, and another may have taken its place
             self.discard(connection)
             self.forget(address)
         peer, met_now = self._peer(address)
@@ -94,7 +97,7 @@ class ConnectionPool:
         return self._reach(address, peer)
 
     def keep(self, address: str, connection: Connection) -> None:
-        """Keep a connection on which nothing is under way for the next call, if there are not enough of them."""
+        """Put a connection without in-flight requests back into the pool; close it if the pool is full."""
         with self._lock:
             self._busy.discard(connection)
             peer = self._peers.get(address)
@@ -104,13 +107,13 @@ class ConnectionPool:
         connection.close()
 
     def discard(self, connection: Connection) -> None:
-        """Close a connection that was taken."""
+        """Close a connection that was taken from the pool."""
         with self._lock:
             self._busy.discard(connection)
         connection.close()
 
     def forget(self, address: str) -> None:
-        """Meet a server again before the next exchange: another process may listen there now."""
+        """Forget a server's identity before the next exchange: another process may listen there now."""
         with self._lock:
             peer = self._peers.pop(address, None)
         for connection in peer.idle if peer is not None else ():
@@ -122,14 +125,14 @@ class ConnectionPool:
             self.is_closed = True
             connections = [connection for peer in self._peers.values() for connection in peer.idle]
             for busy in self._busy:
-                # Only woken: the thread that uses it closes it.
+                # Only wake it: the thread that uses it closes it.
                 with suppress(OSError):
                     busy.shutdown(socket.SHUT_RDWR)
         for connection in connections:
             connection.close()
 
     def _peer(self, address: str) -> tuple[Peer, bool]:
-        """Return a server that was met, and whether that was just now."""
+        """Return a known server, and True if it was met just now."""
         with self._lock:
             peer = self._peers.get(address)
         if peer is not None:
@@ -139,11 +142,11 @@ class ConnectionPool:
             return self._peers.setdefault(address, met), True
 
     def _reach(self, address: str, peer: Peer) -> Connection:
-        """Connect to a server where it takes data.
+        """Connect to one of a server's data addresses.
 
         Raises:
-            UnreachableError: it cannot be connected to, and never was.
-            UnavailableError: it cannot be connected to any more.
+            UnreachableError: no connection is possible, and there never was one.
+            UnavailableError: no connection is possible any more.
         """
         reasons = []
         for family, place in peer.places:
@@ -151,17 +154,17 @@ class ConnectionPool:
                 connection = self._greet(peer, family, place)
             except OSError as error:
                 log.info("no data connection to %r: %s", place, error)
-                reasons.append(f"{_said(family, place)}: {error.strerror or error}")
+                reasons.append(f"{_place_name(family, place)}: {error.strerror or error}")
             else:
                 self._reached.add(address)
                 return connection
-        why = "; ".join(reasons) or "it takes none"
+        why = "; ".join(reasons) or "it has no data address"
         if address in self._reached:
             raise UnavailableError(f"{address}: no data connection any more: {why}")
-        raise unreachable("data of the server that answers", address, why)
+        raise unreachable("the data port of the server that answers", address, why)
 
     def _greet(self, peer: Peer, family: int, place: Any) -> Connection:
-        """Connect, and prove both ends to each other; raises OSError if nobody listens there."""
+        """Connect, and run the handshake; raises OSError if no such server listens there."""
         plain = connect(family, place, self._wire.connect_s)
         connection: Connection = plain
         if self._tls is not None and family != socket.AF_UNIX:
@@ -170,7 +173,7 @@ class ConnectionPool:
             self._busy.add(connection)
             closed = self.is_closed
         try:
-            if closed:  # close() did not see this one
+            if closed:  # close() did not see this connection
                 raise StoppedError(CLOSED)
             tune(plain, self._wire)
             deadline_s = time.monotonic() + min(self._wire.keepalive_s, self._wire.request_timeout_s)
@@ -178,7 +181,7 @@ class ConnectionPool:
                 connection.handshake(deadline_s)
             try:
                 handshake(connection, self._token, peer.server_id, deadline_s, plain.name)
-            except PS2Error as error:  # an unauthenticated peer, or a proxy with nobody behind it
+            except PS2Error as error:  # an unauthenticated peer, or a proxy with nothing behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
             wait_at_most(connection, min(plain.patience_s, POLL_S))
@@ -189,18 +192,18 @@ class ConnectionPool:
 
 
 def name_of(connection: Connection) -> bytes:
-    """Return what the server knows a connection of the pool by."""
+    """Return the name by which the server knows a connection of the pool."""
     plain = connection.plain if isinstance(connection, TlsConnection) else connection
     assert isinstance(plain, PlainSocket)
     return plain.name
 
 
-def _said(family: int, place: Any) -> str:
+def _place_name(family: int, place: Any) -> str:
     return "Unix socket" if family == socket.AF_UNIX else f"data port {place[1]}"
 
 
 def _is_open(connection: Connection) -> bool:
-    """Tell whether an idle connection is: nothing may come on it, the end least of all."""
+    """Return True if an idle connection is still open. Any input on it, end of stream included, makes it unusable."""
     try:
         connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -20,12 +20,12 @@ from ps2.protocol.binary import Handles
 from ps2.transport.connection import Connection
 from ps2.transport.liveness import new_name
 
-# Maximum number of buffers of one sendmsg call (IOV_MAX is 1024).
+# Maximum number of buffers in one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
 UNIX_BUFFER_BYTES = 1 << 20
-# Number of files if there is no limit.
+# Assumed number of files if there is no limit.
 MANY_FILES = 1 << 20
-# A timeout of 0 would mean not to wait at all.
+# A timeout of 0 would make the socket non-blocking.
 MIN_TIMEOUT_S = 0.001
 
 KEEPALIVE_PROBES = 3
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def open_files() -> int:
     """Raise this process's limit of open files and connections to the maximum, and return it.
 
-    A shell's default (mostly 1,024) is meant for programs that cannot handle more.
+    A shell's default (usually 1,024) is meant for programs that cannot handle more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -49,7 +49,7 @@ def open_files() -> int:
 def tune(connection: socket.socket, wire: WireConfig) -> None:
     """Set the socket options that both ends of a data connection need."""
     if connection.family == socket.AF_UNIX:
-        # With the system's default, a block would take twenty rounds of writing and reading.
+        # With the system's default, a block would take about twenty rounds of writing and reading.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,21 +67,21 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
 
 
 def give_up_unanswered(connection: Connection, after_s: float) -> None:
-    """Let the system end a connection if sent data are not acknowledged for ``after_s``; 0: the system's default.
+    """Let the system end a connection if data are not acknowledged for ``after_s``; 0 means the system's default.
 
-    The system then also ends a connection whose peer acknowledges but has no room for more data.
+    With a time set, the system also ends a connection whose peer acknowledges but has no room for more data.
     """
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * after_s))
 
 
 def abstract(name: str) -> str:
-    """Return the address of a Unix socket in the abstract namespace: it has no file, and vanishes with its process."""
+    """Return the address of a Unix socket in the abstract namespace. It has no file, and vanishes with its process."""
     return f"\0ps2/{name}"
 
 
 def wait_at_most(connection: Connection, timeout_s: float) -> None:
-    """Limit how long a read blocks; after that it returns what has arrived, or raises BlockingIOError."""
+    """Limit how long a read blocks. After that it returns what has arrived, or raises BlockingIOError."""
     whole_s = int(timeout_s)
     timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
     connection.settimeout(None)
@@ -89,7 +89,7 @@ def wait_at_most(connection: Connection, timeout_s: float) -> None:
 
 
 def wait_until(connection: Connection, deadline_s: float) -> None:
-    """Let the next call wait until the deadline; in the main thread only briefly, so that signal handlers can run."""
+    """Let the next call block until the deadline; in the main thread only briefly, so that signal handlers can run."""
     left_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
     connection.settimeout(min(left_s, POLL_S) if SHIELD.is_up else left_s)
 
@@ -138,7 +138,7 @@ def receive(connection: Connection, reading: Generator[memoryview, None, T], dea
                 if not got and not begun:
                     raise EOFError
                 if not got:
-                    raise ConnectionResetError(0, "the peer closed the connection within a message")
+                    raise ConnectionResetError(0, "the peer closed the connection in the middle of a message")
                 begun = True
                 view = view[got:]
             view = next(reading)

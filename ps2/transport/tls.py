@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 
 class Renewed(Generic[T]):
-    """A value made from certificates, rebuilt when they change. Thread-safe.
+    """A value made from certificates, rebuilt when the certificates change. Thread-safe.
 
-    If new certificates are unusable, the last usable ones stay in effect, as files are replaced one after the other.
+    If new certificates are unusable, the last usable ones stay in effect: the files of one set are replaced one after
+    the other.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:
@@ -133,7 +134,7 @@ def client_context(pems: Pems) -> ssl.SSLContext:
     """Return the TLS context for opening data connections."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=believed(pems))
+    context.load_verify_locations(cadata=trusted_authority(pems))
     load_own(context, pems)
     return context
 
@@ -143,7 +144,7 @@ def server_context(pems: Pems) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0  # connections are long-lived, so clients never resume a session
-    _own(pems)
+    _require_certificate(pems)
     load_own(context, pems)
     if pems.ca:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -157,7 +158,7 @@ def usable(pems: Pems) -> Pems:
     return pems
 
 
-def _own(pems: Pems) -> None:
+def _require_certificate(pems: Pems) -> None:
     if not pems.cert:
         raise ConfigError(
             "a process that listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert "
@@ -165,7 +166,7 @@ def _own(pems: Pems) -> None:
         )
 
 
-def believed(pems: Pems) -> str:
+def trusted_authority(pems: Pems) -> str:
     if not pems.ca:
         raise ConfigError(
             "a process that connects with TLS needs a certificate authority to trust; give --tls-ca (tlsCa)"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from ps2.interrupts import check
 from ps2.transport.sockets import MIN_TIMEOUT_S, wait_until
 
-# Bytes of one system call: several TLS records of at most 16 KiB. With more, copies leave the CPU's cache; with fewer,
+# Bytes per system call: several TLS records of at most 16 KiB. With more, copies leave the CPU's cache; with fewer,
 # system calls dominate.
 RECEIVED_BYTES = 1 << 17
 SENT_BYTES = 1 << 16
@@ -21,9 +21,8 @@ RECORD_BYTES = 1 << 14
 class TlsConnection:
     """An encrypted data connection.
 
-    Like a data connection's plain socket, it is used by one thread at a time, and any thread may end it by
-    ``shutdown``. Python's own SSLSocket does not fit: it accepts no flags, sends one view at a time, and makes two
-    system calls for each record.
+    Like a plain data socket, it is used by one thread at a time, and any thread may end it with ``shutdown``. Python's
+    SSLSocket does not fit: it accepts no flags, sends one view at a time, and makes two system calls per record.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
@@ -40,7 +39,7 @@ class TlsConnection:
         )
         self._sending = memoryview(b"")  # encrypted
         self._arriving = memoryview(bytearray(RECORD_BYTES))
-        self._taken = 0  # plain bytes that ``_sending`` encrypts
+        self._taken = 0  # plaintext bytes that ``_sending`` encrypts
 
     @property
     def plain(self) -> socket.socket:
@@ -53,11 +52,11 @@ class TlsConnection:
 
     @property
     def has_read_on(self) -> bool:
-        """True if bytes have been received from the system that the caller has not read yet."""
+        """True if input has been received from the system that the caller has not read yet."""
         return bool(self._incoming.pending or self._tls.pending())
 
     def handshake(self, deadline_s: float) -> None:
-        """Run the TLS handshake, in which the sides check certificates and agree on keys.
+        """Run the TLS handshake: check certificates and agree on keys.
 
         Raises:
             OSError: the connection broke, or the deadline passed; ssl.SSLError if one side rejects the other.
@@ -78,7 +77,7 @@ class TlsConnection:
                 raise ConnectionResetError(0, "the other side closed the connection instead of answering with TLS")
 
     def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
-        """Send the part of the views that one call takes; return its number of bytes.
+        """Send as much of the views as one call takes; return the number of bytes.
 
         Raises:
             BlockingIOError: not all of that part could be sent; the caller must pass the same views again.
@@ -145,12 +144,12 @@ class TlsConnection:
         self._plain.close()
 
     def _encrypt(self, views: Sequence[memoryview]) -> int:
-        """Encrypt about ``SENT_BYTES``; return the number of plain bytes that were encrypted."""
+        """Encrypt about ``SENT_BYTES``; return the number of plaintext bytes."""
         taken, at = 0, 0
         while at < len(views) and taken < SENT_BYTES:
             view = views[at]
             at += 1
-            if len(view) < RECORD_BYTES:  # several small ones become one record
+            if len(view) < RECORD_BYTES:  # several small views become one record
                 small = bytearray(view)
                 while at < len(views) and len(small) + len(views[at]) <= RECORD_BYTES:
                     small += views[at]

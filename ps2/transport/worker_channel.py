@@ -1,4 +1,4 @@
-"""A run's connection: how messages are framed, and the worker's end of it."""
+"""A worker's connection to its run: message framing, and the worker's end."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class WorkerChannel(Generic[M]):
     """Sends requests to the driver and waits for the answers. One thread at a time; any thread may ``close`` it."""
 
     def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
-        """The first request opens the connection.
+        """Create a channel. The first request opens the connection.
 
         Args:
             address: ``host:port``.
-            token: that both sides prove to know.
+            token: token that both sides must prove to know.
             name: expected name of the other side, as a data connection expects a server's id.
         """
         self._address = address
@@ -64,14 +64,14 @@ class WorkerChannel(Generic[M]):
             return receive(connection, _read(self._reply))
         except (EOFError, OSError) as error:
             self.close()
-            what = "the other side has ended the connection" if isinstance(error, EOFError) else str(error)
+            what = "the other side closed the connection" if isinstance(error, EOFError) else str(error)
             raise UnavailableError(f"{self._address}: {what}") from error
-        except BaseException:  # a late answer must not be taken for the answer to the next request
+        except BaseException:  # a late answer must not be mistaken for the answer to the next request
             self.close()
             raise
 
     def close(self) -> None:
-        """End the connection and the request under way. The channel cannot be used again."""
+        """End the connection and any request in flight. The channel cannot be used again."""
         with self._lock:
             self._closed = True
             if self._connection is not None:
@@ -110,4 +110,4 @@ def _read(reply: type[M]) -> Filling[M]:
     try:
         return reply.FromString(bytes(body))
     except DecodeError as error:
-        raise ProtocolError(f"an answer cannot be read: {error}") from error
+        raise ProtocolError(f"an answer cannot be decoded: {error}") from error

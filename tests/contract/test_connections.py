@@ -254,7 +254,8 @@ def test_request_when_longer_than_keepalive_then_tls_waits(tmp_path, monkeypatch
     quick = WireConfig(unix_sockets=False, tls=write(tmp_path), keepalive_s=0.4, keepalive_timeout_s=5.0)
     with serving(engine, wire=quick) as server:
         transport = FleetNetwork(TOKEN, quick)
-        monkeypatch.setattr(transport, "_look", lambda *of, look=transport._look: looks.append(look(*of)) or looks[-1])
+        look = transport._byte_counts
+        monkeypatch.setattr(transport, "_byte_counts", lambda *of: looks.append(look(*of)) or looks[-1])
         timer = threading.Timer(1.5, engine.go_on.set)
         timer.start()
         (outcome,) = outcomes(transport, server.address, reading(op("sum", 0)))
