@@ -128,23 +128,25 @@ class _Arrays:
             if target.spec.kind == "sparse"
             else {BLOCK: target.spec.rows, COLUMNS: target.spec.dim}
         )
-        axes = {name: (said, arrays[name].shape) for name, _, said in op.given}
+        axes = {name: (along, arrays[name].shape) for name, _, along in op.given}
         found = lengths(where, axes, known)
-        every = [said.axes for said, _ in axes.values()] + [answer.axes for answer in op.answers]
-        if any(COLUMNS in along for along in every) and COLUMNS not in known:
+        every = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
+        if any(COLUMNS in axis_names for axis_names in every) and COLUMNS not in known:
             raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
         split, repeated = None, False
         slots = next((name for name, kind, _ in op.given if kind == SLOTS), None)
         if slots is not None:
             split = SPLITS.split(target.spec, target.route, arrays[slots])
-            along = [said.axes for name, _, said in op.given if name != slots] + [answer.axes for answer in op.answers]
-            repeated = split.firsts is not None and any(SLOTS in axes for axes in along)
+            other_axes = [along.axes for name, _, along in op.given if name != slots] + [
+                answer.axes for answer in op.answers
+            ]
+            repeated = split.firsts is not None and any(SLOTS in axes for axes in other_axes)
             if split.order is not None:
-                counts = {said.by: arrays[said.by] for _, _, said in op.given if said.by is not None}
-                for name, _, said in op.given:
-                    if SLOTS in said.axes and (name != slots or repeated):
-                        arrays[name] = _ordered(arrays[name], said, split.order, counts)
-        operands = tuple((name, kind, said, arrays[name]) for name, kind, said in op.given)
+                counts = {along.by: arrays[along.by] for _, _, along in op.given if along.by is not None}
+                for name, _, along in op.given:
+                    if SLOTS in along.axes and (name != slots or repeated):
+                        arrays[name] = _ordered(arrays[name], along, split.order, counts)
+        operands = tuple((name, kind, along, arrays[name]) for name, kind, along in op.given)
         return cls(op, target, operands, found, split, repeated)
 
     def parts(self) -> Iterator[merging.Part]:
@@ -156,7 +158,9 @@ class _Arrays:
     def cut(self, part: merging.Part) -> tuple[Array, ...]:
         """Return the arrays that are sent to a part."""
         return tuple(
-            self._cut(said, array, part) for _, kind, said, array in self.operands if kind != SLOTS or part.keys is None
+            self._cut(along, array, part)
+            for _, kind, along, array in self.operands
+            if kind != SLOTS or part.keys is None
         )
 
     def reply_bytes(self, part: merging.Part) -> int:
@@ -167,12 +171,12 @@ class _Arrays:
             size += math.prod(shape) * (answer.dtype or self.target.spec.np_dtype).itemsize
         return size
 
-    def _cut(self, said: Along, array: Array, part: merging.Part) -> Array:
-        if said.by is not None:
-            ends = self._ends(said.by)
+    def _cut(self, along: Along, array: Array, part: merging.Part) -> Array:
+        if along.by is not None:
+            ends = self._ends(along.by)
             assert part.slots is not None
             return array[ends[part.slots.start] : ends[part.slots.stop]]
-        return array[tuple(part.slice(axis, self.op.blocks) for axis in said.axes)]
+        return array[tuple(part.slice(axis, self.op.blocks) for axis in along.axes)]
 
     def _ends(self, by: str) -> Array:
         counts = next(array for name, _, _, array in self.operands if name == by)
@@ -200,11 +204,11 @@ class _Arrays:
         assert self.split is not None
         count = self.lengths[SLOTS] if self.repeated else self.split.columns.size
         size = np.zeros(count)
-        for _, kind, said, array in self.operands:
-            if said.by is not None:
-                size += np.diff(self._ends(said.by)) * array.itemsize
-            elif SLOTS in said.axes and (kind != SLOTS or self.repeated):
-                size += self._step(said.axes) * array.itemsize
+        for _, kind, along, array in self.operands:
+            if along.by is not None:
+                size += np.diff(self._ends(along.by)) * array.itemsize
+            elif SLOTS in along.axes and (kind != SLOTS or self.repeated):
+                size += self._step(along.axes) * array.itemsize
         for answer in self.op.answers:
             if SLOTS in answer.axes:
                 size += self._step(answer.axes) * (answer.dtype or self.target.spec.np_dtype).itemsize
@@ -221,7 +225,7 @@ class _Arrays:
     def _room(self) -> int:
         """Return the bytes of a block that remain after the arrays that are sent whole; at least half a block."""
         cut = {SLOTS, self.op.blocks}
-        whole = sum(array.nbytes for _, _, said, array in self.operands if not cut.intersection(said.axes))
+        whole = sum(array.nbytes for _, _, along, array in self.operands if not cut.intersection(along.axes))
         return max(plans.BLOCK_BYTES - whole, plans.BLOCK_BYTES // 2)
 
     def _blocks(self, slots: slice | None) -> Iterator[slice | None]:
@@ -231,7 +235,7 @@ class _Arrays:
             return
         columns = 1 if slots is None else slots.stop - slots.start
         itemsize = self.target.spec.np_dtype.itemsize
-        sizes = [(said.axes, array.itemsize) for _, _, said, array in self.operands]
+        sizes = [(along.axes, array.itemsize) for _, _, along, array in self.operands]
         sizes += [(answer.axes, (answer.dtype or np.dtype(f"V{itemsize}")).itemsize) for answer in self.op.answers]
         each = sum(self._step(a) * (columns if SLOTS in a else 1) * size for a, size in sizes if self.op.blocks in a)
         length, step = self.lengths[self.op.blocks], max(1, self._room() // max(each, 1))
@@ -258,11 +262,11 @@ def _checked(name: str, kind: str, given: Any, target: Target) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _ordered(array: Array, said: Along, order: Array, counts: Mapping[str, Array]) -> Array:
+def _ordered(array: Array, along: Along, order: Array, counts: Mapping[str, Array]) -> Array:
     """Reorder an array along its columns into the order of the split."""
-    if said.by is None:
-        return array.take(order, axis=said.axes.index(SLOTS))
-    sizes = counts[said.by].astype(np.int64)
+    if along.by is None:
+        return array.take(order, axis=along.axes.index(SLOTS))
+    sizes = counts[along.by].astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     moved = np.cumsum(sizes[order]) - sizes[order]
     return array[np.repeat(starts[order] - moved, sizes[order]) + np.arange(array.size)]

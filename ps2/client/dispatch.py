@@ -48,11 +48,11 @@ class Locator:
 
     Attributes:
         once: asks once.
-        patiently: retries transient errors.
+        retrying: asks, and retries transient errors.
     """
 
     once: Callable[[int], MatrixInfo]
-    patiently: Callable[[int], MatrixInfo]
+    retrying: Callable[[int], MatrixInfo]
 
 
 class Dispatch:
@@ -164,7 +164,7 @@ class Dispatch:
         found = {}
         for matrix in matrices:
             route = self.routes.known.get(matrix)
-            found[matrix] = self._locator.patiently(matrix).route if route is None else route
+            found[matrix] = self._locator.retrying(matrix).route if route is None else route
         return found
 
     def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
@@ -209,7 +209,7 @@ class Dispatch:
             route = plan.route
             routes[plan.matrix] = route if known.get(plan.matrix) is route else self.routes.newest(plan.matrix, route)
         error = None
-        if len(plans) == 1 and (requests := self._one_each(plans[0], routes[plans[0].matrix], id)) is not None:
+        if len(plans) == 1 and (requests := self._one_request_each(plans[0], routes[plans[0].matrix], id)) is not None:
             error = self._attempt(requests, results)
             if error is None:
                 return results
@@ -228,7 +228,9 @@ class Dispatch:
                 self._send_pieces([piece for piece in pieces if piece.part == part], results)
         return results
 
-    def _one_each(self, plan: Plan[Any], route: Route, id: RequestId | None) -> dict[str, Sequence[Addressed]] | None:
+    def _one_request_each(
+        self, plan: Plan[Any], route: Route, id: RequestId | None
+    ) -> dict[str, Sequence[Addressed]] | None:
         """Return one request per operation; None if two go to one server, or a rollback must be handled."""
         version, addresses = self.routes.version, route.addresses
         # Check after looking up the routes: a session that has a rolled-back fleet's routes knows of the rollback.
@@ -286,7 +288,7 @@ class Dispatch:
             left = len(pieces)
             version = self.routes.version
             requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
-            # Check after looking up the routes, as in ``_one_each``.
+            # Check after looking up the routes, as in ``_one_request_each``.
             self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
             error = self._attempt(requests, results)
             pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]

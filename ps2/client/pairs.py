@@ -84,11 +84,11 @@ def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> F
     if pairs.a.size <= MOST_ON_SERVERS:
         session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": found})])
     else:
-        session.dispatch.run(_by_way_of(rows.spare(pairs.distinct.size), target, pairs, found))
+        session.dispatch.run(_through_spare_rows(rows.spare(pairs.distinct.size), target, pairs, found))
     return dots
 
 
-def _by_way_of(spare: Int64s, target: Target, pairs: Pairs, coefficients: Float64s) -> list[Plan[None]]:
+def _through_spare_rows(spare: Int64s, target: Target, pairs: Pairs, coefficients: Float64s) -> list[Plan[None]]:
     """Plan to accumulate all changes in spare rows, from rows that do not change meanwhile, and then to add those."""
     both = replace(target, spec=replace(target.spec, rows=max(target.spec.rows, int(spare.max()) + 1)))
     return [

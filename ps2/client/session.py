@@ -52,7 +52,7 @@ class Session:
         self._master = MasterControl(self.network, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
         self.rollbacks = RollbackTracker(self.ids, self.on_rollback)
-        locator = Locator(once=self.matrix, patiently=lambda matrix: self.ask(lambda: self.matrix(matrix)))
+        locator = Locator(once=self.matrix, retrying=lambda matrix: self.ask(lambda: self.matrix(matrix)))
         self.dispatch = Dispatch(self.network, self.retry, self.wire, self.rollbacks, locator)
         self.stopwatch = self.dispatch.stopwatch
         self.routes = self.dispatch.routes

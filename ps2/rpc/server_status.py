@@ -20,7 +20,7 @@ class Metric:
 
     name: str
     kind: Literal["counter", "gauge"]
-    said: str
+    help: str
 
 
 @dataclass(frozen=True, slots=True)

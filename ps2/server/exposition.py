@@ -58,7 +58,7 @@ class ServerCollector(Collector):
             requests.add_metric([outcome], count)
         yield requests
         for metric, value in metrics_of(status):
-            yield FAMILIES[metric.kind](metric.name, metric.said, value=value)
+            yield FAMILIES[metric.kind](metric.name, metric.help, value=value)
         yield from _operations(status.operations)
 
 
