@@ -8,7 +8,7 @@ import ssl
 from ps2.certificates import Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.transport.tls import client_context, fault, made, said
+from ps2.transport.tls import client_context, fault, made, verify_reason
 
 # A connection attempt has just succeeded or failed, so a short timeout is enough.
 TIMEOUT_S = 2.0
@@ -58,7 +58,7 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
             if secured.recv(1):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return AuthError(f"{address}: its certificate is not trusted: {said(error)} (by {tls})")
+        return AuthError(f"{address}: its certificate is not trusted: {verify_reason(error)} (by {tls})")
     except TimeoutError:
         return None
     except (ssl.SSLError, ConnectionError):

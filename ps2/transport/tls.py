@@ -121,11 +121,11 @@ def fault(pems: Pems, host: str) -> str | None:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLCertVerificationError as error:
-            return said(error)
+            return verify_reason(error)
     return None
 
 
-def said(error: ssl.SSLCertVerificationError) -> str:
+def verify_reason(error: ssl.SSLCertVerificationError) -> str:
     """Return OpenSSL's reason for rejecting a certificate."""
     return error.verify_message.rstrip(".")
 
