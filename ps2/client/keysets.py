@@ -32,9 +32,9 @@ NAMED_BLOCK_BYTES = WireConfig.block_bytes
 MOST_SENT_BYTES = 20_000
 # Memory limit of the cached splits in this process.
 REMEMBERED_BYTES = 128 << 20
-# Number of key sets seen once; only their digests are kept.
+# Limit of key sets that were seen once; only their digests are kept.
 SEEN_SETS = 4096
-# Number of (partition, key set) pairs that servers are believed to have cached.
+# Limit of (partition, key set) pairs that servers are believed to have cached.
 KNOWN_SETS = 4096
 
 
