@@ -201,7 +201,7 @@ def test_leave_when_fleet_rolled_back_then_attempt_fails(start, join, pool, unti
     ask = pool.submit(control.leave, b"")
     until(lambda: run.results, "rank 0 has returned")
     run.roll_back(1, "checkpoint")
-    with pytest.raises(RolledBack, match="its next attempt goes on from there"):
+    with pytest.raises(RolledBack, match="its next attempt continues from there"):
         ask.result(ANSWER_S)
     control.fail("RolledBack", NO_TIME, fatal=False)
     assert run.failures == {0: (0, "RolledBack")}
