@@ -52,7 +52,7 @@ def test_deferred_when_batch_is_open_then_usage_error(ps):
     with ps.batch():
         total = u.sum()
         assert repr(total) == "Deferred(pending)"
-        with pytest.raises(UsageError, match="when its `with batch"):
+        with pytest.raises(UsageError, match="once its `with batch"):
             total.result()
     assert (total.result(), repr(total)) == (0, "Deferred(0.0)")
 
