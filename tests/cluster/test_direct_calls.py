@@ -88,7 +88,7 @@ def test_call_when_invalid_then_refused_and_nothing_changes(v, call, error):
     with pytest.raises(error):
         call(v)
     assert np.array_equal(v.pull(), np.arange(DIM))
-    under_way = v._session.ids._under_way
+    under_way = v._session.ids._in_flight
     assert under_way == set()
 
 
@@ -171,7 +171,7 @@ def test_call_when_interrupted_then_next_gets_its_own_reply(v, monkeypatch, call
     with pytest.raises(KeyboardInterrupt):
         call(v)
     monkeypatch.undo()
-    assert v._session.ids._under_way == set()
+    assert v._session.ids._in_flight == set()
     for index in range(5):
         assert v.pull([index]).tolist() == [index]
 
