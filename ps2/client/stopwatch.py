@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = ("pull", "push", "wait", "on_clock")
 
 
 class BusyTime:
-    """Seconds during which at least one of several threads is within ``with busy:``. Safe for threads."""
+    """Seconds during which at least one thread is inside ``with busy:``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
