@@ -124,7 +124,7 @@ def replayed(
     rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, keys_of(workers), (0, 0))
     descents = []
     for rank in range(workers):
-        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale)
+        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
         begin, end = layout.users_of(rank)[[0, -1]]
         descents.append(BlockDescent(grid, settings, rank, users[begin:end]))
     losses = []

@@ -153,6 +153,14 @@ def test_scaling_when_all_ratings_are_equal_then_is_finite():
     assert Scaling.of(replace(survey, mean=0.0, std=0.0), OPTIONS).scale == 1.0
 
 
+def test_weights_when_all_are_larger_then_training_is_the_same():
+    given, columns = ratings(), replace(COLUMNS, weight="weight")
+    plain = replayed(OPTIONS, columns, given=given)
+    heavy = replayed(OPTIONS, columns, given=replace(given, weights=given.weights * 4096))
+    np.testing.assert_array_equal(heavy[0][0], plain[0][0])
+    assert heavy[2] == plain[2]
+
+
 def test_unit_of_ratings_when_changed_then_training_is_the_same():
     given = ratings()
     _, _, plain = replayed(OPTIONS, given=given)

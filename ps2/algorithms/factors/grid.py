@@ -116,11 +116,14 @@ class Grid:
         return int(self.begins[end] - self.begins[begin])
 
 
-def read_grid(batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float) -> Grid:
+def read_grid(
+    batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, unit: float = 1.0
+) -> Grid:
     """Read a worker's packed ratings (``dealing.PACKED``).
 
     Args:
         shift, scale: values are ``(rating - shift) / scale``.
+        unit: weights are multiplied by it.
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
@@ -134,6 +137,7 @@ def read_grid(batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shif
     values = ((values.astype(np.float64) - shift) / scale).astype(np.float32)
     first, end = (int(place) for place in layout.users_of(rank)[[0, -1]])
     users = users - np.int32(first)
+    columns[WEIGHT] = (columns[WEIGHT] * unit).astype(np.float32)
     held = columns[HELD].astype(np.bool_)
     held_out = None
     if held.any():

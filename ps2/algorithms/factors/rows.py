@@ -38,17 +38,20 @@ class Scaling:
         mean: 0 without biases.
         scale: about the standard deviation of ratings, so that steps suit any unit.
         level: mean of the values.
+        unit: weights are multiplied by it, so that their mean is 1, as steps grow with them; no optimum changes.
     """
 
     mean: float
     scale: float
     level: float
+    unit: float = 1.0
 
     @staticmethod
     def of(survey: RatingsSurvey, options: FactorOptions) -> Scaling:
         mean = survey.mean if options.biases else 0.0
         scale = survey.std if survey.std > LEAST_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
-        return Scaling(mean, scale, (survey.mean - mean) / scale)
+        unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
+        return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
 
     def restored(self, rows: Float32s, options: FactorOptions) -> tuple[Float32s, Float32s | None]:
         """Return the vectors and biases of rows, in the unit of ratings."""

@@ -100,7 +100,8 @@ class _Read:
     scaling: Scaling
 
     def __call__(self, worker: Any, batches: Iterator[Any]) -> Grid:
-        return read_grid(batches, self.layout, worker.rank, self.scaling.mean, self.scaling.scale)
+        scaling = self.scaling
+        return read_grid(batches, self.layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)
 
 
 @dataclass(frozen=True, eq=False)
