@@ -101,3 +101,20 @@ def test_progress_when_validation_is_stuck_then_next_is_last(tolerance, end):
     assert message == {LAST: end}
     assert progress.stopped_early
     assert progress.is_over
+
+
+@pytest.mark.parametrize(("iterations", "is_over"), [(5, True), (7, False), (4, True)])
+def test_progress_when_next_driver_wants_more_then_goes_on(iterations, is_over):
+    progress = Progress(LENGTHS, Stopping())
+    told(progress, range(START, START + 14), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert progress.is_over
+    progress.go_on_to(iterations)
+    assert progress.is_over == is_over
+    message = progress.hear(START + 14, {ASKS: 1.0})
+    if is_over:
+        assert message == {}
+        return
+    assert message == {RESTART: [START + 16, 5], LAST: iterations}
+    told(progress, range(START + 15, START + 16 + 7), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert progress.is_over
+    assert len(progress.results) == progress.saved == iterations

@@ -64,6 +64,7 @@ class Progress:
         self.saved = 0
         self.is_over = self.stopped_early = False
         self._restart = 0  # the clock of the newest restart
+        self._wanted: int | None = None  # the last iteration, as workers have not heard yet
         self._sums: dict[str, float] = {}
 
     def hear(self, clock: int, heard: Mapping[str, float]) -> dict[str, Any]:
@@ -83,9 +84,17 @@ class Progress:
             self.is_over = self.saved == self.plan.last
         return told
 
+    def go_on_to(self, iterations: int) -> None:
+        """Let another driver decide on the last iteration; the workers, which have no state, hear it with a restart."""
+        if iterations != self.plan.last and not self.stopped_early:
+            self._wanted = iterations
+            self.is_over = self.saved >= iterations
+
     def _begin_again(self, due: int) -> dict[str, Any]:
         self._restart = due
         told: dict[str, Any] = {RESTART: [due, self.saved]}
+        if self._wanted is not None:
+            told[LAST], self._wanted = self._wanted, None
         self.plan.read(told)
         del self.results[self.saved :]
         self._sums.clear()

@@ -133,8 +133,10 @@ class _Driver:
         self.scaling = Scaling.of(survey, options)
         self._settings = SgdSettings(options, self.scaling.scale)
         layout = deal.layout
-        self._lengths = Lengths(layout.ring.turns, options.iterations, options.save_interval, survey.held_out > 0)
         self._journal = ReplayJournal.of(names, self._described())
+        # An earlier driver may have wanted other iterations: its clocks follow from those.
+        iterations = self._journal.hear(lambda: options.iterations)
+        self._lengths = Lengths(layout.ring.turns, iterations, options.save_interval, survey.held_out > 0)
         self._fleet = SharedFactors.make(FleetSizes(layout.users, layout.items, self._settings.width), names)
         self._record = Record(on_step, WORDS)
         self._pages: list[dict[str, float]] = []  # what was heard in each clock
@@ -165,6 +167,7 @@ class _Driver:
             self._put_first(start)
         for clock in range(self._names.called):
             self.on_clock(clock, [])
+        self._progress.go_on_to(self._options.iterations)
 
     def on_clock(self, clock: int, reports: Sequence[Any]) -> Message | Stop | None:
         """Do the driver's work after a clock; after a rollback a clock comes again."""
@@ -191,7 +194,7 @@ class _Driver:
         found = []
         for matrix, places in (
             (self._fleet.kept_users[generation], deal.user_places),
-            (self._fleet.items, deal.item_places),
+            (self._fleet.kept_items[generation], deal.item_places),
         ):
             rows = np.empty((len(places), self._settings.width), np.float32)
             for some in self._slices(len(places)):
@@ -218,7 +221,11 @@ class _Driver:
         del self._pages[count:]
         self._progress = self._fresh()
         for at, heard in enumerate(self._pages):
+            if START + at == self._names.called:
+                self._progress.go_on_to(self._options.iterations)
             self._progress.hear(START + at, heard)
+        if START + count == self._names.called:
+            self._progress.go_on_to(self._options.iterations)
 
     def _heard(self, reports: Sequence[Any]) -> dict[str, float]:
         """Return what workers have reported, as plain data."""
