@@ -78,26 +78,31 @@ class Progress:
             self._sums[name] = self._sums.get(name, 0.0) + value
         if place.kind is Kind.CLOSE and self.plan.saves(place.iteration):
             self.saved = place.iteration
-        told: dict[str, Any] = {}
+        told: dict[str, Any] = self._told_last() if place.kind is Kind.BEGIN else {}
         if self.plan.is_end(place):
             told = self._end_iteration(place.iteration)
             self.is_over = self.saved == self.plan.last
         return told
 
     def go_on_to(self, iterations: int) -> None:
-        """Let another driver decide on the last iteration; the workers, which have no state, hear it with a restart."""
+        """Let another driver decide on the last iteration; workers hear it when they begin."""
         if iterations != self.plan.last and not self.stopped_early:
             self._wanted = iterations
             self.is_over = self.saved >= iterations
 
     def _begin_again(self, due: int) -> dict[str, Any]:
         self._restart = due
-        told: dict[str, Any] = {RESTART: [due, self.saved]}
-        if self._wanted is not None:
-            told[LAST], self._wanted = self._wanted, None
+        told: dict[str, Any] = {RESTART: [due, self.saved], **self._told_last()}
         self.plan.read(told)
         del self.results[self.saved :]
         self._sums.clear()
+        return told
+
+    def _told_last(self) -> dict[str, Any]:
+        """Return the part of a message with the last iteration, if workers have not heard it."""
+        wanted, self._wanted = self._wanted, None
+        told = {} if wanted is None else {LAST: wanted}
+        self.plan.read(told)
         return told
 
     def _end_iteration(self, iteration: int) -> dict[str, Any]:

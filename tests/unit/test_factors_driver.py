@@ -1,0 +1,138 @@
+"""Driver and worker of a factorization, with the fleet in this process: restarts, and drivers that go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, replayed, surveyed
+
+from ps2.algorithms.factors.dealing import Deal, keys_of, packed
+from ps2.algorithms.factors.grid import read_grid
+from ps2.algorithms.factors.trainer import _Driver
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.protocol.plain_data import decode
+from ps2.run.message import STOP
+from ps2.run.prefetch import Prefetch
+from ps2.run.rotation import RotationSchedule
+from ps2.run.turns import Rotations
+from tests.fakes import FleetInProcess, installed, session_over
+
+WEIGHTED = replace(COLUMNS, weight="weight", validation="held")
+
+
+@pytest.fixture(autouse=True)
+def session():
+    with installed(session_over(FleetInProcess())) as session:
+        yield session
+        session.dispatch.flush()
+
+
+class Pulled(Prefetch):
+    """A read that is sent when it is asked for."""
+
+    def __init__(self, matrix, columns):
+        self._matrix, self._columns = matrix, columns
+
+    def result(self):
+        return self._matrix.pull(columns=self._columns)
+
+
+class OnlyWorker:
+    """A run's only worker, and the clocks of its driver.
+
+    Args:
+        lost: clocks in which the worker finds that the fleet has gone back.
+        stops: the clock after which the driver is lost.
+    """
+
+    rank, workers, goesBack, timeLeft = 0, 1, False, float("inf")
+
+    def __init__(self, driver, first, messages, lost=(), stops=None):
+        self.driver, self.clock, self.epoch, self.sent = driver, first, 0, list(messages)
+        self._lost, self._stops, self._read, self._reports = lost, stops, 0, []
+
+    def rotate(self, blocks, slices, budgetS, fetch, at):
+        turns = Rotations(self, RotationSchedule(1, blocks, slices), self.driver.seed, 1, fetch, at)
+        while True:
+            if self.clock in self._lost:
+                self.epoch, self._read = self.epoch + 1, 0
+            yield turns.turn(self.clock)
+            reports, self._reports = self._reports, []
+            said = self.driver.on_clock(self.clock, reports)
+            if said is STOP or self.clock == self._stops:
+                return
+            if said is not None:
+                self.sent.append(decode(said.encoded))
+            self.clock += 1
+
+    @property
+    def messages(self):
+        unread, self._read = self.sent[self._read :], len(self.sent)
+        return unread
+
+    def report(self, value, merge="sum"):
+        self._reports.append(value)
+
+    def prefetch(self, matrix, columns):
+        return Pulled(matrix, columns)
+
+    def barrier(self):
+        pass
+
+
+class Training:
+    """A training of one worker, driver by driver."""
+
+    def __init__(self, columns=COLUMNS):
+        self.columns, self.steps, self._vectors = columns, [], []
+
+    def _find(self, name):
+        return self._vectors[int(name.split("/")[1])]
+
+    def run(self, options, clocks=0, messages=(), **happens):
+        survey = surveyed(ratings(), options, self.columns)
+        deal = Deal.of(survey, 1, 1, 36)
+        names = CheckpointNames(options.name, self._find if clocks else None, (clocks, clocks), messages)
+        give = names.give
+
+        def kept(make, mend=None):
+            self._vectors.append(give(make, mend))
+            return self._vectors[-1]
+
+        names.give = kept
+        driver = _Driver(deal, survey, options, names, self.steps.append)
+        driver.begin(None)
+        rows = packed(chunk_of(ratings().table(self.columns)), survey.users, survey.items, deal, keys_of(1), (0, 0))
+        scaling = driver.scaling
+        grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
+        opening = [] if clocks else [decode(said.encoded) for said in [driver.on_clock(0, [0])] if said is not None]
+        worker = OnlyWorker(driver, max(clocks, 1), [*messages, *opening], **happens)
+        driver.program()(worker, grid)
+        self.worker = worker
+        return driver
+
+
+def assert_same(found, options, columns=COLUMNS):
+    users, items, losses = replayed(options, columns, workers=1)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
+    np.testing.assert_allclose(found.history.objective, losses)
+
+
+@pytest.mark.parametrize("lost", [(), (4,), (7, 8), (12, 21, 30)], ids=str)
+@pytest.mark.parametrize("columns", [COLUMNS, WEIGHTED], ids=["plain", "weights, held-out rows"])
+def test_vectors_when_fleet_goes_back_then_match_serial(lost, columns):
+    assert_same(Training(columns).run(OPTIONS, lost=lost).fitted(), OPTIONS, columns)
+
+
+@pytest.mark.parametrize("stops", [1, 2, 5, 9, 14, 15, 16, 17])
+@pytest.mark.parametrize("iterations", [6, 9])
+def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations):
+    training, named = Training(), replace(OPTIONS, name="factors")
+    training.run(named, stops=stops)
+    messages = training.worker.sent
+    more = replace(named, iterations=iterations)
+    driver = training.run(more, clocks=stops, messages=messages)
+    assert_same(driver.fitted(), more)
