@@ -105,7 +105,7 @@ class _Driver:
             placed[1][self._deal.item_places] = items
             placed[2][self._deal.item_places] = self._options.reg * self._survey.item_penalties
             self._vectors.write(*placed)
-        for clock in range(self._names.begun):
+        for clock in range(self._names.called):
             self.on_clock(clock, [])
 
     def program(self) -> CcdProgram:
