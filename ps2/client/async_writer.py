@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ps2.client.plans import Plan
+from ps2.client.queued_updates import QueuedUpdate, held_bytes, in_turn
 from ps2.client.read_your_writes import ReadYourWrites
-from ps2.client.send_scheduler import QueuedUpdate, SendScheduler, held_bytes
 from ps2.client.stopwatch import BusyTime
 from ps2.errors import PS2Error
 from ps2.interrupts import join, wait_for
@@ -19,8 +18,6 @@ from ps2.protocol.messages import RequestId
 # What may be under way at once: the caller waits when there is more.
 WINDOW_BYTES = 64 << 20
 WINDOW_PLANS = 64
-# The same for chunks, of which one addition has many.
-WINDOW_CHUNKS = 4096
 # With less waiting, a read is quicker if it lets it leave first.
 BACKED_UP_BYTES = 4 << 20
 # How long the thread waits for more: to start one costs as much as to send a small addition.
@@ -30,7 +27,7 @@ Mutation = tuple["Plan[Any]", RequestId]
 
 
 class AsyncWriter:
-    """Sends mutations by a thread that lives while there are any, and a little longer, in the order that ``pace`` says.
+    """Sends mutations by a thread that lives while there are any, and a little longer: all that wait and may leave.
 
     Safe for threads.
 
@@ -51,7 +48,6 @@ class AsyncWriter:
         self._error: Exception | None = None  # the first one that nobody has been told
         self._thread: threading.Thread | None = None
         self._lingers = False
-        self._scheduler = SendScheduler()
         self._holders = 0
         self._readings: list[ReadYourWrites] = []
 
@@ -59,13 +55,7 @@ class AsyncWriter:
     def is_backed_up(self) -> bool:
         """Whether a read should not wait until everything has been answered."""
         with self._changed:
-            if self._scheduler.is_managed:
-                return bool(self._waiting)
             return sum(update.held_bytes for update in self._waiting) >= BACKED_UP_BYTES
-
-    def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
-        """Return an addition as the chunks in which it is to leave, each with an id of its own."""
-        return self._scheduler.cut(plan)
 
     def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
         """Send a mutation soon; wait while the window is full. Its arrays must not change any more.
@@ -76,7 +66,7 @@ class AsyncWriter:
         size = held_bytes(plan)
         with self._changed:
             wait_for(self._changed, lambda: self._has_room(size))
-            update = self._scheduler.queued(plan, name(), clock)
+            update = QueuedUpdate(plan, name(), clock, size)
             self._waiting.append(update)
             self._note_state()
             self._bytes += update.held_bytes
@@ -121,18 +111,6 @@ class AsyncWriter:
             if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):
                 return self._error is None
             return None
-
-    def set_scheduler(self, pace: SendScheduler) -> None:
-        """Let what waits leave as that says."""
-        with self._changed:
-            self._scheduler = pace
-            self._changed.notify_all()
-
-    def set_due(self, below: int) -> None:
-        """Let what was made in the clocks below leave before all else."""
-        with self._changed:
-            self._scheduler.due = below
-            self._changed.notify_all()
 
     def discard(self) -> None:
         """Forget what has not been sent, and what failed; wait for answers to the rest, and until no thread is left."""
@@ -207,13 +185,7 @@ class AsyncWriter:
                 if self._holders:
                     self._changed.wait()
                     continue
-                now_s = time.monotonic()
-                taken = self._scheduler.choose(self._waiting)
-                delay_s = self._scheduler.delay_s(taken, now_s)
-                if delay_s > 0:
-                    self._changed.wait(delay_s)
-                    continue
-                self._scheduler.leave(taken, now_s)
+                taken = in_turn(self._waiting)
                 gone = set(taken)
                 self._waiting = [update for update in self._waiting if update not in gone]
                 self._flying = taken
@@ -233,9 +205,8 @@ class AsyncWriter:
     def _has_room(self, size: int) -> bool:
         if self._is_empty():
             return True
-        most = WINDOW_CHUNKS if self._scheduler.is_managed else WINDOW_PLANS
         count = len(self._waiting) + len(self._flying)
-        return count < most and self._bytes + size <= WINDOW_BYTES
+        return count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES
 
     def _raise_errors(self) -> None:
         error, self._error = self._error, None

@@ -144,8 +144,7 @@ class Dispatch:
         self.routes.newest(plan.matrix, plan.route)
         clock = 0 if self._ids.run is None else self._ids.run.clock
         with self.stopwatch.running("push"):
-            for part in self.writer.cut(plan):
-                self.writer.put(part, self._ids.next, clock)
+            self.writer.put(plan, self._ids.next, clock)
 
     @shielded
     def flush(self) -> None:

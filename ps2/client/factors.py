@@ -13,7 +13,6 @@ from ps2.client.declared import declared
 from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
-from ps2.client.send_scheduler import packed_bytes
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec
 from ps2.matrix.route import Route
@@ -168,3 +167,12 @@ def _key_bytes(parts: SplitKeys) -> int:
 def _widest(columns: Int64Array, width: int) -> Int64Array:
     """Return two columns with the largest gap between neighbours among all columns of the keys."""
     return np.array([0, max(int(np.diff(columns).max()) - width + 1, 1)])
+
+
+def packed_bytes(columns: Array) -> int:
+    """Return what ascending keys take: the first, and the steps to the others in the narrowest width."""
+    if columns.size < 2:
+        return 8 * columns.size
+    largest = int(np.diff(columns).max())
+    width = next(width for width in (1, 2, 4, 8) if largest < 1 << (8 * width))
+    return 8 + width * (columns.size - 1)

@@ -15,7 +15,6 @@ from ps2.client.fleet import FleetRef
 from ps2.client.owners import Owners
 from ps2.client.retry import RetryPolicy
 from ps2.client.rollback import RollbackTracker
-from ps2.client.send_scheduler import SendScheduler
 from ps2.client.task import MutationIds, RunIds, is_later_attempt
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import LostError, RecoveringError, TransientError, UnreachableError
@@ -85,19 +84,17 @@ class Session:
         self.rollbacks.check()
 
     @contextlib.contextmanager
-    def in_run(self, ids: RunIds, pace: SendScheduler | None = None) -> Iterator[None]:
-        """Number mutations as a run's worker meanwhile, and send additions at its pace.
+    def in_run(self, ids: RunIds) -> Iterator[None]:
+        """Number mutations as a run's worker meanwhile.
 
         At the end, unsent additions are dropped: a worker that leaves normally has flushed, and a worker that failed
         sends them again.
         """
         self.ids.run = ids
-        self.dispatch.writer.set_scheduler(pace or SendScheduler())
         try:
             yield
         finally:
             self.dispatch.writer.discard()
-            self.dispatch.writer.set_scheduler(SendScheduler())
             self.ids.run = None
 
     @shielded

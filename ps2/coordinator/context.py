@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps2.client.batch import batch
 from ps2.client.fleet import Access, FleetRef
@@ -310,8 +310,6 @@ class PS2Context:
         timeoutS: float | None = None,
         firstClock: int = 0,
         seed: int = 0,
-        priority: Literal["magnitude"] | None = None,
-        bandwidthLimit: float | None = None,
         read: Callable[..., Any] | None = None,
         onEnd: Callable[[], object] | None = None,
     ) -> RunResult:
@@ -348,8 +346,6 @@ class PS2Context:
             timeoutS: longest time of the run, in seconds.
             firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
             seed: of ``worker.rng``; non-negative.
-            priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
-            bandwidthLimit: bytes per second that each worker's updates with ``wait=False`` may take.
             read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
                 rows, and must not change it. With it, a worker that fails because the fleet went back to a checkpoint
                 begins its work again in the same task, and Spark, which limits the failures of a task, does not notice.
@@ -372,9 +368,7 @@ class PS2Context:
         """
         self._check_running()
         spark_context = self._application.running("run")
-        options = RunOptions(
-            *(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit, read, onEnd)
-        )
+        options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd))
         return self._runs.run(spark_context, data, worker_fn, options)
 
     @shielded

@@ -80,7 +80,7 @@ def _compile(op: Op) -> None:
 
 def compile_all() -> None:
     """Call every shared operation for each of its dtypes, and all other kernels, on tiny arrays."""
-    for op in TABLE.values():
+    for op in list(TABLE.values()):  # a request may load a family meanwhile
         if op.module.startswith("ps2.ops."):  # families compile their own
             _compile(op)
     for dtype in FLOATS:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Under ASP workers never wait for their updates. An update that has waited for so many clocks leaves first.
-ASP_LATENESS = 8
 FOREVER = float("inf")
 
 
@@ -240,14 +238,8 @@ class ClockLoop:
         self.inbox.enter(entry)
         self._end = FOREVER if entry.end is None else entry.end
         self.ids.settled = 2 * min(applied, entry.clock)
-        self.session.async_writer.set_due(entry.clock - self._lateness + 1)
         self.prefetches.enter(entry.clock, entry.horizon, entry.epoch)
         return entry
-
-    @property
-    def _lateness(self) -> int:
-        """For how many clocks after its own an update may wait before it leaves ahead of all others."""
-        return ASP_LATENESS if self.ref.staleness is None else self.ref.staleness
 
     def _begin(self, phase: int) -> None:
         if not (self._left and phase == self.ids.phase):  # a loop that goes on in a clock goes on counting

@@ -167,8 +167,6 @@ class _RunDriver:
             self._options.staleness,
             self._options.first_clock,
             self._options.seed,
-            self._options.priority,
-            self._options.bandwidth_limit,
             self._takes_reports,
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"

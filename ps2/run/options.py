@@ -9,7 +9,6 @@ from typing import Any
 from ps2.config import is_whole
 from ps2.errors import ConfigError
 
-PRIORITIES = (None, "magnitude")
 MAX_WORKERS = 1 << 16
 MAX_STALENESS = 1 << 31
 
@@ -25,8 +24,6 @@ class RunOptions:
     timeout_s: float | None = None
     first_clock: int = 0
     seed: int = 0
-    priority: str | None = None
-    bandwidth_limit: float | None = None
     read: Callable[..., Any] | None = None
     on_end: Callable[[], object] | None = None
 
@@ -48,10 +45,7 @@ class RunOptions:
         for name, value in (("firstClock", self.first_clock), ("seed", self.seed)):
             if not is_whole(value) or value < 0:
                 raise ConfigError(f"{name}: expected an integer that is not negative, got {value!r}")
-        if self.priority not in PRIORITIES:
-            raise ConfigError(f"priority: expected None or 'magnitude', got {self.priority!r}")
         _check_positive("timeoutS", self.timeout_s, "seconds")
-        _check_positive("bandwidthLimit", self.bandwidth_limit, "bytes a second")
 
 
 def _check_positive(name: str, value: Any, unit: str) -> None:

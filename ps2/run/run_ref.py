@@ -17,8 +17,6 @@ class RunRef:
         staleness: None for ASP.
         first: the run's first clock.
         seed: of ``worker.rng``.
-        priority: "magnitude": large updates leave first.
-        bandwidth: bytes a second that updates under way may take; None is no limit.
         takes_reports: whether ``onClock`` takes what workers report.
     """
 
@@ -28,8 +26,6 @@ class RunRef:
     staleness: int | None
     first: int
     seed: int
-    priority: str | None = None
-    bandwidth: float | None = None
     takes_reports: bool = False
 
     @property

@@ -14,7 +14,6 @@ from typing import Any
 import cloudpickle
 
 from ps2.client.fleet import unseal
-from ps2.client.send_scheduler import SendScheduler
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
 from ps2.config import WireConfig
@@ -60,7 +59,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
             return rank
         ids = RunIds(ref.series, ref.number, rank)
         loop = ClockLoop(ref, rank, joined, control, session, ids)
-        with session.in_run(ids, SendScheduler.of(ref.priority, ref.bandwidth)), loop.reading():
+        with session.in_run(ids), loop.reading():
             _call(loop, function, rows)
         return rank
     finally:

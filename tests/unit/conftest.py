@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.client import task
-from ps2.client.send_scheduler import SendScheduler
 from ps2.rpc.run_control import Entered
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.clocks import Clocks
@@ -119,7 +118,7 @@ def start_worker(session):
         ids = task.RunIds("fleet/runs", 0, 0)
         ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)
         worker = Worker(ClockLoop(ref, 0, control.join(), control, session, ids))
-        within = session.in_run(ids, SendScheduler.of(ref.priority, ref.bandwidth))
+        within = session.in_run(ids)
         within.__enter__()
         started.append(within)
         worker.end = lambda: started.pop().__exit__(None, None, None)

@@ -11,7 +11,6 @@ import pytest
 from ps2.client import plans
 from ps2.client.async_writer import AsyncWriter
 from ps2.client.plans import Target
-from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.errors import LimitError
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
@@ -65,26 +64,7 @@ def nothing_leaves(box):
     box.forget(reading)
 
 
-def test_additions_when_they_wait_then_the_largest_leaves_first(box, sends):
-    box.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1e9)))
-    with nothing_leaves(box):
-        for value in (1, 5, 3):
-            put(box, value)
-    box.flush()
-    assert sends.sent == [[5], [3], [1]]
-
-
-def test_additions_when_some_become_due_then_they_leave_first(box, sends):
-    box.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1e9)))
-    with nothing_leaves(box):
-        put(box, 1, clock=0)
-        put(box, 5, clock=1)
-        box.set_due(1)
-    box.flush()
-    assert sends.sent == [[1], [5]]
-
-
-def test_adds_when_nothing_is_managed_then_queued_leave_together(box, sends):
+def test_adds_when_several_are_queued_then_they_leave_together(box, sends):
     with nothing_leaves(box):
         for value in (1, 5, 3):
             put(box, value)

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 
 from ps2.client import factors, plans
 from ps2.client.plans import Target
-from ps2.client.send_scheduler import sent_bytes
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec, partition_bounds, place
 from ps2.matrix.route import Route
@@ -24,6 +23,17 @@ def a_target(servers=3, **fields):
     spec = MatrixSpec(FEATURES * WIDTH, 1, **{"align": WIDTH, "dtype": "float64"} | fields)
     bounds = partition_bounds(spec, servers)
     return Target(7, spec, Route(1, bounds, tuple(f"s{i}" for i in place(len(bounds) - 1, servers))), (0,))
+
+
+def sent_bytes(operation):
+    """Return what an operation's values and keys take on the way; a set of keys that has a name counts in full."""
+    keys = 0
+    if operation.keys is not None and operation.keys.columns is not None:
+        keys = factors.packed_bytes(operation.keys.columns)
+    return keys + sum(
+        array.size * 2 if operation.wire is not None and array.dtype.kind == "f" else array.nbytes
+        for array in operation.arrays
+    )
 
 
 @pytest.fixture(params=[1, 3])

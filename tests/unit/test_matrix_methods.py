@@ -13,12 +13,10 @@ from ps2 import DCV
 from ps2.client import pairs
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
-from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
 from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, sent, session_over
 
 K, DIM = 4, 13
-MANAGED = SendScheduler(by_size=True, bucket=Bucket(1e9))
 
 rows = st.lists(st.integers(0, K - 1), min_size=1, max_size=5)
 columns = st.lists(st.integers(0, DIM - 1), min_size=1, max_size=6)
@@ -33,7 +31,6 @@ def fleet(request):
 def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
-        session.async_writer.set_scheduler(SendScheduler())
         session.dispatch.flush()
 
 
@@ -72,10 +69,7 @@ def changes(draw):
     return here, there
 
 
-@pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
-def test_changes_when_some_are_not_awaited_then_reads_see_all(session, pace):
-    session.async_writer.set_scheduler(pace)
-
+def test_changes_when_some_are_not_awaited_then_reads_see_all(session):
     @settings(max_examples=40)
     @given(st.lists(changes(), max_size=8))
     def check(program):
@@ -102,13 +96,12 @@ def test_unawaited_changes_when_connections_drop_then_count_once(session, matrix
 
 
 def test_values_when_caller_changes_them_then_adds_originals(session, matrix):
-    session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
-    matrix.add([0], np.ones((1, DIM)), wait=False)
-    numbers, values = np.array([1]), np.ones((1, DIM))
-    matrix.add(numbers, values, wait=False)
-    numbers[:], values[:] = 2, 9
-    session.async_writer.set_scheduler(SendScheduler())
-    assert matrix.flush().pull([0, 1, 2])[:, 0].tolist() == [1, 1, 0]
+    with session.async_writer.held([]) as reading:  # nothing leaves
+        numbers, values = np.array([1]), np.ones((1, DIM))
+        matrix.add(numbers, values, wait=False)
+        numbers[:], values[:] = 2, 9
+    session.async_writer.forget(reading)
+    assert matrix.flush().pull([0, 1, 2])[:, 0].tolist() == [0, 1, 0]
 
 
 def test_unawaited_call_when_invalid_then_fails_at_once(matrix):
@@ -236,10 +229,7 @@ def test_block_prefetch_when_own_add_comes_later_then_has_it(fleet, prefetches, 
     assert np.array_equal(found, matrix.pull(columns=[5, 0, 12, 5]))
 
 
-@pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
-def test_blocks_when_changed_unawaited_then_later_read_sees_all(session, pace, monkeypatch):
-    monkeypatch.setattr("ps2.client.send_scheduler.CHUNK_VALUES", 10)
-    session.async_writer.set_scheduler(pace)
+def test_blocks_when_changed_unawaited_then_later_read_sees_all(session):
     matrix, expected = DCV.dense(DIM, K, "float64", layout="column").matrix(), np.zeros((DIM, K))
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -9,7 +9,6 @@ import pytest
 
 from ps2 import DCV
 from ps2.client import plans
-from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.config import RetryConfig
 from ps2.errors import OutOfRangeError, UnavailableError, UsageError
 from tests.fakes import FailsBeforeSending, FleetInProcess, installed, sent, session_over
@@ -30,7 +29,6 @@ def other(fleet):
 def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
-        session.async_writer.set_scheduler(SendScheduler())
         session.dispatch.flush()
 
 
@@ -113,12 +111,13 @@ def test_prefetch_when_other_vector_changes_then_stays_valid(prefetches, vector,
     assert len(fleet.sent) == before
 
 
-def test_prefetch_when_additions_wait_for_rate_then_sees_them(prefetches, session, vector):
-    session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
-    vector.add(np.ones(10), wait=False)
-    vector.add(np.ones(10), wait=False)
-    assert prefetches.begin(vector, None, 1).result().tolist() == [2.0] * 10
-    session.async_writer.discard()
+def test_prefetch_when_additions_are_queued_then_sees_them(prefetches, session, vector):
+    with session.async_writer.held([]) as reading:  # nothing leaves
+        vector.add(np.ones(10), wait=False)
+        vector.add(np.ones(10), wait=False)
+        ahead = prefetches.begin(vector, None, 1)
+    session.async_writer.forget(reading)
+    assert ahead.result().tolist() == [2.0] * 10
 
 
 def test_result_when_called_twice_then_is_same_array(prefetches, vector):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.client.send_scheduler import SendScheduler
 from ps2.errors import LimitError, UsageError
 from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
 
@@ -208,18 +207,6 @@ def test_attempt_when_died_after_loops_then_next_replays_them(start, vector):
 # -- reading what waits ----------------------------------------------------------------------------------------------
 
 
-def test_pull_when_additions_wait_for_rate_then_sees_them(start, session, vector):
-    worker, _ = start(1)
-    session.async_writer.set_scheduler(SendScheduler.of(None, 1.0))
-    for _ in worker.clocks(1):
-        for _ in range(3):
-            ones(vector)
-        assert vector.pull().tolist() == [3.0] * 10
-        assert vector.pull([4, 1, 4]).tolist() == [3.0] * 3
-        assert session.async_writer.is_backed_up
-        session.async_writer.set_scheduler(SendScheduler())
-
-
 def test_pull_when_many_additions_are_queued_then_does_not_wait(start, session):
     start(1)
     large = DCV.dense(1 << 20, dtype="float64")
@@ -228,15 +215,6 @@ def test_pull_when_many_additions_are_queued_then_does_not_wait(start, session):
         assert large.pull([0, 1 << 19]).tolist() == [1.0, 1.0]
         assert session.async_writer.is_backed_up
     session.async_writer.forget(reading)
-
-
-def test_sum_when_additions_wait_for_rate_then_includes_them(start, session, vector):
-    start(1)
-    session.async_writer.set_scheduler(SendScheduler.of(None, 4000.0))
-    for _ in range(5):
-        ones(vector)
-    assert vector.sum() == 50
-    assert not session.async_writer.is_backed_up
 
 
 # -- budgets ---------------------------------------------------------------------------------------------------------
