@@ -119,8 +119,8 @@ def test_ratings_when_ids_were_missing_at_first_then_are_told(ps, spark):
 
 
 def cached(spark):
-    """How many RDDs Spark's cache holds."""
-    return spark.sparkContext._jsc.getPersistentRDDs().size()
+    """Numbers of the RDDs in Spark's cache; Spark itself drops those that nobody refers to any more."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
 
 
 def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
@@ -128,12 +128,12 @@ def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
     frame.count()
     before = cached(spark)
     survey = survey_ratings(frame, COLUMNS, OPTIONS)
-    assert cached(spark) == before + 1
+    assert len(cached(spark) - before) == 1
     train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36)), survey, replace(OPTIONS, iterations=1))
-    until(lambda: cached(spark) == before, "the ratings of the survey are gone")
+    until(lambda: cached(spark) <= before, "the ratings of the survey are gone")
     with pytest.raises(InputError, match="negative"):
         survey_ratings(frame, COLUMNS, replace(OPTIONS, nonnegative=True))
-    until(lambda: cached(spark) == before, "the ratings of a survey that failed are gone")
+    until(lambda: cached(spark) <= before, "the ratings of a survey that failed are gone")
 
 
 FIELDS = ("users", "items", "values", "weights", "held")
