@@ -12,8 +12,8 @@ from ps2.algorithms.topics.corpus import Corpus
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 
-# If turns have a time budget, the time is checked so often in a block, but only after so many tokens.
-PIECES, LEAST_PIECE_TOKENS = 64, 1 << 11
+# Tokens between two checks of the time, if turns have a time budget.
+PIECE_TOKENS = 1 << 14
 # Groups of words per worker: the next worker at a group is far enough behind to read the changes made there.
 GROUPS = 2
 
@@ -105,11 +105,7 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> No
         if part.enter(clock, iteration):
             counts = turn.pull()
             first, last = blocks.bounds(turn.block)
-            piece_tokens = None
-            if options.budget_s is not None:
-                tokens = int(part.corpus.begins[last] - part.corpus.begins[first])
-                piece_tokens = max(tokens // PIECES, LEAST_PIECE_TOKENS)
-            pieces = part.corpus.slices(last - first, first, last, piece_tokens)
+            pieces = part.corpus.slices(last - first, first, last, None if options.budget_s is None else PIECE_TOKENS)
             before = part.topics_of(first, last)
             for begin, end in turn.parts(pieces):
                 part.sample(begin, end, counts[begin - first : end - first], iteration)
