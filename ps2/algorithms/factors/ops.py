@@ -34,62 +34,6 @@ def copy_blocks(m: Blocks, source: Blocks, partition: Partition, *, begin: int, 
     m[some] = source[some]
 
 
-@op(writes=("m", "sums"), dtypes=("float32",))
-def solve(
-    m: Block,
-    sums: Block,
-    gram: Annotated[Floats, along("products")],
-    *,
-    rank: int,
-    width: int,
-    ranks: int,
-    old: int,
-    new: int,
-    first: int,
-    workers: int,
-    ridge: int,
-    done: int,
-    step: int,
-    nonnegative: bool,
-) -> None:
-    """Solve the coordinates of a block of ranks of all items, from the sums of all workers.
-
-    Every worker calls it for each step; the first call solves.
-
-    Args:
-        m: vectors.
-        sums: of the workers; and rows with the items' ridge and with the step that was done last.
-        gram: all cells: the products of the users' coordinates of each of these ranks with those of every rank, shape
-            (width, ranks), from which the shares of the items' other coordinates follow; empty: given ratings alone
-            count.
-        rank: the first coordinate.
-        width: how many, at most BLOCK.
-        ranks: coordinates of a vector.
-        old, new: rows of m from which on the vectors lie, before and in this iteration.
-        first: the row of the first worker's first numerators; the other workers' begin SUMS rows later each.
-        workers: how many there are.
-        ridge, done: rows of ``sums``.
-        step: the number of the step, from 1; another one than that of the step before.
-        nonnegative: no coordinate is negative.
-
-    Raises:
-        OutOfRangeError: a row is not in its matrix, the block is wider than BLOCK, or ``gram`` has another length.
-    """
-    _check_rows("m", m, (old, ranks), (new, ranks))
-    _check_rows("sums", sums, (first, SUMS * workers), (ridge, 1), (done, 1))
-    if not (rank >= 0 and 1 <= width <= BLOCK and rank + width <= ranks and gram.size in (0, width * ranks)):
-        raise OutOfRangeError(
-            f"expected at most {BLOCK} of {ranks} ranks, and {width * ranks} products or none, got {width} ranks from "
-            f"{rank} on, and {gram.size} products"
-        )
-    if not m.shape[1] or sums[done, 0] == step:
-        return
-    places = (rank, width, ranks, old, new, first, workers, ridge)
-    products = np.array(gram).reshape(-1, ranks)
-    over_blocks(_solve_tiles, (m.T, sums.T), products, places, nonnegative, cost=gram.size + SUMS * workers)
-    sums[done] = step
-
-
 @kernel
 def _solve_tiles(
     columns: Array,
@@ -150,3 +94,59 @@ def _check_rows(name: str, matrix: Array, *intervals: tuple[int, int]) -> None:
     for first, length in intervals:
         if first < 0 or length < 0 or first + length > matrix.shape[0]:
             raise OutOfRangeError(f"{name}: expected rows in [0, {matrix.shape[0]}), got {length} rows from {first} on")
+
+
+@op(writes=("m", "sums"), dtypes=("float32",))
+def solve(
+    m: Block,
+    sums: Block,
+    gram: Annotated[Floats, along("products")],
+    *,
+    rank: int,
+    width: int,
+    ranks: int,
+    old: int,
+    new: int,
+    first: int,
+    workers: int,
+    ridge: int,
+    done: int,
+    step: int,
+    nonnegative: bool,
+) -> None:
+    """Solve the coordinates of a block of ranks of all items, from the sums of all workers.
+
+    Every worker calls it for each step; the first call solves.
+
+    Args:
+        m: vectors.
+        sums: of the workers; and rows with the items' ridge and with the step that was done last.
+        gram: all cells: the products of the users' coordinates of each of these ranks with those of every rank, shape
+            (width, ranks), from which the shares of the items' other coordinates follow; empty: given ratings alone
+            count.
+        rank: the first coordinate.
+        width: how many, at most BLOCK.
+        ranks: coordinates of a vector.
+        old, new: rows of m from which on the vectors lie, before and in this iteration.
+        first: the row of the first worker's first numerators; the other workers' begin SUMS rows later each.
+        workers: how many there are.
+        ridge, done: rows of ``sums``.
+        step: the number of the step, from 1; another one than that of the step before.
+        nonnegative: no coordinate is negative.
+
+    Raises:
+        OutOfRangeError: a row is not in its matrix, the block is wider than BLOCK, or ``gram`` has another length.
+    """
+    _check_rows("m", m, (old, ranks), (new, ranks))
+    _check_rows("sums", sums, (first, SUMS * workers), (ridge, 1), (done, 1))
+    if not (rank >= 0 and 1 <= width <= BLOCK and rank + width <= ranks and gram.size in (0, width * ranks)):
+        raise OutOfRangeError(
+            f"expected at most {BLOCK} of {ranks} ranks, and {width * ranks} products or none, got {width} ranks from "
+            f"{rank} on, and {gram.size} products"
+        )
+    if not m.shape[1] or sums[done, 0] == step:
+        return
+    places = (rank, width, ranks, old, new, first, workers, ridge)
+    products = np.array(gram).reshape(-1, ranks)
+    over_blocks(_solve_tiles, (m.T, sums.T), products, places, nonnegative, cost=gram.size + SUMS * workers)
+    sums[done] = step
