@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import doctest
 import gc
 import math
+import re
 
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.recommendation import ALSModel
+from pyspark.ml.recommendation import ALS, ALSModel
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from ps2.algorithms import MatrixFactorization, MatrixFactorizationModel, MatrixFactors
@@ -189,6 +191,31 @@ def test_fit_when_there_is_nothing_to_train_on_then_error(spark, df):
         MatrixFactorization(**SMALL, validationIndicatorCol="h").fit(df.selectExpr("*", "true as h"))
     with pytest.raises(InputError, match="expected a DataFrame of Spark"):
         MatrixFactorization().fit([(1, 2, 3.0)])
+
+
+# Outputs of pyspark.ml's examples that do not depend on the solver.
+PLAIN = re.compile(r"\d+|0\.1|'\w+'|True")
+
+
+def test_examples_of_als_when_run_with_ours_then_calls_work(spark, tmp_path):
+    names = {
+        "spark": spark,
+        "temp_path": str(tmp_path),
+        "ALS": MatrixFactorization,
+        "ALSModel": MatrixFactorizationModel,
+    }
+    compared = 0
+    for example in doctest.DocTestParser().get_examples(ALS.__doc__):
+        try:
+            code = compile(example.source, "<example>", "eval")
+        except SyntaxError:
+            exec(example.source, names)
+            continue
+        found = eval(code, names)
+        if PLAIN.fullmatch(example.want.strip()):
+            assert repr(found) == example.want.strip(), example.source
+            compared += 1
+    assert compared >= 10
 
 
 def test_fit_when_workers_exceed_slots_then_error_has_both(df):
