@@ -22,7 +22,7 @@ from ps2.algorithms.factors.ml import frames
 from ps2.algorithms.factors.ml.params import FactorizationParams, FactorModelParams, options_of
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
-from ps2.algorithms.factors.ratings import RatingColumns, survey_ratings
+from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -103,10 +103,18 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
 
     def _factorize(self, dataset: DataFrame, columns: RatingColumns, options: FactorOptions) -> FittedFactors:
         start = None if self._initial is None else self._initial.fitted()
-        spark_context = dataset.sparkSession.sparkContext
-        survey = survey_ratings(dataset, columns, options).together_with(start)
+        survey = survey_ratings(dataset, columns, options)
+        try:
+            return self._surveyed(dataset, survey.together_with(start), options, start)
+        finally:
+            survey.release()
+
+    def _surveyed(
+        self, dataset: DataFrame, survey: RatingsSurvey, options: FactorOptions, start: FittedFactors | None
+    ) -> FittedFactors:
         if options.solver != "sgd":
             raise ConfigError(f"solver: expected 'sgd', as others cannot train yet, got {options.solver!r}")
+        spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
         deal = Deal.of(survey, workers, cores_each(spark_context, workers), NUMBER_BYTES * (options.rank + MORE))
@@ -115,7 +123,7 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
             return train(ps, dealt, survey, options, start, on_step)
 
-        table = Table(dealt.frame, ColumnNames(columns.user, label=None), dealt.workers)
+        table = Table(dealt.frame, ColumnNames(survey.columns.user, label=None), dealt.workers)
         return self._trained(table, options.iterations, run)
 
     def write(self) -> MLWriter:
