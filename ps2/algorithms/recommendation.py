@@ -112,8 +112,6 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
     def _surveyed(
         self, dataset: DataFrame, survey: RatingsSurvey, options: FactorOptions, start: FittedFactors | None
     ) -> FittedFactors:
-        if options.solver != "sgd":
-            raise ConfigError(f"solver: expected 'sgd', as others cannot train yet, got {options.solver!r}")
         spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings(IGNORED)
 USERS, ITEMS, RANK = 60, 40, 3
 SMALL = {"rank": RANK, "maxIter": 40, "regParam": 0.01, "stepSize": 0.3, "seed": 1, "numWorkers": 2}
 
+CCD = {"rank": RANK, "maxIter": 30, "regParam": 0.01, "solver": "ccd", "seed": 1, "numWorkers": 2}
+
 
 @pytest.fixture(scope="module")
 def cells():
@@ -62,6 +64,39 @@ def test_fit_when_it_ends_then_its_summary_tells_how(model):
     assert history.objective[-1] < history.objective[0]
     assert all(math.isfinite(value) for values in history.metrics.values() for value in values)
     assert "<table>" in model.summary._repr_html_()
+
+
+def test_fit_when_coordinates_descend_then_also_finds_it(df, cells):
+    found = MatrixFactorization(**CCD).fit(df)
+    assert rmse(found, df) < np.std([rating for *_, rating in cells]) / 4
+    assert found.summary.objectiveHistory[-1] < found.summary.objectiveHistory[0]
+
+
+def test_fit_when_feedback_is_implicit_then_liked_items_lead(spark):
+    rows = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
+    clicks = spark.createDataFrame(rows, "user int, item int")
+    params = {"rank": 2, "implicitPrefs": True, "ratingCol": "", "alpha": 10.0, "seed": 1, "numWorkers": 2}
+    found = MatrixFactorization(**params).fit(clicks)
+    for user in range(20):
+        assert {item % 2 for item, _ in found.recommend(user, 5)} == {user % 2}
+
+
+def test_fit_when_factors_are_nonnegative_then_no_number_is_less(spark, cells):
+    positive = spark.createDataFrame([(u, i, abs(r)) for u, i, r in cells], "user int, item int, rating double")
+    found = MatrixFactorization(rank=2, nonnegative=True, seed=1, numWorkers=2).fit(positive)
+    assert found.factors.userFactors.min() >= 0
+    assert found.factors.itemFactors.min() >= 0
+
+
+def test_fit_when_ratings_repeat_then_each_counts_as_in_als(spark):
+    rows = [(0, 0, 1.0), (0, 0, 3.0), (1, 0, 2.0), (1, 1, 2.0), (0, 1, 2.0)]
+    twice = spark.createDataFrame(rows, "user int, item int, rating double")
+    ours = MatrixFactorization(rank=1, maxIter=100, regParam=0.01, seed=1, solver="ccd", numWorkers=1).fit(twice)
+    theirs = ALS(rank=1, maxIter=5, regParam=0.01, seed=1).fit(twice)
+    pairs = twice.select("user", "item").distinct()
+    found = [{(row[0], row[1]): row[2] for row in each.transform(pairs).collect()} for each in (ours, theirs)]
+    for pair, rating in found[1].items():
+        assert found[0][pair] == pytest.approx(rating, abs=0.02)
 
 
 def test_fit_when_biases_are_asked_then_model_has_them(df):
@@ -223,9 +258,10 @@ def test_fit_when_workers_exceed_slots_then_error_has_both(df):
         MatrixFactorization(**{**SMALL, "numWorkers": 3}).fit(df)
 
 
-def test_fit_when_there_is_one_rating_then_learns_it(spark):
+@pytest.mark.parametrize("params", [{"stepSize": 0.3}, {"solver": "ccd"}])
+def test_fit_when_there_is_one_rating_then_learns_it(spark, params):
     frame = spark.createDataFrame([("a\0b", -5, 4.0)], "user string, item int, rating double")
-    found = MatrixFactorization(rank=3, maxIter=50, regParam=0.0, stepSize=0.3, numWorkers=2).fit(frame)
+    found = MatrixFactorization(rank=3, maxIter=50, regParam=0.0, numWorkers=2, **params).fit(frame)
     assert found.predict(["a\0b"], [-5])[0] == pytest.approx(4.0, abs=0.5)
     assert found.factors.users[0] == "a\0b"
 

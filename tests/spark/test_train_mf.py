@@ -74,6 +74,13 @@ def test_mf_when_columns_are_named_then_table_tells(train, files, tmp_path):
     assert ("film, 7" in factors.items, factors.hasBiases) == (True, True)
 
 
+def test_mf_when_feedback_is_implicit_then_needs_no_ratings(train, files, tmp_path):
+    code, stdout, stderr = train("--input", files / "clicks", "--implicit", "--alpha", 10, "-o", "json", "--rank", 2)
+    assert (code, stderr) == (0, "")
+    assert json.loads(stdout)["test"] is None
+    assert {item % 2 for item, _ in MatrixFactors.load(str(tmp_path / "model")).recommend(3, 4)} == {1}
+
+
 WRONG_FILES = {
     "malformed": "/malformed: line 4: expected 3 fields, as the lines before have, got '3 4'",
     "number.csv": "/number.csv: line 3: rating: expected a number, got ''",
