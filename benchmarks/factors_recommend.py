@@ -18,7 +18,7 @@ K, RANK = 10, 64
 # Users and items. Of the large one, pyspark.ml would take hours for all 500,000 users; the work is by user.
 SIZES = {"MovieLens 1M": (6_040, 3_706), "500K x 100K, for 2,000 users": (2_000, 100_000)}
 GOAL = 3.0
-# Ratings of two items that differ by less may come in either order: sums are rounded in another order.
+# Ratings that differ by less, relatively, may come in either order: sums are rounded in another order.
 ROUNDING = 1e-5
 
 Lists = Mapping[int, list[tuple[int, float]]]
@@ -53,9 +53,12 @@ def count_differing(ours: Lists, theirs: Lists) -> int:
         ratings = np.array([[rating for _, rating in each] for each in (found, theirs[user])])
         apart = [one[0] != other[0] for one, other in zip(found, theirs[user], strict=True)]
         # An item in another place has to have a neighbour with the same rating.
+        allowed = ROUNDING * np.abs(ratings[0])
         gaps = np.abs(np.diff(ratings[0], append=-np.inf))
-        near = np.minimum(gaps, np.append(np.inf, gaps[:-1])) < ROUNDING
-        differing += bool((np.abs(ratings[0] - ratings[1]) > ROUNDING).any() or (apart & ~near).any())
+        # The last one may have changed places with the first one that is left out.
+        gaps[-1] = 0.0
+        near = np.minimum(gaps, np.append(np.inf, gaps[:-1])) < allowed
+        differing += bool((np.abs(ratings[0] - ratings[1]) > allowed).any() or (apart & ~near).any())
     return differing
 
 
