@@ -31,6 +31,9 @@ CLOSEST = 4
 LIKENESS = 0.5
 MATCHED_CHARS = 64
 
+# Families that are imported whole. A module's operations are in the table before the functions below them exist.
+_LOADED: set[str] = set()
+
 __all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "optimizer_steps", "writes"]
 
 
@@ -40,8 +43,10 @@ def lookup(name: str) -> Op:
     Raises:
         NotFoundError: there is no such operation; the message lists the most similar names.
     """
-    if name not in TABLE and (family := families().get(str(name).partition(".")[0])) is not None:
-        import_module(family)
+    family, dot, _ = str(name).partition(".")
+    if dot and family not in _LOADED and (module := families().get(family)) is not None:
+        import_module(module)  # waits for a thread that imports it already
+        _LOADED.add(family)
     if name not in TABLE:
         like = get_close_matches(str(name)[:MATCHED_CHARS].lower(), sorted(TABLE), n=CLOSEST, cutoff=LIKENESS)
         nearest = f"the nearest names: {', '.join(like)}" if like else "no name is similar"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import math
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from importlib import import_module
 
 import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
+from ps2.ops import all as all_ops
 from ps2.ops.all import TABLE, lookup, optimizer_steps
 from ps2.ops.table import Optimizer, Row, families, op
 
@@ -197,3 +202,34 @@ def test_families_when_found_then_operation_names_have_prefix(family, module):
     names = [name for name, op in TABLE.items() if op.module == module]
     assert names
     assert all(name.startswith(f"{family}.") for name in names)
+
+
+HALF = """
+import threading
+
+may_end = threading.Event()
+here.append(may_end)
+may_end.wait(30)
+is_whole = True
+"""
+
+
+def test_lookup_when_a_family_is_being_imported_then_waits(tmp_path, monkeypatch):
+    here = []
+    monkeypatch.setattr(builtins, "here", here, raising=False)
+    monkeypatch.setitem(TABLE, "half.fill", TABLE["fill"])
+    (tmp_path / "half_imported.py").write_text(HALF)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(all_ops, "_LOADED", set())
+    monkeypatch.setattr(all_ops, "families", lambda: {"half": "half_imported"})
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lookup, "half.fill")
+        deadline_s = time.monotonic() + 30
+        while not here:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        second = threads.submit(lambda: (lookup("half.fill"), hasattr(sys.modules["half_imported"], "is_whole"))[1])
+        assert not wait([second], timeout=0.2).done
+        here[0].set()
+        assert second.result(30)
+        assert first.result(30) is TABLE["fill"]
