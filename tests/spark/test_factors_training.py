@@ -124,7 +124,7 @@ def cached(spark):
 
 
 def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
-    frame = frame_of(spark, ratings())
+    frame = frame_of(spark, ratings(seed=9))  # Spark's cache takes the same steps on equal rows for one
     frame.count()
     before = cached(spark)
     survey = survey_ratings(frame, COLUMNS, OPTIONS)
