@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.notebook import to_html
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.jvm import metrics_of
+from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
 
@@ -274,6 +275,11 @@ class HistorySummary:
     def reason(self) -> str:
         """Why the training ended, in words."""
         return self._history.reason
+
+    @property
+    def placement(self) -> Placement | None:
+        """Workers and threads of the training, what worked on the model between clocks, and why; None: not chosen."""
+        return self._history.placement
 
     @property
     def history(self) -> TrainingHistory:

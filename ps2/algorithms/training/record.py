@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ps2.algorithms.training.placement import Placement
+
 
 @dataclass(frozen=True)
 class Words:
@@ -41,6 +43,7 @@ class TrainingHistory:
         reason: why it ended, in words.
         metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
+        placement: where it ran, of families that choose.
     """
 
     objective: list[float]
@@ -52,6 +55,7 @@ class TrainingHistory:
     reason: str
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     words: Words = Words()
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True)
