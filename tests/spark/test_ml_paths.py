@@ -132,6 +132,7 @@ def test_path_when_rows_are_of_one_class_then_is_infinite(spark, two):
         (LinearSVC(solver="sap"), "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'sap'"),
         (LogisticRegression(**LASSO, regParam=0.1, family="multinomial"), "'sap' is for .* got the multinomial"),
         (LinearRegression(**LASSO, regParam=0.1, lambdaPath=[0.1]), "lambdaPath: fit trains one model"),
+        (LinearRegression(elasticNetParam=1.0, lambdaCount=3), "lambdaCount: fit trains one model"),
     ],
 )
 def test_fit_when_sap_cannot_then_error_says_why(two_frame, estimator, message):

@@ -15,6 +15,8 @@ from ps2.errors import ConfigError
 
 Float32s = npt.NDArray[np.float32]
 Solver = Literal["sgd", "ccd"]
+# Larger ratings, weights, penalties or confidences have squares that float32 does not hold.
+MOST_VALUE = 1e18
 MOST_RANK = 4096
 AUTO = "auto"
 WORDS = Words("iteration", "RMSE")
@@ -68,9 +70,9 @@ class FactorOptions:
     def __post_init__(self) -> None:
         self._check("rank", 1 <= self.rank <= MOST_RANK, f"a number from 1 to {MOST_RANK:,}")
         self._check("iterations", self.iterations >= 1, "1 at least")
-        self._check("reg", 0 <= self.reg < math.inf, "a finite number that is not negative")
+        self._check("reg", 0 <= self.reg <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
         self._check("solver", self.solver in get_args(Solver), f"one of {', '.join(get_args(Solver))}")
-        self._check("alpha", 0 <= self.alpha < math.inf, "a finite number that is not negative")
+        self._check("alpha", 0 <= self.alpha <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
         self._check("step_size", 0 < self.step_size < math.inf, "a finite positive number")
         is_budget = self.budget_s in (None, AUTO) or (isinstance(self.budget_s, float) and self.budget_s > 0)
         self._check("budget_s", is_budget, f"a positive number of seconds, None or {AUTO!r}")

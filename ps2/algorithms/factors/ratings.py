@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
-from ps2.algorithms.factors.survey_rows import FAULTS, MOST_RATING, PARTS, Surveyed, Surveyor, gathered
+from ps2.algorithms.factors.options import MOST_VALUE, FactorOptions, FittedFactors
+from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 
@@ -235,8 +235,8 @@ def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total
     )
     least = " that are not negative" if role == WEIGHT or _refuses(options) else ""
     expected = {
-        RATING: f"finite ratings up to {MOST_RATING:g}{least}" + (f" ({_refuses(options)})" if least else ""),
-        WEIGHT: f"finite weights{least}",
+        RATING: f"finite ratings up to {MOST_VALUE:g}{least}" + (f" ({_refuses(options)})" if least else ""),
+        WEIGHT: f"finite weights up to {MOST_VALUE:g}{least}",
         HELD: "true or false",
     }.get(role, ROLES[role])
     raise InputError(

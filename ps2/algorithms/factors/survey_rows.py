@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
+from ps2.algorithms.factors.options import MOST_VALUE
 from ps2.data.ids import Ids
 
 Array = npt.NDArray[Any]
@@ -20,8 +21,6 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SHOWN_CHARS = 200
-# A larger rating has a square that float32 does not hold.
-MOST_RATING = 1e18
 # By column and kind, in the order in which an error tells of them: what a row holds.
 FAULTS = {
     (USER, "null"): "null",
@@ -34,6 +33,7 @@ FAULTS = {
     (WEIGHT, "null"): "null",
     (WEIGHT, "NaN"): "NaN",
     (WEIGHT, "infinite"): "infinite",
+    (WEIGHT, "large"): "too large",
     (WEIGHT, "negative"): "negative",
     (HELD, "null"): "null",
 }
@@ -174,7 +174,7 @@ class Surveyor:
         if kind == "infinite":
             return np.isinf(values)
         if kind == "large":
-            return np.isfinite(values) & (np.abs(values) > MOST_RATING)
+            return np.isfinite(values) & (np.abs(values) > MOST_VALUE)
         if name == RATING and not self._refuses_negative:
             return np.zeros(len(values), np.bool_)
         return values < 0

@@ -105,8 +105,9 @@ class PathEstimator(LinearEstimator, PathParams):
 
     def _check(self) -> None:
         super()._check()
-        if self.isSet("lambdaPath"):
-            raise ConfigError("lambdaPath: fit trains one model, that of regParam; fitPath trains one for each value")
+        for name in ("lambdaPath", "lambdaCount", "lambdaRatio"):
+            if self.isSet(name):
+                raise ConfigError(f"{name}: fit trains one model, that of regParam; fitPath trains one for each value")
 
     def fitPath(self, dataset: DataFrame) -> ModelPath:
         """Train one model for each value of ``lambdaPath``, or for ``lambdaCount`` values, with solver "sap".
@@ -126,7 +127,8 @@ class PathEstimator(LinearEstimator, PathParams):
         # A strength is a factor of the penalties of regParam 1.
         unit = self.copy({self.getParam("regParam"): 1.0, self.solver: self._solver_of_path()})
         given = tuple(self.getLambdaPath()) if self.isSet("lambdaPath") else ()
-        unit.clear(unit.lambdaPath)
+        for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
+            unit.clear(param)
         self._check_frame(dataset)
         check_ranges(self)
         unit._check()
