@@ -123,7 +123,7 @@ def test_gbt_when_terminal_is_narrow_then_line_is_not_wrapped(seen):
         "300 rows, 4 features; label -1 is class 0 and label 1 is class 1",
         "trees on 2 servers in ",
         "tree    loss  validation  leaves",
-        " trees are kept, with the least loss",
+        " trees are kept, the best of these",
         "all rows of  rows    loss  accuracy     AUC",
         "GBTClassificationModel.load(",
         "importances.png",

@@ -29,17 +29,24 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
         super().__init__()
         self._fitted: Any = fitted
         self._summary: Any = None
+        # What tasks have got, and the broadcast that brings it.
+        self._shared: Any = None
         self._broadcast: Any = None
 
     def _share(self, spark_context: Any) -> Callable[[], Any]:
         """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
-        fitted = self._fitted
+        fitted = self._predicting
         if fitted.is_light:
             return lambda: fitted
-        if self._broadcast is None or self._broadcast._sc is not spark_context:
-            self._broadcast = spark_context.broadcast(fitted)
+        if self._broadcast is None or self._broadcast._sc is not spark_context or self._shared is not fitted:
+            self._broadcast, self._shared = spark_context.broadcast(fitted), fitted
         broadcast = self._broadcast
         return lambda: broadcast.value
+
+    @property
+    def _predicting(self) -> Any:
+        """The trained parameters that predictions are made with."""
+        return self._fitted
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class FleetModel(TrainedModel, FleetParams):
         return float(head.prediction(self._raw(value))[0])
 
     def _raw(self, value: Any) -> Float64Array:
-        return self._head().raw(self._fitted.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
+        return self._head().raw(self._predicting.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)

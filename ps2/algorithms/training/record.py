@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ps2.algorithms.training.placement import Placement
 
@@ -88,14 +89,14 @@ class Record:
     """Grows into a ``TrainingHistory``.
 
     Attributes:
-        on_step: called after each step.
+        on_step: called after each step; of trainings that ask for it, returns True to end them.
         reason: why the training ends, if a step says so.
         completed: the reason if none does.
         metrics: further values of this kind of training.
         words: terms for a step and the objective.
     """
 
-    on_step: Callable[[StepReport], None]
+    on_step: Callable[[StepReport], Any]
     words: Words = Words()
     objective: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -150,8 +151,8 @@ class Record:
         else:
             self.objective.append(float(objective))
 
-    def step(self, objective: float, metrics: Mapping[str, float] | None = None) -> None:
-        """End a step.
+    def step(self, objective: float, metrics: Mapping[str, float] | None = None) -> bool:
+        """End a step; return whether ``on_step`` wants the training to end.
 
         Args:
             objective: after it, or the mean loss of its rows as it began.
@@ -161,16 +162,18 @@ class Record:
         self.objective.append(float(objective))
         self.seconds.append(now_s - self._last_s)
         self._last_s = now_s
-        self.on_step(
-            StepReport(
-                number=len(self.seconds),
-                objective=objective,
-                seconds=now_s - self._began_s,
-                rows=self.rows,
-                bytes=self.bytes,
-                validation=self.validation[-1] if self.validation else None,
-                metrics=metrics or {},
-                words=self.words,
+        return bool(
+            self.on_step(
+                StepReport(
+                    number=len(self.seconds),
+                    objective=objective,
+                    seconds=now_s - self._began_s,
+                    rows=self.rows,
+                    bytes=self.bytes,
+                    validation=self.validation[-1] if self.validation else None,
+                    metrics=metrics or {},
+                    words=self.words,
+                )
             )
         )
 

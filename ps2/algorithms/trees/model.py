@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from ps2.algorithms.trees.files import load_forest
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import Forest, Int32s
 from ps2.algorithms.trees.xgboost_file import save_xgboost
+from ps2.errors import ConfigError
 
 Float64s = npt.NDArray[np.float64]
 
@@ -75,6 +77,20 @@ class GBTModel:
         """
         return self._predictor.margins(x)
 
+    def first(self, numTrees: int) -> GBTModel:
+        """Return the model of the first trees.
+
+        Args:
+            numTrees: trees of each output: rounds.
+
+        Raises:
+            ConfigError: there are not so many.
+        """
+        rounds = len(self.forest.trees) // self.forest.width
+        if not 1 <= numTrees <= rounds:
+            raise ConfigError(f"numTrees: expected a number from 1 to {rounds}, got {numTrees}")
+        return GBTModel(replace(self.forest, trees=self.forest.trees[: numTrees * self.forest.width]))
+
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
         nodes = self.nodes(x)
@@ -86,13 +102,28 @@ class GBTModel:
         """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
         return self._predictor.leaves(x)
 
-    def predict(self, x: Any) -> Float64s:
-        """Return classes or values, float64, shape (n,); args and errors as of ``margins``."""
-        return self.head.prediction(self.head.raw(self.margins(x)))
+    def predict(self, x: Any, numTrees: int | None = None) -> Float64s:
+        """Return classes or values, float64, shape (n,).
 
-    def predictProbability(self, x: Any) -> Float64s | None:
-        """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers."""
-        return self.head.probability(self.head.raw(self.margins(x)))
+        Args:
+            x: as of ``margins``.
+            numTrees: use the first so many trees (of each class); None: all.
+
+        Raises:
+            ConfigError: there are not so many trees.
+            ShapeError, DTypeError: as of ``margins``.
+        """
+        return self.head.prediction(self.head.raw(self._of(numTrees).margins(x)))
+
+    def predictProbability(self, x: Any, numTrees: int | None = None) -> Float64s | None:
+        """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers.
+
+        Args and Raises: as of ``predict``.
+        """
+        return self.head.probability(self.head.raw(self._of(numTrees).margins(x)))
+
+    def _of(self, rounds: int | None) -> GBTModel:
+        return self if rounds is None else self.first(rounds)
 
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, as far as float32 goes.

@@ -84,8 +84,10 @@ class BoostingOptions:
         monotone: -1, 0 or 1 per feature: direction of predictions; empty (also given as zeros only): no constraint.
         bits: of sums in histograms: 64, or 32: half the memory and time, less precision (``scales_of``).
         seed: of rounding and sampling.
-        validate: stop early by the loss of held-out rows.
-        validation_tol: least relative improvement of that loss.
+        validate: stop early by the metric of held-out rows.
+        validation_tol: least relative improvement of their metric.
+        patience: rounds one after the other without one, before the training ends; 0: as in pyspark.ml.
+        metric: of the held-out rows: ``Metric.parsed``.
         name: by which a restored context goes on with the training; "": it cannot.
     """
 
@@ -114,6 +116,8 @@ class BoostingOptions:
     seed: int = 0
     validate: bool = False
     validation_tol: float = 0.01
+    patience: int = 0
+    metric: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -21,8 +21,10 @@ from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.growth import BestSplits, Growth
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
+from ps2.algorithms.trees.stopping import EarlyStopping
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room
 from ps2.algorithms.trees.worker import TreeProgram
@@ -30,9 +32,6 @@ from ps2.run.message import Message
 
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
-
-# A loss this small counts as this large, as in pyspark.ml.
-MIN_LOSS = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ def train(
     problem: TreeProblem,
     options: BoostingOptions,
     facts: Facts,
-    on_step: Callable[[StepReport], None] = lambda step: None,
+    on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest:
     """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingOptions.name``.
 
@@ -61,7 +60,7 @@ def train(
         problem: the objective.
         options: how to grow trees.
         facts: of the rows' labels and weights.
-        on_step: called in the driver after each tree.
+        on_step: called in the driver after each round; returns True to end the training.
 
     Raises:
         LimitError: histograms cannot fit the servers.
@@ -163,6 +162,8 @@ class _TreeDriver:
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
+        self._metric = Metric.parsed(options.metric)
+        self._stopping = EarlyStopping(options.patience, options.validation_tol, self._metric.is_larger_better)
         self._sums: dict[str, Any] = {}  # what the workers reported of the clock
         self._told: dict[str, Any] = {}  # the message for the next one
 
@@ -183,10 +184,10 @@ class _TreeDriver:
             self._after(len(self._states) - 1)
 
     def forest(self) -> Forest:
-        """Return the trees; where rows are held out, those up to the least loss of these."""
-        losses = self.record.validation
+        """Return the trees; where rows are held out, those up to the best metric of these."""
+        found = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
-        trees = self._trees[: objective.width * (1 + int(np.argmin(losses)))] if losses else self._trees
+        trees = self._trees[: objective.width * (1 + self._stopping.best(found))] if found else self._trees
         forest = Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
         return replace(forest, absent=self._problem.absent)
 
@@ -301,15 +302,19 @@ class _TreeDriver:
         is_enough = state.trees > 0 and self._options.validate and self._is_enough(sums)
         if state.trees and self.journal.is_replaying:
             self.record.step_before(loss, sums["lap_s"])
-        elif state.trees:
-            self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
+        if state.trees and self.journal.hear(
+            lambda: self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
+        ):
+            self.record.reason, is_enough = "the callback has ended it", True
         return replace(state, below=sums["below"], is_recorded=True), is_enough
 
     def _heard(self) -> dict[str, Any]:
-        """Return the reports, with bounds of sums in place of the exponents, and the seconds of the step."""
+        """Return the reports, with bounds of sums in place of exponents, the metric, and the seconds of the step."""
         heard = {**self._sums, "lap_s": self.record.lap_s}
         if (exponents := heard.pop("exponents", None)) is not None:
             heard["below"] = sums_below(exponents)
+        if (held := heard.pop("held", None)) is not None:
+            heard["held"] = self._metric.value(held)
         return heard
 
     def _count_rows(self, state: _State, sums: Mapping[str, Any]) -> None:
@@ -318,15 +323,13 @@ class _TreeDriver:
             self._trees[-1] = replace(self._trees[-1], count=sums["counts"])
 
     def _is_enough(self, sums: Mapping[str, Any]) -> bool:
-        """Note the loss of the held-out rows; return whether it has stopped improving, as pyspark.ml does."""
-        if not sums["held_weight"]:
+        """Note the metric of the held-out rows; return whether it has stopped improving."""
+        if math.isnan(sums["held"]):
             return False
-        losses = self.record.validation
-        best = min(losses, default=math.inf)
-        losses.append(float(sums["held_loss"] / sums["held_weight"]))
-        if best - losses[-1] >= self._options.validation_tol * max(losses[-1], MIN_LOSS):
+        self.record.validation.append(sums["held"])
+        if not self._stopping.is_over(self.record.validation):
             return False
-        self.record.reason = "the loss of the rows held out does not get better any more"
+        self.record.reason = f"the {self._metric.name} of the rows held out does not get better any more"
         return True
 
     def _after_histograms(self, state: _State) -> _State:

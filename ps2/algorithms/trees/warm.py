@@ -9,8 +9,10 @@ from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
+from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
@@ -79,6 +81,7 @@ def _grow() -> None:
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
     exponents_of(pairs, np.ones(1))
+    Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
         draw(row_ids(row, "zero"), 0, 0.5)

@@ -14,9 +14,10 @@ from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, exponents_of, quantised
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows, binned, draw, row_ids, whole_weights
@@ -101,6 +102,8 @@ class _Grower:
         self._quantised: Array | None = None
         # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
         self._whole_weights: Array | None = None
+        # No margin is below the one, or above the other.
+        self._span = min(program.problem.base), max(program.problem.base)
 
     def go_on(self, told: list[DriverMessage], clock: int) -> dict[str, Any]:
         """Take part in a clock, after the earlier clocks that this attempt has not seen.
@@ -137,6 +140,8 @@ class _Grower:
             assert self._grown is not None
             sums["counts"] = self._grown.counts(told.nodes)
             self._grown, self._moving = None, []
+            leaves = told.nodes.values[told.nodes.is_leaf]
+            self._span = self._span[0] + float(leaves.min()), self._span[1] + float(leaves.max())
         if has_gradients(told.task, told.tree, self._program.problem.objective.width):
             sums |= self._compute_gradients()
         if told.task == Task.ROOT:
@@ -173,8 +178,10 @@ class _Grower:
         """Compute gradients of a round; return losses, and counts by exponent."""
         of, objective = self._training, self._program.problem.objective
         self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
-        held = (0.0, 0.0) if self._held_out is None else self._held_out.losses(objective)
-        sums = {"loss": loss, "weight": weight, "held_loss": held[0], "held_weight": held[1]}
+        sums: dict[str, Any] = {"loss": loss, "weight": weight}
+        if (held := self._held_out) is not None:
+            metric = Metric.parsed(self._program.options.metric)
+            sums["held"] = metric.sums(objective, held.margins, held.y, held.weights, self._span)
         moved, self._moved_bytes = self._moved_bytes, 0
         return {**sums, "rows": len(of.y), "bytes": moved, "exponents": exponents_of(self._pairs, of.weights)}
 
@@ -263,7 +270,3 @@ class _RowGroup:
     def in_root(self, numbers: Int64s) -> NodeRows:
         """Return some of the rows, all in the root of a tree."""
         return NodeRows(self.rows, numbers.astype(np.int32))
-
-    def losses(self, objective: Objective) -> tuple[float, float]:
-        """Return the sums of losses and of weights."""
-        return objective.losses(self.margins, self.y, self.weights)

@@ -151,6 +151,19 @@ class _Job:
     show_default=True,
     help="Minimum relative improvement of the validation loss per tree.",
 )
+@click.option(
+    "--early-stopping",
+    "earlyStoppingRounds",
+    type=int,
+    metavar="N",
+    help="With --validation: stop after N trees, one after the other, that do not improve the metric  [default: 1].",
+)
+@click.option(
+    "--metric",
+    "evalMetric",
+    metavar="NAME",
+    help="With --validation: logloss, error or auc of classes, rmse or mae of numbers  [default: the loss].",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of validation rows and sampling.")
 @click.option("--save-xgboost", "xgboost", metavar="FILE", help="Also write the model in xgboost's JSON format.")
 @setting_options
@@ -261,7 +274,7 @@ def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any
     printed.print_pace(history, f"{history.words.step}s{of_class}", job.setting)
     printed.print_steps(history)
     if job.validation is not None:
-        click.echo(f"{history.reason}; {model.getNumTrees} trees are kept, with the least loss")
+        click.echo(f"{history.reason}; {model.getNumTrees} trees are kept, the best of these")
     printed.print_measures(measures)
 
 

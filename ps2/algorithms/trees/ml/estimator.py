@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import MOST_CATEGORIES
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.label_sums import label_sums
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
@@ -27,9 +28,26 @@ from ps2.algorithms.trees.tree import Absent
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
 
+E = TypeVar("E", bound="TreeEstimator")
+
 
 class TreeEstimator(FleetEstimator, TreeSetters):
     """What the estimators of boosted trees have in common."""
+
+    _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
+
+    def onRound(self: E, function: Callable[[StepReport], Any]) -> E:
+        """Call a function in the driver after each round of trees: it is no param, and is not saved.
+
+        Args:
+            function: called with the ``StepReport`` of the round: number, objective, validation, seconds and more. If
+                it returns True, the training ends, and the model keeps the trees so far (of a validation: up to the
+                best). What it raises ends ``fit``. After a rollback of the fleet, a round may come once more.
+        """
+        if not callable(function):
+            raise ConfigError(f"onRound: expected a function, got {type(function).__name__}")
+        self._on_round = function
+        return self
 
     @abstractmethod
     def _objective(self, found: Survey) -> Objective:
@@ -48,6 +66,7 @@ class TreeEstimator(FleetEstimator, TreeSetters):
 
     def _found(self, plan: BoostingOptions, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
+        Metric.parsed(plan.metric).check(objective.loss)
         signs = self.getMonotoneConstraints() if self.isSet("monotoneConstraints") else []
         if signs and len(signs) != found.dim:
             raise ConfigError(f"monotoneConstraints: expected one for each of {found.dim} features, got {len(signs)}")
@@ -63,7 +82,11 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         problem = TreeProblem(objective, found.dim, self._base(objective, found, table), absent, categories)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest:
-            return train(ps, table, problem, options, found.facts, on_step)
+            def on_round(report: StepReport) -> Any:
+                on_step(report)
+                return self._on_round(report)
+
+            return train(ps, table, problem, options, found.facts, on_round)
 
         trained = self._trained(table, options.rounds, run)
         return self._model(GBTModel(trained.forest)), trained.history

@@ -9,6 +9,7 @@ from pyspark.ml.linalg import Vector, Vectors
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.models import FleetModel
+from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import rows_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
@@ -32,6 +33,19 @@ class ForestModel(FleetModel, TreeParams):
     def _trained(self) -> GBTModel:
         trained: GBTModel = self._fitted
         return trained
+
+    @property
+    def _predicting(self) -> GBTModel:
+        """The first trees, as many as ``numTrees`` says."""
+        if not self.isSet("numTrees"):
+            return self._trained
+        count = self.getOrDefault("numTrees")
+        if self._first is None or self._first[0] != count:
+            self._first = count, self._trained.first(count)
+        return self._first[1]
+
+    _first: tuple[int, GBTModel] | None = None
+    setNumTrees = setter(TreeParams.numTrees)
 
     @property
     def featureImportances(self) -> Vector:
@@ -101,7 +115,7 @@ class ForestModel(FleetModel, TreeParams):
 
     @property
     def getNumTrees(self) -> int:
-        """Number of trees; of more than two classes, all classes' together."""
+        """Number of trees; of more than two classes, all classes' together. ``numTrees`` does not change it."""
         return len(self._trained.forest.trees)
 
     @property
@@ -124,13 +138,13 @@ class ForestModel(FleetModel, TreeParams):
 
     def predictLeaf(self, value: Any) -> Vector:
         """Return the leaf of each tree that one row comes to, counted from the left."""
-        return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist())
+        return Vectors.dense(self._predicting.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist())
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         made, name = super()._transform(dataset), self.getLeafCol()
         if not name:
             return made
-        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._trained.forest.trees)]
+        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._predicting.forest.trees)]
         attributes = {"attrs": {"nominal": leaves}} if leaves else {}
         return made.withMetadata(name, {"ml_attr": {**attributes, "num_attrs": len(leaves)}})
 

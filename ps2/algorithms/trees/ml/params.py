@@ -25,6 +25,7 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, BoostingOptions, GrowthName, weight_bits
 from ps2.algorithms.trees.quantiles import unit_of
 from ps2.errors import ConfigError
@@ -79,6 +80,8 @@ class TreeParams(FleetParams, _GBTParams):
         "minSplitLoss": NOT_NEGATIVE,
         "minChildWeight": NOT_NEGATIVE,
         "baseScore": (math.isfinite, "a finite number"),
+        "earlyStoppingRounds": COUNT,
+        "numTrees": COUNT,
         "histogramBits": (lambda bits: bits in BITS, f"one of {', '.join(map(str, BITS))}"),
         "monotoneConstraints": (lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
     }
@@ -114,6 +117,23 @@ class TreeParams(FleetParams, _GBTParams):
         TypeConverters.toListInt,
     )
 
+    earlyStoppingRounds: Param[int] = own_param(
+        "earlyStoppingRounds",
+        "with validationIndicatorCol: rounds one after the other that do not improve evalMetric before the training "
+        "ends; the model keeps the rounds up to the best; not set: 1, as in pyspark.ml",
+        TypeConverters.toInt,
+    )
+    evalMetric: Param[str] = own_param(
+        "evalMetric",
+        "metric of the rows held out, as in xgboost: logloss, error or auc of classes, rmse or mae of numbers; not "
+        "set: the loss that is trained",
+        TypeConverters.toString,
+    )
+    numTrees: Param[int] = own_param(
+        "numTrees",
+        "of a model: trees (of each class) that predictions use, from the first one on; not set: all",
+        TypeConverters.toInt,
+    )
     histogramBits: Param[int] = own_param(
         "histogramBits",
         "bits of the sums in histograms: 64, as exact as float64's, or 32, for half the memory and "
@@ -145,6 +165,8 @@ class TreeParams(FleetParams, _GBTParams):
     getMinChildWeight = getter(minChildWeight)
     getBaseScore = getter(baseScore)
     getMonotoneConstraints = getter(monotoneConstraints)
+    getEarlyStoppingRounds = getter(earlyStoppingRounds)
+    getEvalMetric = getter(evalMetric)
     getHistogramBits = getter(histogramBits)
     getAbsentAsMissing = getter(absentAsMissing)
     getDefaults = getter(defaults)
@@ -170,6 +192,8 @@ class TreeSetters(TreeParams, FleetSetters):
     setMinChildWeight = setter(TreeParams.minChildWeight)
     setBaseScore = setter(TreeParams.baseScore)
     setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
+    setEarlyStoppingRounds = setter(TreeParams.earlyStoppingRounds)
+    setEvalMetric = setter(TreeParams.evalMetric)
     setHistogramBits = setter(TreeParams.histogramBits)
     setAbsentAsMissing = setter(TreeParams.absentAsMissing)
     setDefaults = setter(TreeParams.defaults)
@@ -194,10 +218,18 @@ class TreeSetters(TreeParams, FleetSetters):
 def check_tree_params(params: TreeParams) -> None:
     """Raise ConfigError for params that trees cannot be grown by."""
     features_of(params.getFeatureSubsetStrategy(), 1)
+    for name in ("earlyStoppingRounds", "evalMetric"):
+        if params.isSet(name) and not params.isSet("validationIndicatorCol"):
+            raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
+    if params.isSet("evalMetric"):
+        Metric.parsed(params.getEvalMetric())
+    if params.isSet("numTrees"):
+        raise ConfigError("numTrees: expected for a model, whose predictions use so many trees; maxIter is for fit")
 
 
 def options_of(params: TreeParams) -> BoostingOptions:
     """Make the options that params ask for; how many features nodes draw from is known later."""
+    patience = params.getEarlyStoppingRounds() if params.isSet("earlyStoppingRounds") else 0
     return BoostingOptions(
         rounds=params.getMaxIter(),
         depth=params.getMaxDepth(),
@@ -217,7 +249,9 @@ def options_of(params: TreeParams) -> BoostingOptions:
         # A seed of pyspark.ml may be a hash, of either sign.
         seed=params.getSeed() % 2**63,
         validate=params.isSet("validationIndicatorCol"),
-        validation_tol=params.getValidationTol(),
+        validation_tol=0.0 if patience and not params.isSet("validationTol") else params.getValidationTol(),
+        patience=patience,
+        metric=params.getEvalMetric() if params.isSet("evalMetric") else "",
     )
 
 

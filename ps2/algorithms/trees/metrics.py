@@ -1,0 +1,139 @@
+"""Metrics of the rows that are held out: what a worker reports of its rows, and the value of all reports. Pure.
+
+A report is an array that is added up over the workers. Means are exact. The AUC counts rows in ``CELLS`` equal cells
+between the least and the largest margin that the trees can give, which all workers know; rows of one cell count as
+tied. So the AUC is off by at most half the share of the pairs of a positive and a negative row that meet in a cell, and
+does not depend on how rows lie.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.tree import LossName
+from ps2.errors import ConfigError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import kernel
+
+Array = npt.NDArray[Any]
+Float64s = npt.NDArray[np.float64]
+
+MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae"]
+# Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.
+CELLS = 1 << 14
+CLASSES: tuple[MetricName, ...] = ("logloss", "error")
+NUMBERS: tuple[MetricName, ...] = ("rmse", "mae")
+# The metrics that a loss's predictions can be measured by.
+METRICS: dict[LossName, tuple[MetricName, ...]] = {
+    "logistic": (*CLASSES, "auc"),
+    "softmax": CLASSES,
+    "squared": NUMBERS,
+    "absolute": NUMBERS,
+    "huber": NUMBERS,
+    "poisson": NUMBERS,
+    "quantile": NUMBERS,
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: "loss" is that of the training.
+    """
+
+    name: MetricName = "loss"
+
+    @staticmethod
+    def parsed(text: str) -> Metric:
+        """Return the metric of a name, in any case; "" is the loss of the training.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        names = [name for name in get_args(MetricName) if name != "loss"]
+        name = text.lower() or "loss"
+        if not re.fullmatch("|".join(["loss"] * (not text) + names), name):
+            raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, got {text!r}")
+        return Metric(name)  # type: ignore[arg-type]
+
+    def check(self, loss: LossName) -> None:
+        """Raise ConfigError if predictions of a loss cannot be measured by the metric."""
+        if self.name != "loss" and self.name not in METRICS[loss]:
+            raise ConfigError(
+                f"evalMetric: expected one of {', '.join(METRICS[loss])} for loss {loss!r}, got {self.name!r}"
+            )
+
+    @property
+    def is_larger_better(self) -> bool:
+        """Whether a model is better where the metric is larger."""
+        return self.name == "auc"
+
+    def sums(
+        self, objective: Objective, margins: Float64s, y: Float64s, weights: Float64s, span: tuple[float, float]
+    ) -> Float64s:
+        """Return what a worker reports of its rows; reports are added.
+
+        Args:
+            margins: shape (n, width).
+            y, weights: shape (n,); without weights, shape (0,), each row counts 1.
+            span: no margin is less than the one, or larger than the other ("auc").
+
+        Returns:
+            Shape (2, 1): the weighted sum of what the metric is the mean of, and the sum of weights. Of "auc": shape
+            (2, CELLS), the weights of class 0 and class 1 in each cell.
+        """
+        if self.name == "auc":
+            out = np.zeros((2, CELLS))
+            least, width = span[0], (span[1] - span[0]) / CELLS
+            count_cells(readable(margins[:, 0]), readable(y), readable(weights), least, width, out)
+            return out
+        if self.name in ("loss", "logloss"):
+            return np.array(objective.losses(margins, y, weights))[:, None]
+        each = self._of_rows(objective, margins, y)
+        if not len(weights):
+            return np.array([[each.sum()], [float(len(y))]])
+        return np.array([[weights @ each], [weights.sum()]])
+
+    def _of_rows(self, objective: Objective, margins: Float64s, y: Float64s) -> Float64s:
+        """Return what the metric is the mean of; "rmse": its square is."""
+        if self.name == "error":
+            classes = margins.argmax(axis=1) if objective.width > 1 else margins[:, 0] > 0
+            return (classes != y).astype(np.float64)
+        residuals = (np.exp(margins[:, 0]) if objective.loss == "poisson" else margins[:, 0]) - y
+        return residuals * residuals if self.name == "rmse" else np.abs(residuals)
+
+    def value(self, sums: Float64s) -> float:
+        """Return the metric of all rows; NaN: there is none with a weight, or, of "auc", only one class."""
+        if self.name == "auc":
+            return _auc(sums)
+        if not sums[1, 0] > 0:
+            return math.nan
+        mean = float(sums[0, 0] / sums[1, 0])
+        return math.sqrt(mean) if self.name == "rmse" else mean
+
+
+def _auc(cells: Float64s) -> float:
+    """Return the share of pairs, by weight, in which the positive row is in a higher cell; half of those in one."""
+    negative, positive = cells
+    pairs = negative.sum() * positive.sum()
+    below = np.cumsum(negative) - negative
+    return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
+
+
+@kernel
+def count_cells(margins: Float64s, y: Float64s, weights: Float64s, least: float, width: float, out: Float64s) -> None:
+    """Add rows' weights to ``out``, shape (2, cells), by class and cell."""
+    cells = out.shape[1]
+    for i in range(len(margins)):
+        at = (margins[i] - least) / width if width > 0.0 else 0.0
+        cell = int(min(max(at, 0.0), cells - 1.0))
+        out[1 if y[i] > 0.0 else 0, cell] += weights[i] if len(weights) else 1.0
