@@ -23,6 +23,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
+from ps2.run.spark import total_slots
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -35,6 +36,8 @@ MOST = 2**31 - 1
 # Takes the place of a document's number for lines of the head and for malformed lines.
 OF_HEAD, MALFORMED = 0, -1
 OF_PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
+# Lines of files, "document word count", for each partition of the documents.
+PARTITION_LINES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +81,16 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
     of_line = _file().alias("file"), F.input_file_block_start().alias("block"), F.col("value")
     pieces = lines.select(*of_line).mapInArrow(_parse, OF_PIECES).persist()
     try:
-        words = _check(spark, path, lines, pieces)
+        words, entries = _check(spark, path, lines, pieces)
         if vocabulary not in (None, words):
             raise InputError(f"{path}: expected a vocabulary of {vocabulary:,} words, got one of {words:,}")
+        # A cached DataFrame keeps its partitions: Spark's 200 would be so many tasks of every later job.
+        parts = max(total_slots(spark.sparkContext), -(-entries // PARTITION_LINES))
         whole = (
             pieces.where(F.col("document") > OF_HEAD)
-            .groupBy("file", F.col("document").alias("id"))
+            .withColumnRenamed("document", "id")
+            .repartition(parts, "file", "id")
+            .groupBy("file", "id")
             .agg(*(F.flatten(F.collect_list(name)).alias(name) for name in ("words", "counts")))
         )
         frame = whole.select("id", "words", "counts").mapInArrow(_Vectors(words), _form()).persist()
@@ -225,8 +232,8 @@ def _file() -> Any:
     return F.xxhash64(F.input_file_name())
 
 
-def _check(spark: Any, path: str, lines: Any, pieces: Any) -> int:
-    """Return the number of words, or raise InputError for what is wrong."""
+def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int]:
+    """Return the numbers of words and of lines after the heads, or raise InputError for what is wrong."""
     from pyspark.sql import functions as F
 
     document, words = F.col("document"), F.col("words")
@@ -258,7 +265,7 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> int:
         raise InputError(f"{path}: expected files of one vocabulary, got one of {least:,} words and one of {most:,}")
     if not any(row["lines"] for row in found):
         raise InputError(f"{path}: expected lines 'document word count', got none after the first three")
-    return int(vocabularies.pop())
+    return int(vocabularies.pop()), sum(row["lines"] for row in found)
 
 
 def _is_as_said(row: Any, head: list[int]) -> bool:
