@@ -8,6 +8,7 @@ else it gets two.
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import threading
 import time
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from ps2.algorithms.embeddings.remembered_costs import OFF, VARIABLE
 from ps2.cli import processes
 from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.processes.forking import ForkServer
@@ -25,6 +27,9 @@ from ps2.coordinator.launchers.processes.forking import ForkServer
 # The same examples in every run; how long one takes says nothing on a machine that is busy.
 settings.register_profile("ps2", deadline=None, derandomize=True)
 settings.load_profile("ps2")
+
+# A test measures costs itself, and leaves nothing in the user's folders.
+os.environ[VARIABLE] = OFF
 
 DEADLINE_S = 10.0
 POLL_S = 0.02

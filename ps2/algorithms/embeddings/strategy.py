@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ps2.algorithms.embeddings.cost_model import STRATEGIES, FleetSize, seconds_per_token, work_per_token
+from ps2.algorithms.embeddings.cost_model import STRATEGIES, FleetSize, UnitCosts, seconds_per_token, work_per_token
 from ps2.algorithms.embeddings.cost_probes import measure
 from ps2.algorithms.embeddings.damping import UpdateRates
+from ps2.algorithms.embeddings.remembered_costs import remembered
 from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.schedule import clock_tokens
@@ -43,12 +45,18 @@ class StrategyChoice:
 
 
 def choose(
-    settings: EmbeddingSettings, frequencies: Int64s, servers: int, workers: int, threads: int
+    settings: EmbeddingSettings,
+    frequencies: Int64s,
+    servers: int,
+    workers: int,
+    threads: int,
+    hosts: Sequence[str] | None = None,
 ) -> StrategyChoice:
     """Predict the costs of each strategy from measurements, unless the settings name one.
 
     Args:
         threads: of each worker.
+        hosts: those of the servers, under which the measurements are remembered; None: they are made anew.
 
     Raises:
         LimitError: the servers have no room.
@@ -61,9 +69,26 @@ def choose(
     piece = piece_tokens(settings, updates * workers, parts)
     clock = clock_tokens(replace(settings, via="local"), workers)
     work = work_per_token(settings, frequencies, sampler.chances, clock, batch_tokens(settings), piece)
-    costs = measure(settings, servers, piece)
+    costs = _costs(settings, servers, piece, hosts)
     # Measured with one thread.
     costs = replace(costs, here_s=costs.here_s / threads)
     by_way = seconds_per_token(work, costs, FleetSize(parts, workers), settings.tables * settings.table_bytes)
     log.info("costs %s, work %s: seconds a token %s", costs, work, by_way)
     return StrategyChoice(np.array([by_way[name] for name in STRATEGIES]))
+
+
+def _costs(settings: EmbeddingSettings, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
+    """Return the costs between this process and the servers, from an earlier training of about the same size if any."""
+    if hosts is None:
+        return measure(settings, servers, piece)
+    key = {
+        "servers": sorted(hosts),
+        "size": settings.size,
+        "negative": settings.negative,
+        "window": settings.window,
+        "architecture": settings.architecture,
+        "order": settings.order,
+        "vocabulary": settings.vocabulary.bit_length(),
+        "piece": piece.bit_length(),
+    }
+    return remembered(key, lambda: measure(settings, servers, piece))

@@ -95,8 +95,9 @@ class _Driver:
         self._record = Record(training.on_step, WORDS)
         self._threads = cores_each(training.ps.sparkContext, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
+        hosts = [address.rpartition(":")[0] for address in training.ps.servers]
         seconds = self._journal.hear(
-            lambda: choose(settings, frequencies, servers, training.workers, self._threads).seconds
+            lambda: choose(settings, frequencies, servers, training.workers, self._threads, hosts).seconds
         )
         self._settings, why = StrategyChoice(seconds).of(settings)
         self._record.completed = f"all epochs were trained {why}"

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.embeddings.simd_kernels import INPUTS, LANES, OUTPUTS, multiply_lanes, update_lanes
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 
 Int32s = npt.NDArray[np.int32]
@@ -26,6 +27,8 @@ Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
+# With fewer outputs, separate loops take less time than ``update``.
+LEAST_OUTPUTS = 4
 # The loss is computed for one of so many groups: logarithms take longer than the updates.
 LOSS_INTERVAL = 16
 # Statistics: sum of losses, number of pairs in it, number of all trained pairs.
@@ -122,11 +125,13 @@ def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int
 
 
 @reduction
-def coefficients(dots: Float32s, m: int, k: int, rate: np.float32) -> None:
+def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
     """Turn dot products into coefficients g: output 0 is the predicted word, the others are negatives."""
+    # One loop over all, with those of no output: SIMD instructions do eight at a time.
+    every = dots.reshape(-1)[: m * dots.shape[1]]
+    for i in range(len(every)):
+        every[i] = -rate * sigmoid(every[i])
     for i in range(m):
-        for j in range(k):
-            dots[i, j] = -rate * sigmoid(dots[i, j])
         dots[i, 0] += rate
 
 
@@ -175,16 +180,101 @@ def learn(
     rate: np.float32,
     with_loss: bool,
     statistics: Float64s,
+    times: Float32s,
 ) -> None:
-    """Train one group; ``old`` and ``dots`` are scratch."""
+    """Train one group; ``old`` and ``dots`` are scratch, as of ``scratch``, and so is ``times``, of each input."""
+    given = m
+    # An input that comes twice has the same products both times.
+    m = merge_inputs(inputs, m, times)
     copy_outputs(contexts, outputs, k, old)
-    products(table, inputs, m, old, k, dots)
+    at_once = m > 1 and LEAST_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
+    if at_once:
+        multiply(table, inputs, m, old, dots)
+    else:
+        products(table, inputs, m, old, k, dots)
     if with_loss:
-        add_losses(dots, m, k, statistics)
-    coefficients(dots, m, k, rate)
-    add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
-    add_to_inputs(table, inputs, m, old, k, dots)
-    statistics[PAIRS] += m
+        for i in range(m):
+            for _ in range(int(times[i])):
+                add_losses(dots[i : i + 1], 1, k, statistics)
+    coefficients(dots, m, rate)
+    for i in range(m):
+        if times[i] != ONE:
+            for j in range(k):
+                dots[i, j] *= times[i]
+    if at_once:
+        update(table, inputs, m, contexts, outputs, k, old, dots)
+    else:
+        add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
+        add_to_inputs(table, inputs, m, old, k, dots)
+    statistics[PAIRS] += given
+
+
+@kernel
+def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
+    """Keep each input once, in the order in which they come, and note how often it came; return their number."""
+    count = 0
+    for i in range(m):
+        word, at = inputs[i], 0
+        while at < count and inputs[at] != word:
+            at += 1
+        if at == count:
+            inputs[at], times[at] = word, ZERO
+            count += 1
+        times[at] += ONE
+    return count
+
+
+@kernel
+def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float32s) -> None:
+    """Set products of at least two inputs, and of ``OUTPUTS`` outputs."""
+    for i in range(0, m, INPUTS):
+        # A last single input is taken with the one before.
+        one = min(i, m - INPUTS)
+        found = multiply_lanes(table, inputs[one], inputs[one + 1], old, old.shape[1])
+        f, g = dots[one], dots[one + 1]
+        f[0], f[1], f[2], f[3], f[4], f[5] = found[0], found[1], found[2], found[3], found[4], found[5]
+        g[0], g[1], g[2], g[3], g[4], g[5] = found[6], found[7], found[8], found[9], found[10], found[11]
+
+
+@kernel
+def update(
+    table: Float32s,
+    inputs: Int32s,
+    m: int,
+    contexts: Float32s,
+    outputs: Int32s,
+    k: int,
+    old: Float32s,
+    dots: Float32s,
+) -> None:
+    """Do what ``add_to_outputs`` and ``add_to_inputs`` do, for different inputs and at most ``OUTPUTS`` outputs, in one
+    pass over the rows."""
+    width = old.shape[1]
+    changes = old[OUTPUTS : 2 * OUTPUTS]
+    changes[:] = ZERO
+    # The last outputs may be none: their coefficients are 0.
+    dots[:m, k:OUTPUTS] = ZERO
+    paired = m - m % INPUTS
+    for i in range(0, paired, INPUTS):
+        f, g = dots[i], dots[i + 1]
+        by = (f[0], f[1], f[2], f[3], f[4], f[5], g[0], g[1], g[2], g[3], g[4], g[5])
+        update_lanes(table, inputs[i], inputs[i + 1], old, changes, width, by)
+    for j in range(k):
+        to, change = contexts[outputs[j]], changes[j]
+        for n in range(width):
+            to[n] += change[n]
+    if paired < m:
+        rest, of_rest = inputs[paired:], dots[paired:]
+        add_to_outputs(contexts, outputs, k, table, rest, 1, of_rest)
+        add_to_inputs(table, rest, 1, old, k, of_rest)
+
+
+@kernel
+def scratch(inputs: int, outputs: int, width: int) -> tuple[Float32s, Float32s, Float32s]:
+    """Return scratch of groups: outputs' values and changes, zeros; products; and how often each input comes."""
+    padded = max(outputs, OUTPUTS)
+    old, dots = np.zeros((max(padded, 2 * OUTPUTS), width), np.float32), np.zeros((inputs, padded), np.float32)
+    return old, dots, np.empty(inputs, np.float32)
 
 
 @kernel
@@ -240,8 +330,7 @@ def train_skipgram(
     each = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(each + 1, np.int32)
-    old = np.empty((len(outputs), vectors.shape[1]), np.float32)
-    dots = np.empty((len(inputs), len(outputs)), np.float32)
+    old, dots, times = scratch(len(inputs), len(outputs), vectors.shape[1])
     for sentence in range(len(begins)):
         begin, end = begins[sentence], ends[sentence]
         for at in range(begin, end):
@@ -251,7 +340,9 @@ def train_skipgram(
                 first = turn * sharing
                 k = choose_outputs(targets[at], negatives[at, turn * each : (turn + 1) * each], -1, outputs)
                 some = min(sharing, m - first)
-                learn(vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, with_loss, statistics)
+                learn(
+                    vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, with_loss, statistics, times
+                )
     return statistics
 
 
@@ -272,8 +363,7 @@ def train_cbow(
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
     width = vectors.shape[1]
-    old = np.empty((len(outputs), width), np.float32)
-    dots = np.empty((1, len(outputs)), np.float32)
+    old, dots, times = scratch(1, len(outputs), width)
     mean, before, only = np.empty((1, width), np.float32), np.empty(width, np.float32), np.zeros(1, np.int32)
     for sentence in range(len(begins)):
         begin, end = begins[sentence], ends[sentence]
@@ -284,7 +374,7 @@ def train_cbow(
             take_mean(vectors, inputs, m, mean)
             before[:] = mean[0]
             k = choose_outputs(targets[at], negatives[at], -1, outputs)
-            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_INTERVAL == 0, statistics)
+            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_INTERVAL == 0, statistics, times)
             for n in range(width):
                 before[n] = mean[0, n] - before[n]
             for i in range(m):
@@ -314,8 +404,7 @@ def train_edges(
     """
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
-    old = np.empty((len(outputs), vectors.shape[1]), np.float32)
-    dots = np.empty((1, len(outputs)), np.float32)
+    old, dots, times = scratch(1, len(outputs), vectors.shape[1])
     for sentence in range(len(begins)):
         begin = begins[sentence]
         source, target = tokens[begin], targets[begin + 1]
@@ -324,5 +413,5 @@ def train_edges(
         inputs[0] = source
         k = choose_outputs(target, negatives[begin // 2], source if is_one else -1, outputs)
         with_loss = (begin // 2) % LOSS_INTERVAL == 0
-        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, with_loss, statistics)
+        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, with_loss, statistics, times)
     return statistics

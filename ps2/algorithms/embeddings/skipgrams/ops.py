@@ -128,7 +128,7 @@ def learn_from_products(
     if not count:  # sentences of a word each have no pairs
         return
     by = np.array(products, np.float32)
-    training_kernels.coefficients(by, len(by), by.shape[1], np.float32(rate))
+    training_kernels.coefficients(by, len(by), np.float32(rate))
     inputs, begins, outputs = groups
     words_in, input_rows = _distinct(inputs[:used])
     words_out, output_rows = _distinct(outputs[:count].reshape(-1))
