@@ -11,7 +11,7 @@ from benchmarks.trees_fit import Settings
 from benchmarks.trees_part import Asked, spark_and_servers
 
 ROWS = 100_000
-SETTINGS = Settings(trees=6, depth=7, bins=100)
+SETTINGS = Settings(trees=6, depth=7, bins=100, via="servers")
 # Goal for the largest number of features, relative to the seconds a tree of the smallest.
 MOST = 3.0
 

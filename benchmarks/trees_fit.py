@@ -28,6 +28,7 @@ class Settings:
         reg_lambda: L2 penalty on leaves.
         min_rows, min_hessian: minimum of a leaf.
         sums: bits of sums in histograms.
+        via: PS2's, where trees grow.
     """
 
     trees: int
@@ -39,6 +40,7 @@ class Settings:
     min_rows: int = 1
     min_hessian: float = 1.0
     sums: int = 64
+    via: str = "auto"
 
     def ours(self) -> dict[str, Any]:
         return {
@@ -51,6 +53,7 @@ class Settings:
             "minInstancesPerNode": self.min_rows,
             "minChildWeight": self.min_hessian,
             "histogramBits": self.sums,
+            "via": self.via,
             **({"growth": "leaf", "maxLeaves": self.leaves} if self.leaves else {}),
         }
 

@@ -9,6 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.frame import tell
@@ -53,7 +54,7 @@ def _lightgbm(rows: Rows, settings: Settings) -> Fitted:
     }
     began_s = time.monotonic()
     booster = lightgbm.train(params, lightgbm.Dataset(rows.x, rows.y), settings.trees)
-    return Fitted(time.monotonic() - began_s, partial(booster.predict, raw_score=True))
+    return Fitted(time.monotonic() - began_s, lambda x: np.asarray(booster.predict(x, raw_score=True)))
 
 
 def _of_xgboost(settings: Settings) -> dict[str, Any]:

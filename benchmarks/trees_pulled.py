@@ -27,7 +27,8 @@ from ps2.client.matrix import DCVMatrix
 # Like news20-bigram: most features have few values and few rows.
 SPARSE_ROWS, SPARSE_FEATURES = 20_000, 1_000_000
 DENSE_ROWS = 200_000
-SPARSE, DENSE = Settings(trees=3, depth=7, bins=100), Settings(trees=10, depth=6, bins=256)
+SPARSE = Settings(trees=3, depth=7, bins=100, via="servers")
+DENSE = Settings(trees=10, depth=6, bins=256, via="servers")
 GOAL = 5.0
 WAYS = ("pulled", "ours")
 

@@ -17,6 +17,7 @@ from ps2 import PS2Context
 
 SLOTS = (1, 2, 4)
 FLEETS = (1, 2, 3)
+PLACES = (("local", 1), *(("servers", workers) for workers in SLOTS))
 ROWS, FEATURES = 20_000, 10_000
 SETTINGS = Settings(trees=3, depth=6, bins=64)
 # Printed characters of a digest; the whole digest is compared.
@@ -35,12 +36,14 @@ def measure(asked: Asked) -> Part:
         }
         for servers in FLEETS:
             with PS2Context.getOrCreate(spark, servers=servers):
-                for (what, frame), workers in product(frames.items(), SLOTS):
-                    model = GBTClassifier(**SETTINGS.ours(), numWorkers=workers, subsamplingRate=0.8).fit(frame)
-                    made = digest(alone(model).forest)
+                for (what, frame), (via, workers) in product(frames.items(), PLACES):
+                    params = {**SETTINGS.ours(), "via": via, "numWorkers": workers}
+                    made = digest(alone(GBTClassifier(**params, subsamplingRate=0.8).fit(frame)).forest)
                     found.setdefault(what, set()).add(made)
-                    sizes.append({"rows": what, "servers": servers, "workers": workers, "digest": made[:SHOWN]})
-                    tell(f"{what}, {servers} servers, {workers} workers: {made}")
+                    sizes.append(
+                        {"rows": what, "servers": servers, "via": via, "workers": workers, "digest": made[:SHOWN]}
+                    )
+                    tell(f"{what}, {servers} servers, via {via}, {workers} workers: {made}")
     checks = [Check(f"{what}: different forests", len(digests) - 1, 0) for what, digests in found.items()]
     return Part(checks=checks, sizes=sizes, facts={"trees": SETTINGS.trees, "depth": SETTINGS.depth})
 

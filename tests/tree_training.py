@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from cut_points import cuts_from
 
-from ps2.algorithms.trees import growing_kernels, ops, search_kernels
+from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.feature_columns import FeatureColumns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
@@ -104,7 +104,7 @@ def grow(rows, pairs, scales, margins, recipe):
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
     def weight(total, bounds):
-        return search_kernels.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
+        return scan_kernels.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
 
     def filled(node):
         build(rows, order[node.begin : node.end], pairs, m[node.row])

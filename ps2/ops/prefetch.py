@@ -40,3 +40,22 @@ def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
 
 
 prefetch: Any = intrinsic(_prefetch)  # numba infers the type
+
+
+def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
+    """Prefetch the line in which a block of a C-contiguous array of shape (n, k) begins; as ``_prefetch``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        size = builder.extract_value(array.strides, 0)
+        block = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [builder.mul(arguments[1], size)])
+        takes = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", takes[:1], ir.FunctionType(ir.VoidType(), takes))
+        builder.call(fetch, [block, *FLAGS])
+        return context.get_dummy_value()
+
+    return types.void(blocks, types.intp), generate
+
+
+# For blocks of a line at most, which the hardware does not foresee either where they are visited with gaps.
+prefetch_short: Any = intrinsic(_prefetch_short)

@@ -52,6 +52,13 @@ def cores_each(spark_context: Any, tasks: int) -> int:
     return max(1, total_slots(spark_context) // tasks) * int(spark_context.getConf().get("spark.task.cpus", "1"))
 
 
+def cores_of_one(spark_context: Any) -> int:
+    """Return how many cores the process has that one task runs in, if no other task runs there."""
+    if is_local(spark_context):
+        return total_slots(spark_context) * int(spark_context.getConf().get("spark.task.cpus", "1"))
+    return int(spark_context.getConf().get("spark.executor.cores", "1"))
+
+
 def most_slots(spark_context: Any) -> int | None:
     """Return how many slots Spark can ever have; None if that is unknown."""
     if is_local(spark_context):

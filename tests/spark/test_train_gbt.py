@@ -220,7 +220,20 @@ def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
     start_program, ps2_command, train, files, until, tmp_path
 ):
     folder = tmp_path / "checkpoints"
-    options = ["--input", files["two"], "--workers", 1, "--growth", "leaf", "--max-leaves", 6, "--subsample", 0.7]
+    options = [
+        "--input",
+        files["two"],
+        "--via",
+        "servers",
+        "--workers",
+        1,
+        "--growth",
+        "leaf",
+        "--max-leaves",
+        6,
+        "--subsample",
+        0.7,
+    ]
     often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1]
     places = ["--servers", 2, "--output", tmp_path / "killed"]
     program, output = start_program(ps2_command, "train", "gbt", *options, "--trees", 10_000, *often, *places)

@@ -36,7 +36,7 @@ def frame_of(spark):
 
 @pytest.fixture
 def estimator():
-    return GBTClassifier(maxIter=1, minChildWeight=0.0)
+    return GBTClassifier(maxIter=1, minChildWeight=0.0, via="servers")
 
 
 def test_features_when_most_have_one_value_then_take_no_room(frame_of, estimator):

@@ -9,27 +9,34 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import (
     binning_kernels,
+    decision_kernels,
     gradient_kernels,
     growing_kernels,
     nonempty_bins,
     ops,
     predict_kernels,
     rows,
+    scan_kernels,
     search_kernels,
+    tree_kernels,
     warm,
 )
 from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.problem import BoostingOptions
 from tests.tree_training import Recipe, train
 
 MODULES = (
     binning_kernels,
+    decision_kernels,
     gradient_kernels,
     growing_kernels,
     nonempty_bins,
     ops,
     predict_kernels,
     rows,
+    scan_kernels,
     search_kernels,
+    tree_kernels,
 )
 
 
@@ -45,7 +52,7 @@ def compiled():
 def test_training_and_prediction_when_warm_then_compile_nothing():
     warm.warm()
     # What the driver asks of single numbers.
-    search_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
+    scan_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
     for given in (x, sp.csr_array(x), x.astype(np.float32)):
@@ -53,4 +60,6 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
             forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2, sums=sums))
             Predictor(forest).margins(given)
             Predictor(forest).leaves(given)
+    for options in ({"growth": "leaf", "leaves": 4}, {"bits": 32, "min_rows": 2}, {"features": 1, "depth": 2}):
+        warm.grow_here(BoostingOptions(rounds=1, **options))
     assert compiled() == before

@@ -103,13 +103,13 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         return survey(dataset, columns, self._CLASSES)
 
     @abstractmethod
-    def _found(self, plan: Any, found: Any, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: Any, found: Any, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
         """Train; return the model and the record of the training.
 
         Args:
             plan: the result of ``_plan``.
             found: the result of ``_survey``.
-            dealt: brings the rows to the workers.
+            dealt: brings the rows to the workers: to so many as its argument says, else to those of ``numWorkers``.
         """
 
     def _fit(self, dataset: DataFrame) -> Any:
@@ -120,14 +120,14 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         made, history = done_anew(lambda: self._found(plan, found, dealt))
         return self._completed(made, dataset, history)
 
-    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Callable[[], Table]]:
+    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Callable[..., Table]]:
         """Check and survey a table; return what was found, and a function that brings its rows to the workers."""
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = self._survey(dataset, columns)
-        return found, lambda: deal(dataset, columns, found, workers)
+        return found, lambda count=None: deal(dataset, columns, found, count or workers)
 
     def _completed(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
         """Give a model the params of its estimator, and the history of its training."""

@@ -151,16 +151,17 @@ class Record:
         else:
             self.objective.append(float(objective))
 
-    def step(self, objective: float, metrics: Mapping[str, float] | None = None) -> bool:
+    def step(self, objective: float, metrics: Mapping[str, float] | None = None, seconds: float | None = None) -> bool:
         """End a step; return whether ``on_step`` wants the training to end.
 
         Args:
             objective: after it, or the mean loss of its rows as it began.
             metrics: further values of this kind of training, by name.
+            seconds: that it took, where several steps are reported at once; None: since the last one ended.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))
-        self.seconds.append(now_s - self._last_s)
+        self.seconds.append(now_s - self._last_s if seconds is None else seconds)
         self._last_s = now_s
         return bool(
             self.on_step(

@@ -58,15 +58,21 @@ class ReplayJournal:
         wanted = json.dumps(settings)
         if not names.begun:
             return ReplayJournal(names.prefix, wanted)
-        kept = [one[JOURNAL] for one in names.messages if isinstance(one, dict) and JOURNAL in one]
-        mine = [one for one in kept if one[TRAINING] == names.prefix]
-        opening = next((one for one in mine if SETTINGS in one), None)
-        if opening is None:
-            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
+        mine, opening = _opened(names)
         if differing := _differing(json.loads(opening[SETTINGS]), json.loads(wanted)):
             raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {differing}")
         pages = {one[CLOCK]: one[HEARD] for one in mine if CLOCK in one}
         return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages)
+
+    @staticmethod
+    def settings_of(names: CheckpointNames) -> dict[str, Any]:
+        """Return the settings of an earlier driver's training, as JSON has them.
+
+        Raises:
+            ConfigError: it was of another algorithm.
+        """
+        settings: dict[str, Any] = json.loads(_opened(names)[1][SETTINGS])
+        return settings
 
     @property
     def is_replaying(self) -> bool:
@@ -114,6 +120,16 @@ class ReplayJournal:
         if self._name and kept:
             told[JOURNAL] = {TRAINING: self._name, **kept}
         return Message(told) if told else None
+
+
+def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:
+    """Return what an earlier driver's journal has kept, and its first entry with the settings."""
+    kept = [one[JOURNAL] for one in names.messages if isinstance(one, dict) and JOURNAL in one]
+    mine = [one for one in kept if one[TRAINING] == names.prefix]
+    opening = next((one for one in mine if SETTINGS in one), None)
+    if opening is None:
+        raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
+    return mine, opening
 
 
 def _differing(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import binning_kernels as kernels
+from ps2.algorithms.trees.ascending import are_in, distinct_of
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -81,6 +82,19 @@ class Cells:
             sums = sums.copy()
             sums[start[zeros]] += rest[zeros]
         held = np.flatnonzero(sums)
+        return self._with_children(refinement, held, sums[held])
+
+    def parted_first(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
+        """Do what ``parted`` does with cells that are whole.
+
+        Args:
+            held: int64, ascending: the children that weigh anything; weights: int64, of these.
+        """
+        some = weights != 0
+        return self._with_children(refinement, held[some], weights[some])
+
+    def _with_children(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
+        at, start = refinement.at, refinement.start
         parent = np.searchsorted(start, held, side="right") - 1
         width = (self.width[at] - refinement.depth)[parent]
         first = self.first[at[parent]] + ((held - start[parent]).astype(np.uint64) << width)
@@ -93,7 +107,7 @@ class Cells:
             readable(np.searchsorted(features[order], np.arange(len(self.begin)))),
             readable(first[order]),
             readable(np.concatenate([self.width[keep], width])[order]),
-            readable(np.concatenate([self.weights[keep], sums[held]])[order]),
+            readable(np.concatenate([self.weights[keep], weights])[order]),
         )
 
 
@@ -164,9 +178,9 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     """
     some = found.weights > 0
     # A feature that has no value but zeros has no cut.
-    zeros = np.unique(found.features[some])
+    zeros = distinct_of(found.features[some])
     zeros = zeros[absent[zeros] != 0]
-    zeros = zeros[~np.isin(zeros, found.many)]
+    zeros = zeros[~are_in(zeros, found.many, len(absent))]
     features = np.concatenate((found.features[some], zeros))
     bits = np.concatenate((found.bits[some], np.full(len(zeros), ZERO)))
     order = np.lexsort((bits, features))

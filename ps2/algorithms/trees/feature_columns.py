@@ -10,6 +10,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
+from ps2.algorithms.trees.ascending import are_in, merged, runs
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -93,11 +94,12 @@ class Distinct:
         """Return the values of features that do not have more than ``limit``.
 
         Args:
-            many: features that are known to have more.
+            many: features that are known to have more; they ascend.
         """
-        features, counts = np.unique(self.features, return_counts=True)
-        many = np.union1d(many, features[counts > limit])
-        few = ~np.isin(self.features, many)
+        begins = runs(self.features)
+        counts = np.diff(begins, append=len(self.features))
+        many = merged(many, self.features[begins][counts > limit])
+        few = ~are_in(self.features, many, 1 + max(map(int, (*self.features[-1:], *many[-1:])), default=0))
         return Distinct(self.features[few], self.bits[few], self.weights[few], many)
 
 

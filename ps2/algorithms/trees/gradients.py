@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees import gradient_kernels as kernels
 from ps2.algorithms.trees.tree import LossName
 from ps2.ops.guards import readable
+from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
@@ -31,6 +32,8 @@ MOST_OF_POISSON = 0.7
 # Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
 KINDS = 3
 FROM_BITS = 1022
+# Cost of a row's gradient, in additions of array elements.
+ROW_COST = 16
 # Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
 
@@ -67,12 +70,16 @@ class Objective:
             Shape (width, n, 2): hessian, then gradient; what ``losses`` returns.
         """
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
-        held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
         if self.loss == "softmax":
-            losses = kernels.softmax_gradients(*held, pairs)
-        else:
-            losses = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
-        return pairs, losses
+            return pairs, kernels.softmax_gradients(readable(margins), readable(y), readable(weights), pairs)
+
+        def compute(margins: Float64s, y: Float64s, out: Float64s, weights: Float64s = NO_WEIGHTS) -> Any:
+            given = readable(margins), readable(y), readable(weights)
+            return kernels.gradients(*given, CODES[self.loss], self.shape, out)
+
+        rows = (margins[:, 0], y, pairs[0], weights) if len(weights) else (margins[:, 0], y, pairs[0])
+        found = over_blocks(compute, rows, cost=ROW_COST)
+        return pairs, (math.fsum(loss for loss, _ in found), math.fsum(weight for _, weight in found))
 
     def losses(self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS) -> tuple[float, float]:
         """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
@@ -214,5 +221,9 @@ def quantised(
         out: what it returned before, to be written to.
     """
     out = np.empty(pairs.shape, dtype) if out is None else out
-    kernels.quantise(readable(pairs), readable(ids), key, scales, out)
+
+    def quantise(pairs: Float64s, ids: Int64s, out: Array) -> None:
+        kernels.quantise(readable(pairs), readable(ids), key, scales, out)
+
+    over_blocks(quantise, (pairs, ids, out), cost=ROW_COST)
     return out

@@ -30,6 +30,11 @@ Int64s = npt.NDArray[np.int64]
 # Cost of adding to a bin, in additions of array elements.
 COST = 4
 WORD_BITS = 64
+# Nodes with less than this share of the rows are added row by row, if the bins of all rows take more bytes than a cache
+# holds, and not so many that having them twice matters.
+SPARSE_SHARE, LEAST_BY_ROW, MOST_BY_ROW = 0.25, 1 << 20, 1 << 30
+# Features that one thread adds a row to.
+BY_ROW = 16
 # Largest exponent of a scale: its inverse is no subnormal number.
 MOST_EXPONENT = 1000
 
@@ -85,15 +90,26 @@ class DenseRows:
             pairs: int32 or int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
             out: of the same dtype, which no sum exceeds, shape (bins, channels).
         """
-        held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
+        by_row = self._is_by_row(len(order))
+        kernel, size = (kernels.add_by_row, BY_ROW) if by_row else (kernels.add_dense, kernels.AT_ONCE)
+        held = (self._by_row if by_row else readable(self.columns), self.bins.first, *packed(pairs, out))
         features = np.flatnonzero(self.bins.columns)
-        groups = np.arange(0, len(features), kernels.AT_ONCE)
+        groups = np.arange(0, len(features), size)
 
         def add(some: Int64s) -> None:
-            kernels.add_dense(readable(order), features[some[0] : some[-1] + kernels.AT_ONCE], *held)
+            kernel(readable(order), features[some[0] : some[-1] + size], *held)
 
         if len(groups):
-            over_blocks(add, (groups,), cost=COST * kernels.AT_ONCE * len(order))
+            over_blocks(add, (groups,), cost=COST * size * len(order))
+
+    def _is_by_row(self, rows: int) -> bool:
+        """Return whether so many rows are added row by row."""
+        return rows < SPARSE_SHARE * self.columns.shape[1] and LEAST_BY_ROW < self.columns.nbytes < MOST_BY_ROW
+
+    @cached_property
+    def _by_row(self) -> Array:
+        """The bins once more, shape (rows, features)."""
+        return readable(np.ascontiguousarray(self.columns.T))
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number.
@@ -131,7 +147,7 @@ class SparseRows:
         Returns:
             Bins, int64, ascending; their sums, shape (n, channels), of the scratch's dtype. Implied bins are empty.
         """
-        pairs, sums = _packed(pairs, scratch.sums)
+        pairs, sums = packed(pairs, scratch.sums)
         kernels.add_sparse(readable(order), readable(self.begins), readable(self.columns), pairs, sums, scratch.touched)
         count = kernels.count_touched(scratch.touched)
         bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), scratch.sums.dtype)
@@ -198,9 +214,9 @@ def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tup
     return left, right
 
 
-def _packed(pairs: Array, out: Array) -> tuple[Array, Array]:
-    """Return pairs and sums as kernels add them: two int32 as one int64."""
-    if out.dtype == np.int32 and out.shape[1] == 2:
+def packed(pairs: Array, out: Array) -> tuple[Array, Array]:
+    """Return pairs and sums, whose last axis has the channels, as kernels add them: two int32 as one int64."""
+    if out.dtype == np.int32 and out.shape[-1] == 2:
         return readable(pairs).view(np.int64), out.view(np.int64)
     return readable(pairs), out
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.decision_kernels import gains_enough, may_split
 from ps2.algorithms.trees.driver_messages import (
     BIN,
     BUILT,
@@ -30,9 +31,10 @@ from ps2.algorithms.trees.driver_messages import (
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingOptions, key_of
-from ps2.algorithms.trees.search_kernels import score_of, weight_of
+from ps2.algorithms.trees.scan_kernels import weight_of
 from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import Tree, TreeBuilder
+from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -42,11 +44,6 @@ Float64s = npt.NDArray[np.float64]
 LAYOUT, ROOT = 0, 2
 # Nodes that a clock of leaf-wise growth explores: this number, or this share of the remaining splits (decision 20).
 BATCH, BATCH_SHARE = 16, 8
-# Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
-ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
-# variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
-CHANCE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +54,24 @@ class BestSplits:
     where: Int64s
     left: Int64s
     sets: Int64s
+
+
+def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Float64s:
+    """Return ``rules`` of ``ops.best_splits``; scales: factors of hessians and gradients."""
+    return readable(
+        np.array([1 / scales[1], 1 / scales[0], options.reg_lambda, options.reg_alpha, options.min_hessian])
+    )
+
+
+def limits_of(options: BoostingOptions, scales: tuple[float, float], totals: Int64s) -> Float64s:
+    """Return ``limits`` of ``decision_kernels``; totals: of the root."""
+    # The third total is a number of rows, unless it is a weight.
+    rows, h_unit = 0 if options.third == "weights" else int(totals[2]), 1 / scales[0]
+    least, unit = max(options.least_gain, options.min_gain), options.weight_unit
+    by_hessian = rows / max(int(totals[0]) * h_unit, h_unit)
+    return readable(
+        np.array([least, options.min_info_gain, by_hessian, 0.0 if options.weighed_by == "hessians" else unit])
+    )
 
 
 class Growth:
@@ -70,6 +85,8 @@ class Growth:
 
     Attributes:
         is_over: whether the tree is done.
+        explores: nodes that a clock of leaf-wise growth explores, on which the tree does not depend; None: so many that
+            trees take few clocks.
         rules: for ``best_splits``.
         subtract: pairs of rows: the second histogram is subtracted from the first, once workers have added it.
         clear: rows to zero before workers add to them.
@@ -85,18 +102,17 @@ class Growth:
         tree: int = 0,
         rate: float | None = None,
     ) -> None:
+        self.explores: int | None = None
         self._rate = options.rate if rate is None else rate
         self._options, self._bins, self._tree = options, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
-        self.rules = np.array([self._g_unit, self._h_unit, options.reg_lambda, options.reg_alpha, options.min_hessian])
+        self.rules = rules_of(options, scales)
+        self._limits = limits_of(options, scales, totals)
         self.is_over = False
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
         self.room = ROOT + 1
         self._free: list[int] = []
-        # The third total is a number of rows, unless it is a weight.
-        rows = 0 if options.third == "weights" else int(totals[2])
-        self._rows_by_hessian = rows / max(int(totals[0]) * self._h_unit, self._h_unit)
         self._root = self._node(1, totals, options.bounds)
         self._root.number, self._root.row = 0, ROOT
         self._numbers = 1
@@ -177,7 +193,7 @@ class Growth:
         """Return how many nodes a clock explores."""
         if self._options.growth == "level":
             return self._order.left
-        return max(BATCH, self._order.left // BATCH_SHARE)
+        return self.explores or max(BATCH, self._order.left // BATCH_SHARE)
 
     def _note(self, found: BestSplits) -> None:
         """Note the open nodes' best splits, and close the nodes."""
@@ -196,20 +212,8 @@ class Growth:
 
     def _is_enough(self, gain: float, node: Node, left: Int64s) -> bool:
         """Return whether a split gains enough; where the servers found none, the gain is negative."""
-        options = self._options
-        if not gain > max(options.least_gain, options.min_gain):
-            return False
-        weight = options.weight_of(self._cover(node), int(node.totals[2]))
-        if options.min_info_gain > 0 and gain < options.min_info_gain * weight * (1 - ROUNDING):
-            return False
-        units = self._g_unit**2 + (self._weight(node) * self._h_unit) ** 2
-        scores = (self._score(sums, node.bounds) for sums in (node.totals, left, node.totals - left))
-        return gain > max(CHANCE * units * self._rows_by_hessian, ROUNDING * sum(map(abs, scores)))
-
-    def _score(self, totals: Int64s, bounds: Float64s) -> float:
-        options, weight = self._options, self._weight_of(totals, bounds)
-        h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
-        return float(score_of(g, h, weight, options.reg_lambda, options.reg_alpha))
+        sums = readable(node.totals), readable(left), readable(node.bounds)
+        return bool(gains_enough(gain, *sums, self.rules, self._limits))
 
     def _children(self, node: Node, split: Split, left: Int64s) -> tuple[Node, Node]:
         sums = left, node.totals - left
@@ -219,10 +223,8 @@ class Growth:
         return self._node(2 * node.place, sums[0], bounds[0]), self._node(2 * node.place + 1, sums[1], bounds[1])
 
     def _node(self, place: int, totals: Int64s, bounds: Float64s) -> Node:
-        h, options = int(totals[0]), self._options
-        may_split = place < 1 << options.depth and h > 1 and h * self._h_unit >= 2 * options.min_hessian
-        may_split &= int(totals[2]) >= 2 * options.min_third
-        return Node(place, totals, bounds, may_split)
+        may = may_split(place, readable(totals), self._options.depth, self._options.min_third, self.rules)
+        return Node(place, totals, bounds, bool(may))
 
     def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
         """Number the children of nodes; return ``splits`` of the message."""

@@ -67,8 +67,7 @@ class LeafQuantiles:
     @staticmethod
     def make(share: float, mean_weight: float | None) -> LeafQuantiles:
         """Make empty sums; mean_weight: of the rows; None: all weights are 1."""
-        unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
-        return LeafQuantiles(share, unit, *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
+        return LeafQuantiles(share, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
 
     def free(self) -> None:
         free_all([self.coarse, self.fine])
@@ -101,6 +100,28 @@ class LeafQuantiles:
         """Return each leaf's quantile, 0 without rows, and zero the sums."""
         cells, _ = found(*_taken(self.fine), sought.weights)
         return np.where(sought.weights > 0, value_of(sought.cells, cells), 0.0)
+
+
+def quantiles_here(
+    share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
+) -> Float64s:
+    """Return each leaf's quantile, 0 without rows, where one worker has all rows.
+
+    Args:
+        share, weight_unit: as of ``LeafQuantiles``.
+        leaves, residuals, weights: as of ``LeafQuantiles.add``.
+    """
+    units = whole(weights, weight_unit) if weight_unit and len(weights) else None
+    bits = ordered_bits(residuals)
+    keys, sums = sums_of(leaves, bits, units, None)
+    cells, left = found(keys, sums, share * _totals(keys, sums, len(leaves)))
+    fine, _ = found(*sums_of(leaves, bits, units, cells), left)
+    return np.where(left > 0, value_of(cells, fine), 0.0)
+
+
+def unit_of_weights(mean_weight: float | None) -> float:
+    """Return the unit of weights as whole numbers; mean_weight: of the rows; None: all weights are 1."""
+    return 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
 
 
 def _taken(sums: DCV) -> tuple[Int64s, Int64s]:

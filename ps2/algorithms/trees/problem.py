@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.placement import Via
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError
@@ -89,6 +90,7 @@ class BoostingOptions:
         patience: rounds one after the other without one, before the training ends; 0: as in pyspark.ml.
         metric: of the held-out rows: ``Metric.parsed``.
         name: by which a restored context goes on with the training; "": it cannot.
+        via: where histograms lie: in the process of the only worker, or on the servers.
     """
 
     rounds: int = 20
@@ -119,6 +121,7 @@ class BoostingOptions:
     patience: int = 0
     metric: str = ""
     name: str = ""
+    via: Via = "servers"
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MOST_DEPTH:

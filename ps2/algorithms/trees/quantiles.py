@@ -12,8 +12,8 @@ depend on how rows lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import feature_columns
+from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import (
     BITS,
@@ -35,9 +36,10 @@ from ps2.algorithms.trees.cut_points import (
     value_counts,
 )
 from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
+from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
+from ps2.algorithms.trees.rows import dense_of, is_dense
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
@@ -62,6 +64,8 @@ HALF_BITS = np.uint64(32)
 LOW = (1 << FEATURE_BITS) - 1
 # Features whose cells are looked at together: 4,096 in the first turn each.
 CHUNK = 256
+# Features whose cells are kept from turn to turn; of more, these would take too much memory.
+KEPT = 4 * CHUNK
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
 LEAST_BLOCKS = 64
@@ -88,21 +92,23 @@ class Quantiles:
         lows: sparse, int64: weights of these by number and lower half.
         turns: sparse, int64: weights by feature and cell, of each turn.
         heavy: int64, one column: how many features have cells that the next turn cuts.
+        _kept: by features, their cells after so many turns: what a turn has added is the same whenever it is repeated.
     """
 
     problem: TreeProblem
     bins: int
     weight_unit: float
     least: int
-    held: DCV
-    total: DCV
-    missing: DCV
-    many: DCV
-    values: DCV
-    numbers: DCV
-    lows: DCV
-    turns: tuple[DCV, ...]
-    heavy: DCV
+    held: SumsVector
+    total: SumsVector
+    missing: SumsVector
+    many: SumsVector
+    values: SumsVector
+    numbers: SumsVector
+    lows: SumsVector
+    turns: tuple[SumsVector, ...]
+    heavy: SumsVector
+    _kept: dict[bytes, tuple[int, Cells]] = field(default_factory=dict)
 
     @staticmethod
     def make(
@@ -128,9 +134,20 @@ class Quantiles:
         dense = held, total, missing, many
         return Quantiles(problem, bins, unit, least, *dense, values, numbers, lows, turns, heavy)
 
+    @staticmethod
+    def here(problem: TreeProblem, bins: int, mean_weight: float | None, least: int = 0) -> Quantiles:
+        """Make zero sums in this process, for a worker that has all rows; args as of ``make``."""
+        unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
+        dim = problem.dim
+        dense = LocalDense(dim, "int64"), LocalDense(1, "int64"), LocalDense(dim, "int64"), LocalDense(dim, "int32")
+        values, numbers, lows = (LocalSparse() for _ in range(3))
+        turns = tuple(LocalSparse() for _ in range(TURNS))
+        return Quantiles(problem, bins, unit, least, *dense, values, numbers, lows, turns, LocalDense(1, "int64"))
+
     def free(self) -> None:
         dense = [self.held, self.total, self.missing, self.many, self.heavy]
-        free_all([*dense, self.values, self.numbers, self.lows, *self.turns])
+        every = [*dense, self.values, self.numbers, self.lows, *self.turns]
+        free_all([vector for vector in every if isinstance(vector, DCV)])
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -140,24 +157,31 @@ class Quantiles:
         Raises:
             LimitError: values, or cells, cannot fit the servers.
         """
+        clocks = (clock - FIRST_CLOCK for clock in worker.clocks(END))
         try:
-            return self._take_part(worker, rows)
+            return self._take_part(clocks, rows, lambda clock: None)
         except LimitError as error:
             raise LimitError(
                 f"the values of {self.problem.dim:,} features, of which cut points are made, do not fit the servers: "
                 f"{error}; start more servers, or with a larger memory limit"
             ) from error
 
-    def _take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
+    def find_here(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
+        """Do what workers and driver do in the clocks, with all rows; return the bins, and what ``take_part`` does."""
+        columns = self._take_part(range(CLOCKS), rows, self.look)
+        return self.cut(), columns
+
+    def _take_part(self, clocks: Iterable[int], rows: LocalRows, after: Callable[[int], None]) -> FeatureColumns | None:
         part, used = None, rows
-        for clock in worker.clocks(END):
-            if clock == FIRST_CLOCK:
+        for clock in clocks:
+            if clock == 0:
                 self._count(rows)
             else:
                 if part is None:
                     used = self._common(rows)
                     part = _Part.of(self, used)
-                part.take_turn(clock - FIRST_CLOCK - 1)
+                part.take_turn(clock - 1)
+            after(clock)
         return None if part is None or used is not rows or not part.columns.dense else part.columns
 
     def _count(self, rows: LocalRows) -> None:
@@ -176,12 +200,12 @@ class Quantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def look(self, clock: int) -> None:
-        """Go on after a clock, except the last one: prepare the next one."""
+        """Go on after a clock: prepare the next one; after the last one there is nothing to do."""
         if clock == 1:
             self._number(self._find_many())
         elif clock == 2:
             self._find_many()
-        elif clock > 2:
+        elif 2 < clock < CLOCKS - 1:
             self._find_heavy(clock - 2)
 
     def _find_many(self) -> Int64s:
@@ -196,7 +220,7 @@ class Quantiles:
     def _number(self, many: Int64s) -> None:
         """Number the keys of values that the lower half tells apart, but for those of features with many."""
         keys, _ = self.numbers.pull()
-        few = ~np.isin(keys >> FEATURE_BITS, many)
+        few = ~are_in(keys >> FEATURE_BITS, many, self.problem.dim)
         if len(keys):
             self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
 
@@ -240,14 +264,16 @@ class Quantiles:
         """Return the values of features, those of many left out, and the weight of zeros that rows do not hold."""
         keys, weights = self.values.pull()
         every = np.arange(self.problem.dim)
-        absent = self._zeros(every, _sums_of(keys, weights, every))
+        held = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
+        absent = self._zeros(every, held)
         bits = (keys & LOW).astype(np.uint64) << HALF_BITS
         features, low_keys = keys >> FEATURE_BITS, self.lows.pull()
         if len(low_keys[0]):
             # In the place of those that have been numbered.
             numbered, numbers = self.numbers.pull()
             numbered = numbered[numbers > 0]  # in this order
-            known = ~np.isin(keys, numbered)
+            known = np.ones(len(keys), np.bool_)
+            known[np.searchsorted(keys, numbered)] = False
             of = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
             lows = (of & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
             features = np.concatenate([features[known], of >> FEATURE_BITS])
@@ -259,17 +285,29 @@ class Quantiles:
 
     def _cells(self, many: Int64s, turns: int) -> Iterator[tuple[Int64s, Cells]]:
         """Yield some features at a time, and their cells after so many turns."""
-        pulled = [turn.pull() for turn in self.turns[:turns]] if len(many) else []
+        pulled: dict[int, tuple[Int64s, Int64s]] = {}
         for begin in range(0, len(many), CHUNK):
             some = many[begin : begin + CHUNK]
-            cells = Cells.whole(len(some))
-            for turn, (keys, weights) in enumerate(pulled):
+            name = some.tobytes()
+            first, cells = self._kept.get(name, (0, Cells.whole(len(some))))
+            if first > turns:
+                first, cells = 0, Cells.whole(len(some))
+            for turn in range(first, turns):
+                if turn not in pulled:
+                    pulled[turn] = self.turns[turn].pull()
+                keys, weights = pulled[turn]
                 refinement = Refinement.of(cells, self.bins, turn)
                 mine = _of_features(keys, some)
                 places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
-                sums = np.zeros(refinement.begin[-1], np.int64)
-                sums[refinement.begin[places] + (keys[mine] & LOW)] = weights[mine]
-                cells = cells.parted(refinement, sums)
+                at = refinement.begin[places] + (keys[mine] & LOW)
+                if cells.is_whole:
+                    cells = cells.parted_first(refinement, at, weights[mine])
+                else:
+                    sums = np.zeros(refinement.begin[-1], np.int64)
+                    sums[at] = weights[mine]
+                    cells = cells.parted(refinement, sums)
+            if len(many) <= KEPT:
+                self._kept[name] = turns, cells
             yield some, cells
 
 
@@ -336,7 +374,7 @@ class _Part:
             weights = OF_ROW + whole(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
-            x = laid_out(with_all_columns(rows, dim), sums.problem.absent)
+            x = dense_of(rows, dim, sums.problem.absent)
             return _Part(sums, FeatureColumns.of_dense(x), np.arange(dim), readable(weights))
         return _Part(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
@@ -358,11 +396,12 @@ class _Part:
     def _numeric(self) -> Distinct:
         """The values of numeric features that have few here; their numbers are those of all workers."""
         found = distinct(self.columns, self.sums.bins, self.weights)
-        categories = list(self.sums.problem.categories)
-        some = ~np.isin(self.features[found.features], categories)
+        categories = np.array(list(self.sums.problem.categories), np.int64)
+        dim = self.sums.problem.dim
+        some = ~are_in(self.features[found.features], categories, dim)
         many = self.features[found.many]
         numbers = self.features[found.features[some]]
-        return Distinct(numbers, found.bits[some], found.weights[some], many[~np.isin(many, categories)])
+        return Distinct(numbers, found.bits[some], found.weights[some], many[~are_in(many, categories, dim)])
 
     def _add_values(self) -> None:
         sums, found = self.sums, self._numeric
@@ -372,13 +411,15 @@ class _Part:
             sums.many.add(np.ones(len(found.many), np.int32), found.many)
         keys = _keys(found.features, found.bits >> HALF_BITS)
         sums.values.add(found.weights, keys)
-        halves = np.unique(keys[found.bits & np.uint64(LOW) != 0])
+        halves = distinct_of(keys[found.bits & np.uint64(LOW) != 0])
         sums.numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lows(self) -> None:
         found, many = self._numeric, np.flatnonzero(self.sums.many.pull())
-        few = ~np.isin(found.features, many)
-        keys, place = np.unique(_keys(found.features[few], found.bits[few] >> HALF_BITS), return_inverse=True)
+        few = ~are_in(found.features, many, self.sums.problem.dim)
+        each = _keys(found.features[few], found.bits[few] >> HALF_BITS)
+        begins = runs(each)
+        keys, place = each[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(each)))
         numbers = self.sums.numbers.pull(keys)[place]
         some = numbers > 0
         lows = _keys(numbers[some], found.bits[few][some] & np.uint64(LOW))
@@ -387,7 +428,7 @@ class _Part:
     def _add_cells(self, turn: int) -> None:
         if turn and not self.sums.heavy.pull()[0]:
             return
-        many = np.intersect1d(self.features, np.flatnonzero(self.sums.many.pull()))
+        many = self.features[self.sums.many.pull(self.features) > 0]
         for some, cells in self.sums._cells(many, turn):
             refinement = Refinement.of(cells, self.sums.bins, turn)
             mine = np.searchsorted(self.features, some)

@@ -19,6 +19,7 @@ from ps2.data.rows import LocalRows
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
+from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
@@ -32,6 +33,9 @@ DENSE_FROM = 0.25
 AT_ONCE = 1 << 12
 # Histograms with few empty bins, or small ones, travel whole: bin numbers would cost more.
 FULL, SMALL_BYTES = 0.25, 1 << 17
+
+# Cost of a row that is parted, in additions of array elements.
+PART_COST = 4
 
 Binned = DenseRows | SparseRows
 
@@ -56,6 +60,16 @@ def laid_out(x: sp.csr_array, absent: Absent) -> Array:
     return out
 
 
+def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
+    """Return rows as a dense array, shape (n, dim): ``laid_out``, but without a copy where nothing is absent."""
+    x = rows.x
+    if x.shape[1] == dim and x.nnz == len(rows) * dim:
+        indices, order = x.indices.reshape(x.shape), np.arange(dim)
+        if np.array_equal(rows.keys, order) and (indices == order.astype(indices.dtype)).all():
+            return x.data.reshape(x.shape)
+    return laid_out(with_all_columns(rows, dim), absent)
+
+
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
     """Return rows by bins.
 
@@ -64,9 +78,9 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns 
     """
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
+    if is_dense(rows.x, bins.features):
+        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.features, absent))))
     x = with_all_columns(rows, bins.features)
-    if is_dense(x, bins.features):
-        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(laid_out(x, absent))))
     x.sort_indices()
     return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 
@@ -135,8 +149,23 @@ class NodeRows:
         """Return the numbers of the rows in a node."""
         return self._order[self._nodes[node]]
 
+    @property
+    def arrays(self) -> tuple[Int32s, Int32s]:
+        """The numbers of all rows, those of a node side by side, and room for as many."""
+        return self._order, self._aside
+
+    def settle(self, ends: Int64s) -> None:
+        """Take in where the rows of each node begin and end, shape (nodes, 2), after ``arrays`` have changed."""
+        self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(ends.tolist())}
+
     def part(self, splits: Int64s) -> None:
-        """Part the rows of nodes among their children; see ``DriverMessage``."""
+        """Part the rows of nodes, none of which comes of another one, among their children; see ``DriverMessage``."""
+        if len(splits):
+            # Nodes have their own rows, so threads may share them out.
+            over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))
+
+    def walk(self, splits: Int64s) -> None:
+        """Part the rows of nodes among their children, one after the other."""
         for row in splits:
             at, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])

@@ -10,24 +10,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.driver_messages import NO_NODES, DriverMessage, FinalNodes, Task, has_gradients
 from ps2.algorithms.trees.gradients import sums_below
-from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.growth import BestSplits, Growth
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
-from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.local_trainer import LocalTreeDriver
+from ps2.algorithms.trees.local_worker import LocalTreeProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
-from ps2.algorithms.trees.stopping import EarlyStopping
+from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.tree import Forest, Tree
-from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room
+from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room, check_rows
 from ps2.algorithms.trees.worker import TreeProgram
+from ps2.client.dcv import DCV
 from ps2.run.message import Message
 
 Int64s = npt.NDArray[np.int64]
@@ -52,7 +55,7 @@ def train(
 ) -> TrainedForest:
     """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingOptions.name``.
 
-    They are the same, bit for bit, on any number of workers and servers.
+    They are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
 
     Args:
         ps: the PS2Context.
@@ -72,9 +75,11 @@ def train(
     """
     names = CheckpointNames.of(options.name, ps)
     if not names.begun:
-        check_room(problem, options, facts.rows, ps.memory())
+        check_rows(options, facts.rows)
+        if options.via == "servers":
+            check_room(problem, options, facts.rows, ps.memory())
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
-    driver = _TreeDriver(table, problem, options, facts, Record(on_step, words), names)
+    driver = _driver(table, problem, options, facts, Record(on_step, words), names)
     try:
         driver.go_on_from(names)
         if not driver.is_over:
@@ -82,9 +87,34 @@ def train(
             run_training(
                 ps, Training(table, form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal)
             )
-        return TrainedForest(driver.forest(), driver.history())
+        return TrainedForest(driver.boosting.forest(), driver.boosting.history())
     finally:
         driver.free()
+
+
+def _driver(
+    table: Table, problem: TreeProblem, options: BoostingOptions, facts: Facts, record: Record, names: CheckpointNames
+) -> _TreeDriver | LocalTreeDriver:
+    if options.via == "servers":
+        return _TreeDriver(table, problem, options, facts, record, names)
+    mean = mean_weight_of(table, facts)
+    journal = ReplayJournal.of(names, settings_of(problem, options, facts.rows, mean))
+    least = least_rows(problem, options, mean)
+    # By its name a restored context knows the training.
+    named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+    return LocalTreeDriver(LocalTreeProgram(problem, options, least, mean, names.begun), record, journal, named)
+
+
+def begun_via(ps: Any, name: str) -> Via | None:
+    """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
+    names = CheckpointNames.of(name, ps) if name and ps.conf.restore is not None else UNNAMED
+    settings = ReplayJournal.settings_of(names) if names.begun else {}
+    return settings.get("via")
+
+
+def mean_weight_of(table: Table, facts: Facts) -> float | None:
+    """Return the mean weight of the rows; None: all weights are 1."""
+    return None if table.columns.weight is None else facts.weight / facts.rows
 
 
 def least_rows(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
@@ -148,10 +178,10 @@ class _TreeDriver:
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        self.record = record
+        self.boosting, self.record = BoostingRecord(problem, options, record), record
         self._problem, self._options = problem, options
         self._rows = facts.rows
-        mean = None if table.columns.weight is None else facts.weight / facts.rows
+        mean = mean_weight_of(table, facts)
         self.journal = ReplayJournal.of(names, settings_of(problem, options, facts.rows, mean))
         self._quantiles = Quantiles.make(problem, options.bins, mean, names, least_rows(problem, options, mean))
         share = problem.objective.leaf_share
@@ -159,11 +189,8 @@ class _TreeDriver:
         self._leaf_quantiles = None if share is None or options.monotone else LeafQuantiles.make(share, mean)
         self.program = TreeProgram(problem, options, self._quantiles, self._leaf_quantiles, names.begun)
         self._fleet: TreeMatrices | None = None
-        self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
-        self._metric = Metric.parsed(options.metric)
-        self._stopping = EarlyStopping(options.patience, options.validation_tol, self._metric.is_larger_better)
         self._sums: dict[str, Any] = {}  # what the workers reported of the clock
         self._told: dict[str, Any] = {}  # the message for the next one
 
@@ -182,24 +209,6 @@ class _TreeDriver:
         self._states = [_State(Task.BEGIN, 0)]
         while len(self._states) <= names.begun - END and not self.is_over:
             self._after(len(self._states) - 1)
-
-    def forest(self) -> Forest:
-        """Return the trees; where rows are held out, those up to the best metric of these."""
-        found = self.record.validation
-        objective, base = self._problem.objective, np.array(self._problem.base)
-        trees = self._trees[: objective.width * (1 + self._stopping.best(found))] if found else self._trees
-        forest = Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
-        return replace(forest, absent=self._problem.absent)
-
-    def history(self) -> TrainingHistory:
-        """Return how it went; with it, the leaves of each round."""
-        width = self._problem.objective.width
-        told = tuple(self._leaves(end) for end in range(width, len(self._trees) + 1, width))
-        return replace(self.record.history(), metrics={"leaves": told})
-
-    def _leaves(self, end: int) -> int:
-        """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""
-        return sum(tree.leaf_count for tree in self._trees[end - self._problem.objective.width : end])
 
     def free(self) -> None:
         """Free all matrices on the servers."""
@@ -247,7 +256,8 @@ class _TreeDriver:
         bins = self._quantiles.cut()
         self._fleet = TreeMatrices.make(bins, self._problem, self._options, self._rows)
         self._states = [_State(Task.BEGIN, 0)]
-        self._trees, self._growth = [], None
+        self.boosting.trees.clear()
+        self._growth = None
         self._tell(0, Task.BEGIN, 0)
         self.record.start()
 
@@ -256,7 +266,7 @@ class _TreeDriver:
         if at == len(self._states) - 1:
             return
         state = self._states[at]
-        del self._states[at + 1 :], self._trees[state.trees :]
+        del self._states[at + 1 :], self.boosting.trees[state.trees :]
         if state.totals is not None:
             self._growth = self._planted(state)
             for answer in state.answers:
@@ -271,15 +281,11 @@ class _TreeDriver:
     def _after_begin(self, state: _State) -> _State:
         """All have reported losses and gradients: before the first tree, or after the last round."""
         state, is_enough = self._take_sums(state)
-        if is_enough or state.trees == self._all_trees:
+        if is_enough or state.trees == self.boosting.most:
             return self._stop(state)
-        scales = scales_of(float(state.below[0]), float(state.below[1]), self._options.sums_dtype)
+        scales = first_scales(self._options, state.below)
         self._tell(len(self._states), Task.ROOT, state.trees, scales)
         return _State(Task.ROOT, state.trees, scales, below=state.below)
-
-    @property
-    def _all_trees(self) -> int:
-        return self._options.rounds * self._problem.objective.width
 
     def _stop(self, state: _State) -> _State:
         self._tell(len(self._states), Task.STOP, state.trees)
@@ -295,17 +301,7 @@ class _TreeDriver:
         state = replace(state, totals=sums.get("totals") if state.task == Task.ROOT else None)
         if state.is_recorded or not has_gradients(state.task, state.trees, self._problem.objective.width):
             return state, False
-        loss = float(sums["loss"] / sums["weight"])
-        self.record.add(sums["rows"], sums["bytes"])
-        if not state.trees:
-            self.record.objective.append(loss)
-        is_enough = state.trees > 0 and self._options.validate and self._is_enough(sums)
-        if state.trees and self.journal.is_replaying:
-            self.record.step_before(loss, sums["lap_s"])
-        if state.trees and self.journal.hear(
-            lambda: self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
-        ):
-            self.record.reason, is_enough = "the callback has ended it", True
+        is_enough = self.boosting.note(sums, self.journal)
         return replace(state, below=sums["below"], is_recorded=True), is_enough
 
     def _heard(self) -> dict[str, Any]:
@@ -314,23 +310,13 @@ class _TreeDriver:
         if (exponents := heard.pop("exponents", None)) is not None:
             heard["below"] = sums_below(exponents)
         if (held := heard.pop("held", None)) is not None:
-            heard["held"] = self._metric.value(held)
+            heard["held"] = self.boosting.metric.value(held)
         return heard
 
     def _count_rows(self, state: _State, sums: Mapping[str, Any]) -> None:
         """Note the number of rows in each node of the last tree."""
         if state.is_after_tree and "counts" in sums:
-            self._trees[-1] = replace(self._trees[-1], count=sums["counts"])
-
-    def _is_enough(self, sums: Mapping[str, Any]) -> bool:
-        """Note the metric of the held-out rows; return whether it has stopped improving."""
-        if math.isnan(sums["held"]):
-            return False
-        self.record.validation.append(sums["held"])
-        if not self._stopping.is_over(self.record.validation):
-            return False
-        self.record.reason = f"the {self._metric.name} of the rows held out does not get better any more"
-        return True
+            self.boosting.trees[-1] = replace(self.boosting.trees[-1], count=sums["counts"])
 
     def _after_histograms(self, state: _State) -> _State:
         """All have added histograms: find splits."""
@@ -363,27 +349,14 @@ class _TreeDriver:
         return following
 
     def _after_tree(self, state: _State, tree: Tree) -> _State:
-        self._trees.append(tree)
+        self.boosting.trees.append(tree)
         trees, width = state.trees + 1, self._problem.objective.width
-        if trees == self._all_trees:
+        if trees == self.boosting.most:
             return _State(Task.BEGIN, trees)
         scales = state.scales
         if trees % width == 0:
-            below = self._problem.objective.bounds_after(state.below, *self._moves())
-            scales = scales_of(*below, self._options.sums_dtype)
+            scales = next_scales(self._problem, self._options, state.below, self.boosting.trees[-width:])
         return _State(Task.ROOT, trees, scales, below=state.below)
-
-    def _moves(self) -> tuple[float, float]:
-        """Return the largest move of any margin in the last round, and the sum of all moves times their rows' weights.
-
-        The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
-        """
-        last = self._trees[-self._problem.objective.width :]
-        said = [abs(tree.value[tree.leaves]) for tree in last]
-        step = max(float(values.max()) for values in said)
-        if self._problem.objective.loss != "squared" or self._options.fraction < 1:
-            return step, math.inf
-        return step, math.fsum(last[0].cover[last[0].leaves] * said[0])
 
     def _after_coarse(self, state: _State) -> _State:
         """All have added the residuals of a tree's leaves: find the coarse cells of the quantiles."""

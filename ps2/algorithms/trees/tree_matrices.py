@@ -58,15 +58,13 @@ class TreeMatrices:
             LimitError: they cannot fit.
         """
         dtype = options.sums_dtype
-        columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * options.channels
+        columns = columns_of(bins, options)
         count, align = rows_with_marks(first_rows(options, rows)), bins.block * options.channels
         with _explaining(bins, count, columns * np.dtype(dtype).itemsize):
             first = DCV.dense(columns, count, dtype, align=align)
         histograms = first.matrix()
-        monotone = np.array(options.monotone, np.int64) if options.monotone else None
-        no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
         layout = np.zeros((1, first.dim), dtype)
-        layout[0, : int(bins.first[-1]) * options.channels] = no_rows.layout(monotone, options.channels)
+        layout[0, : int(bins.first[-1]) * options.channels] = layout_row(bins, problem, options)
         histograms.push([LAYOUT], layout)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
@@ -133,6 +131,18 @@ class TreeMatrices:
         free_all([self.cuts, self.sizes])
 
 
+def columns_of(bins: Bins, options: BoostingOptions) -> int:
+    """Return how many columns a matrix of histograms has: whole blocks."""
+    return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * options.channels
+
+
+def layout_row(bins: Bins, problem: TreeProblem, options: BoostingOptions) -> Int64s:
+    """Return the layout row of a matrix of histograms (``layout_of``), up to the last bin."""
+    monotone = np.array(options.monotone, np.int64) if options.monotone else None
+    no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
+    return no_rows.layout(monotone, options.channels)
+
+
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
     """Add a worker's histograms to those of all, by calls for a batch; return how many bytes of sums that takes.
 
@@ -167,6 +177,12 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
         ) from error
 
 
+def check_rows(options: BoostingOptions, rows: int) -> None:
+    """Raise ConfigError if sums of 32 bits cannot be of so many rows."""
+    if options.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
+        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MOST_ROWS_OF_32_BITS:,} at most")
+
+
 def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise an error if the training cannot fit, whatever its rows hold.
 
@@ -178,10 +194,7 @@ def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, server
 
     Raises:
         LimitError: it cannot fit the servers.
-        ConfigError: sums of 32 bits cannot be of so many rows.
     """
-    if options.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
-        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MOST_ROWS_OF_32_BITS:,} at most")
     histograms, itemsize = first_rows(options, rows), np.dtype(options.sums_dtype).itemsize
     bins = _least_bins(problem)
     needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * options.channels * itemsize

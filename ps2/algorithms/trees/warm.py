@@ -7,14 +7,19 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, packed
+from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.rounds import first_scales
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
 from ps2.algorithms.trees.tree import Forest, TreeBuilder
 from ps2.data.rows import LocalRows
@@ -42,6 +47,10 @@ def warm() -> None:
             subtract(m, one, other, marks=marks)
         best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
     _grow()
+    for bits in (32, 64):
+        for least in (1, 2):
+            for drawn in (0, 1):  # by the kernel; by steps
+                grow_here(BoostingOptions(rounds=1, bits=bits, min_rows=least, features=drawn))
 
 
 def _forest() -> Forest:
@@ -95,10 +104,24 @@ def _grow() -> None:
             for unsigned in (np.uint8, np.uint16):
                 dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
                 dense.add_histogram(ORDER, given, np.zeros((2, channels), dtype))
+                held = readable(np.zeros((1, 1), unsigned)), readable(_bins().first)
+                growing_kernels.add_by_row(
+                    readable(ORDER), np.zeros(1, np.int64), *held, *packed(given, np.zeros((2, channels), dtype))
+                )
                 dense.part(ORDER.copy(), split, ORDER.copy())
             sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
             sparse.histogram(ORDER, given, Scratch(2, channels, dtype))
             sparse.part(ORDER.copy(), split, ORDER.copy())
+
+
+def grow_here(options: BoostingOptions) -> None:
+    """Grow a tree of four rows in this process; bits: as of ``BoostingOptions``."""
+    problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
+    rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
+    bins, columns = Quantiles.here(problem, options.bins, None).find_here(rows)
+    of = BoostedRows(problem, options, bins, (rows, rows), columns)
+    scales = first_scales(options, sums_below(of.compute_gradients()["exponents"]))
+    LocalGrower(problem, options, bins, of, 0.0).grow(0, scales)
 
 
 if __name__ == "__main__":

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
-from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
-from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows, binned, draw, row_ids, whole_weights
+from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids
 from ps2.algorithms.trees.tree_matrices import add_histograms
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import known
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
-from ps2.ops.guards import readable
 
-Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +88,7 @@ class _Grower:
         self._given, self._columns = (rows, held_out), columns
         self._ids = row_ids(rows, program.problem.absent)
         self._moved_bytes = 0
-        self._bins: Bins | None = None
-        # The rows that the tree is grown of; all rows that move through it, with the margins that its leaves add to.
-        self._grown: NodeRows | None = None
-        self._moving: list[tuple[NodeRows, Float64s]] = []
-        # Hessians and gradients of a round; of a tree, as whole numbers.
-        self._pairs: Float64s | None = None
-        self._quantised: Array | None = None
-        # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
-        self._whole_weights: Array | None = None
-        # No margin is below the one, or above the other.
-        self._span = min(program.problem.base), max(program.problem.base)
+        self._rows: BoostedRows | None = None
 
     def go_on(self, told: list[DriverMessage], clock: int) -> dict[str, Any]:
         """Take part in a clock, after the earlier clocks that this attempt has not seen.
@@ -125,45 +110,43 @@ class _Grower:
 
     def _do(self, told: DriverMessage, is_over: bool) -> dict[str, Any]:
         """Do one clock; servers and driver already have the sums of a clock that is over."""
-        if self._bins is None:
-            self._begin(told)
-        for rows, _ in self._moving:
+        if self._rows is None:
+            self._rows = self._begin(told)
+        of = self._rows
+        for rows, _ in of.moving:
             rows.part(told.splits)
         if told.task in (Task.COARSE, Task.FINE):
             if not is_over:
-                self._add_residuals(told)
+                self._add_residuals(of, told)
             return {}
         sums: dict[str, Any] = {}
-        for rows, margins in self._moving:
+        for rows, margins in of.moving:
             rows.end(told.nodes, margins)
         if len(told.nodes.numbers):
-            assert self._grown is not None
-            sums["counts"] = self._grown.counts(told.nodes)
-            self._grown, self._moving = None, []
-            leaves = told.nodes.values[told.nodes.is_leaf]
-            self._span = self._span[0] + float(leaves.min()), self._span[1] + float(leaves.max())
+            assert of.grown is not None
+            sums["counts"] = of.grown.counts(told.nodes)
+            of.grown, of.moving = None, []
+            of.note_leaves(told.nodes.values[told.nodes.is_leaf])
         if has_gradients(told.task, told.tree, self._program.problem.objective.width):
-            sums |= self._compute_gradients()
+            moved, self._moved_bytes = self._moved_bytes, 0
+            sums |= {**of.compute_gradients(), "bytes": moved}
         if told.task == Task.ROOT:
-            self._plant(told)
+            totals = of.plant(told.tree, told.scales)
+            if not is_over:
+                sums["totals"] = totals
         if not is_over:
-            sums |= self._add_histograms(told)
+            self._add_histograms(of, told)
         return sums
 
-    def _begin(self, told: DriverMessage) -> None:
+    def _begin(self, told: DriverMessage) -> BoostedRows:
         """Bin the rows."""
-        self._bins = bins = self._read_bins(told.matrices)
+        bins = self._read_bins(told.matrices)
         problem, options = self._program.problem, self._program.options
-        rows, held_out = self._given
-        self._training = _RowGroup.of(problem, rows, bins, self._columns)
+        made = BoostedRows(problem, options, bins, self._given, self._columns, self._ids)
         self._columns = None
-        # A feature without missing values in the training rows may have some here.
-        lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
-        self._held_out = None if held_out is None else _RowGroup.of(problem, held_out, lenient)
-        self._histograms = Histograms(self._training.rows, options.channels, options.sums_dtype)
+        self._histograms = Histograms(made.training.rows, options.channels, options.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
-        if options.third == "weights":
-            self._whole_weights = whole_weights(self._training.weights, readable(self._ids), options.weight_unit)
+        return made
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
         """Read the bins that the driver has made (``shapes_of``)."""
@@ -174,99 +157,31 @@ class _Grower:
         offsets = np.append(0, np.cumsum(counts))
         return bins_of(self._program.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
-    def _compute_gradients(self) -> dict[str, Any]:
-        """Compute gradients of a round; return losses, and counts by exponent."""
-        of, objective = self._training, self._program.problem.objective
-        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
-        sums: dict[str, Any] = {"loss": loss, "weight": weight}
-        if (held := self._held_out) is not None:
-            metric = Metric.parsed(self._program.options.metric)
-            sums["held"] = metric.sums(objective, held.margins, held.y, held.weights, self._span)
-        moved, self._moved_bytes = self._moved_bytes, 0
-        return {**sums, "rows": len(of.y), "bytes": moved, "exponents": exponents_of(self._pairs, of.weights)}
-
-    def _add_histograms(self, told: DriverMessage) -> dict[str, Any]:
-        """Add histograms to those on the servers; return the totals of a root, if there is one."""
-        sums: dict[str, Any] = {}
+    def _add_histograms(self, of: BoostedRows, told: DriverMessage) -> None:
+        """Add histograms to those on the servers."""
         nodes: list[tuple[int, Int32s]] = []
-        if told.task == Task.ROOT:
-            assert self._grown is not None
-            assert self._quantised is not None
-            order = self._grown.of(0)
-            third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
-            sums["totals"] = np.array([*growing_kernels.sum_pairs(order, self._quantised), third], np.int64)
-            nodes = [(ROOT, order)] if self._program.options.depth else []
+        if told.task == Task.ROOT and self._program.options.depth:
+            assert of.grown is not None
+            nodes = [(ROOT, of.grown.of(0))]
         elif told.task == Task.NODES:
-            nodes = list(self._built(told.splits))
-        histograms = [(row, *self._histograms.of(order, self._summed)) for row, order in nodes if len(order)]
+            nodes = list(built(of.grown, told.splits))
+        histograms = [(row, *self._histograms.of(order, of.summed)) for row, order in nodes if len(order)]
         if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
             self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
         with batch():
             self._moved_bytes += add_histograms(self._matrix, histograms)
-        return sums
 
-    def _plant(self, told: DriverMessage) -> None:
-        """Begin a tree, with all rows in its root."""
-        options, output = self._program.options, told.tree % self._program.problem.objective.width
-        assert self._pairs is not None
-        key = key_of(options.seed, told.tree)
-        given = self._pairs[output], self._ids, key, told.scales, options.sums_dtype
-        self._quantised = quantised(*given, self._quantised)
-        self._summed = self._quantised
-        if options.third is not None:
-            third = self._whole_weights
-            third = np.ones(len(self._quantised)) if third is None else third
-            self._summed = np.column_stack([self._quantised, third.astype(options.sums_dtype)])
-        drawn = np.ones(len(self._ids), bool)
-        if options.fraction < 1:
-            # The trees of one round are grown of the same rows.
-            drawn = draw(self._ids, key_of(options.seed, told.tree - output), options.fraction)
-        margins = self._training.margins[:, output]
-        self._grown = self._training.in_root(np.flatnonzero(drawn))
-        self._moving = [(self._grown, margins)]
-        if not drawn.all():
-            self._moving.append((self._training.in_root(np.flatnonzero(~drawn)), margins))
-        if self._held_out is not None:
-            every = np.arange(len(self._held_out.y))
-            self._moving.append((self._held_out.in_root(every), self._held_out.margins[:, output]))
-
-    def _add_residuals(self, told: DriverMessage) -> None:
+    def _add_residuals(self, of: BoostedRows, told: DriverMessage) -> None:
         """Let the driver find the leaves' quantiles."""
-        assert self._grown is not None
+        assert of.grown is not None
         assert self._program.leaf_quantiles is not None
-        rows = [self._grown.of(node) for node in told.nodes.leaves.tolist()]
+        rows = [of.grown.of(node) for node in told.nodes.leaves.tolist()]
         cells = told.cells if told.task == Task.FINE else None
-        of = self._training
-        self._program.leaf_quantiles.add(rows, of.y - of.margins[:, 0], of.weights, cells)
-
-    def _built(self, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
-        """Yield the matrix rows of the histograms to build, and the data rows of their nodes."""
-        assert self._grown is not None
-        for split in splits[splits[:, BUILT] != NONE]:
-            yield int(split[ROW]), self._grown.of(int(split[LEFT] + split[BUILT]))
+        self._program.leaf_quantiles.add(rows, of.residuals, of.training.weights, cells)
 
 
-@dataclass(frozen=True, eq=False)
-class _RowGroup:
-    """Rows of one kind.
-
-    Attributes:
-        y, weights: float64, shape (n,); without weights each counts 1.
-        margins: float64, shape (n, width).
-    """
-
-    rows: Binned
-    y: Float64s
-    weights: Float64s
-    margins: Float64s
-
-    @staticmethod
-    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> _RowGroup:
-        assert rows.y is not None
-        weights = NO_WEIGHTS if rows.weights is None else rows.weights
-        margins = np.tile(np.array(problem.base), (len(rows), 1))
-        return _RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
-
-    def in_root(self, numbers: Int64s) -> NodeRows:
-        """Return some of the rows, all in the root of a tree."""
-        return NodeRows(self.rows, numbers.astype(np.int32))
+def built(grown: NodeRows | None, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
+    """Yield the matrix rows of the histograms to build, and the data rows of their nodes."""
+    assert grown is not None
+    for split in splits[splits[:, BUILT] != NONE]:
+        yield int(split[ROW]), grown.of(int(split[LEFT] + split[BUILT]))

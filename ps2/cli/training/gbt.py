@@ -38,6 +38,7 @@ Use the model:
 TRAINING = "ps2 train gbt"
 LOSSES = ("squared", "absolute", "huber", "poisson", "quantile")
 GROWTHS = ("level", "leaf")
+VIAS = ("auto", "local", "servers")
 HELD_OUT = "held out"
 
 Task = Literal["binary", "multiclass", "regression"]
@@ -132,6 +133,13 @@ class _Job:
     help="Bits of the sums in histograms: 64 (as exact as float64), or 32 (half the memory; loses small gradients).",
 )
 @click.option(
+    "--via",
+    type=click.Choice(VIAS),
+    default="auto",
+    show_default=True,
+    help="Where trees grow: on the servers, in the only worker (local), or where it is faster.",
+)
+@click.option(
     "--absent-as-missing",
     "absentAsMissing",
     is_flag=True,
@@ -221,7 +229,9 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     found = read(spark, job.files)
     classes = _classes(found.train, job.task)
     frames = found.frames(lambda rows: rows.classified(classes) if classes else rows.frame)
-    model = estimator.setNumWorkers(workers).fit(_marked(job, frames["train"]))
+    if job.setting.workers is not None or job.params["via"] == "servers":
+        estimator.setNumWorkers(workers)
+    model = estimator.fit(_marked(job, frames["train"]))
     measures = {name: measure(model, frame) for name, frame in frames.items()}
     is_table = job.setting.form == "table"
     # First of all, for it has taken long: files may not be written.

@@ -13,8 +13,10 @@ from ps2.algorithms.estimators.attributes import categories_of
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.cost_model import Cores, Work, choose
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.metrics import Metric
@@ -23,10 +25,12 @@ from ps2.algorithms.trees.ml.label_sums import label_sums
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.trainer import TrainedForest, train
+from ps2.algorithms.trees.trainer import TrainedForest, begun_via, train
 from ps2.algorithms.trees.tree import Absent
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
+from ps2.run.slots import cores_each, cores_of_one
+from ps2.run.spark import active_context, total_slots
 
 E = TypeVar("E", bound="TreeEstimator")
 
@@ -64,7 +68,7 @@ class TreeEstimator(FleetEstimator, TreeSetters):
     def _plan(self) -> BoostingOptions:
         return replace(options_of(self), name=self._name)
 
-    def _found(self, plan: BoostingOptions, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: BoostingOptions, found: Survey, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
         Metric.parsed(plan.metric).check(objective.loss)
         signs = self.getMonotoneConstraints() if self.isSet("monotoneConstraints") else []
@@ -76,7 +80,9 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         )
         categories = categories_of(found.features)
         check_categories(categories, plan.monotone)
-        table = dealt()
+        placement = self._placement(found, options, objective)
+        options = replace(options, via=placement.via)
+        table = dealt(1) if placement.via == "local" else dealt()
         warn_of_wide_integers(table.frame, found.features)
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
         problem = TreeProblem(objective, found.dim, self._base(objective, found, table), absent, categories)
@@ -89,7 +95,20 @@ class TreeEstimator(FleetEstimator, TreeSetters):
             return train(ps, table, problem, options, found.facts, on_round)
 
         trained = self._trained(table, options.rounds, run)
-        return self._model(GBTModel(trained.forest)), trained.history
+        placement = replace(placement, workers=table.workers)
+        return self._model(GBTModel(trained.forest)), replace(trained.history, placement=placement)
+
+    def _placement(self, found: Survey, options: BoostingOptions, objective: Objective) -> Placement:
+        """Choose where trees grow."""
+        wanted, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
+        spark_context = active_context()
+        slots = total_slots(spark_context)
+        workers = wanted or min(max(len(found.loads), 1), slots)
+        cores = Cores(cores_of_one(spark_context), workers, cores_each(spark_context, workers))
+        values = sum(load.cost - load.rows for load in found.loads.values())
+        work = Work(found.rows, values, found.dim, options.rounds * objective.width)
+        begun = None if ps is None else begun_via(ps, options.name)
+        return choose(self.getVia(), wanted, work, options, cores, begun)
 
     def _base(self, objective: Objective, found: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins of a model without trees."""

@@ -23,6 +23,7 @@ from ps2.algorithms.estimators.params import (
     own_param,
     setter,
 )
+from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
@@ -59,11 +60,12 @@ MOST_OF_CLASSES = 8.0
 ROUNDED_PART = 1e-14
 
 
-class TreeParams(FleetParams, _GBTParams):
+class TreeParams(HasVia, FleetParams, _GBTParams):
     """How trees are grown: what users of xgboost expect, beside pyspark.ml's params."""
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
+        **VIA,
         "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
         "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
         "growth": (lambda name: name in GROWTHS, f"one of {', '.join(GROWTHS)}"),
@@ -154,6 +156,7 @@ class TreeParams(FleetParams, _GBTParams):
     _DEFAULTS_BY = ("defaults", DEFAULTS)
 
     def _set_defaults(self) -> None:
+        super()._set_defaults()
         self._setDefault(**DEFAULTS["pyspark"], regAlpha=0.0, minSplitLoss=0.0, seed=0)
         self._setDefault(growth="level", absentAsMissing=False, histogramBits=64, defaults="pyspark")
 

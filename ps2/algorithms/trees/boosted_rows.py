@@ -1,0 +1,151 @@
+"""A worker's rows while trees are added: binned, with margins, gradients, and the root of the growing tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees import growing_kernels
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.feature_columns import FeatureColumns
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
+from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroup:
+    """Rows of one kind.
+
+    Attributes:
+        y, weights: float64, shape (n,); without weights each counts 1.
+        margins: float64, shape (n, width).
+    """
+
+    rows: Binned
+    y: Float64s
+    weights: Float64s
+    margins: Float64s
+
+    @staticmethod
+    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
+        assert rows.y is not None
+        weights = NO_WEIGHTS if rows.weights is None else rows.weights
+        margins = np.tile(np.array(problem.base), (len(rows), 1))
+        return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
+
+    def in_root(self, numbers: Int64s) -> NodeRows:
+        """Return some of the rows, all in the root of a tree."""
+        return NodeRows(self.rows, numbers.astype(np.int32))
+
+
+class BoostedRows:
+    """The rows of a worker, for training and held out, and the tree that is grown of them.
+
+    Attributes:
+        metric: of the rows that are held out.
+        training, held_out: the rows, with their margins; None: there are none to hold out.
+        grown: the rows that the tree is grown of.
+        moving: all rows that move through it, with the margins that its leaves add to.
+        quantised: of the tree: hessians and gradients as whole numbers, shape (n, 2).
+        summed: what histograms sum up: these, and a third channel where nodes need one.
+    """
+
+    def __init__(
+        self,
+        problem: TreeProblem,
+        options: BoostingOptions,
+        bins: Bins,
+        given: tuple[LocalRows, LocalRows | None],
+        columns: FeatureColumns | None = None,
+        ids: Int64s | None = None,
+    ) -> None:
+        """Args:
+        given: rows to train with, and those held out.
+        columns: of the former, if they have been made; ids: ``row_ids`` of them.
+        """
+        rows, held_out = given
+        self._problem, self._options = problem, options
+        self._ids = row_ids(rows, problem.absent) if ids is None else ids
+        self.metric = Metric.parsed(options.metric)
+        # No margin is below the one, or above the other.
+        self._span = min(problem.base), max(problem.base)
+        self.training = RowGroup.of(problem, rows, bins, columns)
+        # A feature without missing values in the training rows may have some here.
+        lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
+        self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
+        self.grown: NodeRows | None = None
+        self.moving: list[tuple[NodeRows, Float64s]] = []
+        self.quantised: Array | None = None
+        self.summed: Array = np.empty((0, 2), np.int64)
+        self._pairs: Float64s | None = None  # hessians and gradients of a round
+        # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
+        self._whole_weights: Array | None = None
+        if options.third == "weights":
+            self._whole_weights = whole_weights(self.training.weights, readable(self._ids), options.weight_unit)
+
+    def compute_gradients(self) -> dict[str, Any]:
+        """Compute gradients of a round; return losses, sums of the metric of rows held out, and counts by exponent."""
+        of, objective = self.training, self._problem.objective
+        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
+        sums: dict[str, Any] = {"loss": loss, "weight": weight}
+        if (held := self.held_out) is not None:
+            sums["held"] = self.metric.sums(objective, held.margins, held.y, held.weights, self._span)
+        return {**sums, "rows": len(of.y), "exponents": exponents_of(self._pairs, of.weights)}
+
+    def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
+        """Begin a tree, with all rows in its root; return the root's totals, int64, shape (3,).
+
+        Args:
+            scales: factors of hessians and gradients.
+        """
+        options, output = self._options, tree % self._problem.objective.width
+        assert self._pairs is not None
+        key = key_of(options.seed, tree)
+        self.quantised = quantised(self._pairs[output], self._ids, key, scales, options.sums_dtype, self.quantised)
+        self.summed = self.quantised
+        if options.third is not None:
+            third = self._whole_weights
+            third = np.ones(len(self.quantised)) if third is None else third
+            self.summed = np.column_stack([self.quantised, third.astype(options.sums_dtype)])
+        drawn = np.ones(len(self._ids), bool)
+        if options.fraction < 1:
+            # The trees of one round are grown of the same rows.
+            drawn = draw(self._ids, key_of(options.seed, tree - output), options.fraction)
+        margins = self.training.margins[:, output]
+        self.grown = self.training.in_root(np.flatnonzero(drawn))
+        self.moving = [(self.grown, margins)]
+        if not drawn.all():
+            self.moving.append((self.training.in_root(np.flatnonzero(~drawn)), margins))
+        if self.held_out is not None:
+            every = np.arange(len(self.held_out.y))
+            self.moving.append((self.held_out.in_root(every), self.held_out.margins[:, output]))
+        return self._totals()
+
+    def _totals(self) -> Int64s:
+        """Sum up the rows that the tree is grown of."""
+        assert self.grown is not None
+        assert self.quantised is not None
+        order = self.grown.of(0)
+        third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
+        return np.array([*growing_kernels.sum_pairs(order, self.quantised), third], np.int64)
+
+    def note_leaves(self, values: Float64s) -> None:
+        """Take in what the leaves of a tree have added to margins."""
+        self._span = self._span[0] + float(values.min()), self._span[1] + float(values.max())
+
+    @property
+    def residuals(self) -> Float64s:
+        """Labels less margins, of objectives of one output."""
+        return self.training.y - self.training.margins[:, 0]

@@ -1,0 +1,107 @@
+"""Where trees grow faster: in one worker that has all rows, or on servers. Pure; decision 55 has the measurements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ps2.algorithms.training.placement import Placement, Via, ViaName
+from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.errors import ConfigError
+
+# Seconds of one core: to read and bin a stored value; to add one to a histogram; for a row's gradient, its rounding and
+# its way to a leaf; to look at a bin of a node.
+READ_S, ADD_S, ROW_S, BIN_S = 180e-9, 1.2e-9, 60e-9, 3.5e-9
+# Seconds of a clock with servers, whatever it does.
+CLOCK_S = 10e-3
+# What threads of one worker do, beside as many workers.
+SHARE_OF_THREADS = 0.8
+# Stored values that one worker takes, at most: with bins and gradients, about 1 GB.
+MOST_VALUES = 50_000_000
+# Levels of a tree that grows by leaf, for each doubling of its leaves.
+LEVELS_BY_LEAF = 1.0
+# Clocks of a tree that grows by leaf, for each doubling of its leaves.
+CLOCKS_BY_LEAF = 3.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of a training.
+
+    Attributes:
+        rows: how many there are.
+        values: stored feature values of all rows.
+        features: how many there are.
+        trees: most that are grown.
+    """
+
+    rows: int
+    values: float
+    features: int
+    trees: int
+
+
+@dataclass(frozen=True)
+class Cores:
+    """What Spark has.
+
+    Attributes:
+        one: cores of the process that a task runs in.
+        workers: tasks that would train with servers.
+        each: cores of each of these.
+    """
+
+    one: int
+    workers: int
+    each: int
+
+
+def seconds(work: Work, options: BoostingOptions, cores: Cores) -> tuple[float, float]:
+    """Predict seconds of a training in one worker, and with servers."""
+    leaves = min(options.most_leaves, max(work.rows // max(options.min_rows, 1), 1))
+    if options.growth == "level":
+        levels = clocks = float(max(options.depth, 1))
+    else:
+        doublings = math.log2(max(leaves, 2))
+        levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
+    # A histogram has the bins that rows fill.
+    bins = min(work.features * min(options.bins, work.rows), work.values)
+    # Of two children, the histogram of the one with fewer rows is added up.
+    of_tree = work.values * ADD_S * (1 + levels / 2) + work.rows * ROW_S + leaves * bins * BIN_S
+    threads = 1 + SHARE_OF_THREADS * (cores.one - 1)
+    here = work.values * READ_S + work.trees * of_tree / threads
+    spread = cores.workers * cores.each
+    there = work.values * READ_S / cores.workers + work.trees * (of_tree / spread + clocks * CLOCK_S)
+    return here, there
+
+
+def choose(
+    via: ViaName, wanted: int | None, work: Work, options: BoostingOptions, cores: Cores, begun: Via | None = None
+) -> Placement:
+    """Choose where trees grow.
+
+    Args:
+        via: what the user wants; wanted: workers that the user wants, None: any number.
+        begun: where an earlier driver of the training has begun it.
+
+    Raises:
+        ConfigError: the user wants several workers, and no servers.
+    """
+    here, there = Placement(1, cores.one, "local", ""), Placement(cores.workers, cores.each, "servers", "")
+    if via == "local" and (wanted or 1) > 1:
+        raise ConfigError(f"via: expected 'servers' or 'auto' for {wanted} workers (numWorkers), got 'local'")
+    if via != "auto":
+        return _with(here if via == "local" else there, "as requested")
+    if begun is not None:
+        return _with(here if begun == "local" else there, "as the training began")
+    if wanted is not None and wanted > 1:
+        return _with(there, f"numWorkers is {wanted}")
+    if work.values > MOST_VALUES:
+        return _with(there, f"{work.values:,.0f} stored values are more than the {MOST_VALUES:,} of one worker")
+    local_s, servers_s = seconds(work, options, cores)
+    predicted = f"predicted seconds: local {local_s:.3g}, servers {servers_s:.3g}"
+    return _with(here if local_s <= servers_s else there, predicted)
+
+
+def _with(placement: Placement, reason: str) -> Placement:
+    return Placement(placement.workers, placement.threads, placement.via, reason)

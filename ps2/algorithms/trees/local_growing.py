@@ -1,0 +1,105 @@
+"""Trees that one worker with all rows grows: it finds the splits that servers would find, by the same kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
+from ps2.algorithms.trees.driver_messages import FinalNodes
+from ps2.algorithms.trees.growth import ROOT, Growth
+from ps2.algorithms.trees.leaf_quantiles import quantiles_here
+from ps2.algorithms.trees.local_histograms import LocalHistograms
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.tree import Tree
+from ps2.algorithms.trees.worker import built
+
+Int64s = npt.NDArray[np.int64]
+
+
+class LocalGrower:
+    """Grows trees of the rows of one worker.
+
+    Args:
+        weight_unit: of weights in the quantiles that leaves may be.
+    """
+
+    def __init__(
+        self, problem: TreeProblem, options: BoostingOptions, bins: Bins, of: BoostedRows, weight_unit: float
+    ) -> None:
+        self._problem, self._options, self._bins, self._of = problem, options, bins, of
+        self._weight_unit = weight_unit
+        rows = of.training.rows
+        self._compiled: CompiledGrower | None = None
+        if is_compiled(options, rows):
+            self._compiled = CompiledGrower(problem, options, rows)
+        else:
+            self._histograms = LocalHistograms(problem, options, bins, rows)
+
+    def grow(self, number: int, scales: tuple[float, float]) -> Tree:
+        """Grow a tree of the gradients that have been computed, and add it to the margins.
+
+        Args:
+            number: of the tree, from 0.
+            scales: factors of hessians and gradients.
+        """
+        options, of = self._options, self._of
+        totals = of.plant(number, scales)
+        rate = options.rate_of(number, self._problem.objective.width)
+        if self._compiled is not None:
+            tree, nodes = self._grow_compiled(self._compiled, totals, scales, rate)
+        else:
+            growth = Growth(options, self._bins, scales, totals, number, rate)
+            growth.explores = 1
+            nodes = self._explore(growth)
+            tree = growth.finish()
+        assert of.grown is not None
+        tree.count[:] = of.grown.counts(nodes)
+        share = self._problem.objective.leaf_share
+        # The bounds of monotone features hold for leaves from gradients only.
+        if share is not None and not options.monotone:
+            rows = [of.grown.of(node) for node in nodes.leaves.tolist()]
+            found = quantiles_here(share, self._weight_unit, rows, of.residuals, of.training.weights)
+            tree.value[nodes.is_leaf] = found * rate
+            nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
+        for some, margins in of.moving:
+            some.end(nodes, margins)
+        of.grown, of.moving = None, []
+        of.note_leaves(nodes.values[nodes.is_leaf])
+        return tree
+
+    def _grow_compiled(
+        self, grower: CompiledGrower, totals: Int64s, scales: tuple[float, float], rate: float
+    ) -> tuple[Tree, FinalNodes]:
+        """Grow the tree in one call, and move the other rows to its leaves."""
+        of = self._of
+        made = grower.grow(of, scales, totals, rate)
+        for rows, _ in of.moving:
+            if rows is of.grown:
+                rows.settle(made.ends)
+            else:
+                rows.walk(made.splits)
+        return made.tree, made.nodes
+
+    def _explore(self, growth: Growth) -> FinalNodes:
+        """Choose all splits, and move rows to the leaves."""
+        of, histograms = self._of, self._histograms
+        assert of.grown is not None
+        if growth.is_searched:
+            histograms.make_room(growth.room)
+            histograms.add(ROOT, of.grown.of(0), of.summed)
+        while True:
+            splits, nodes = growth.go_on(histograms.best_splits(growth) if growth.is_searched else None)
+            histograms.make_room(growth.room)
+            if growth.clear:
+                histograms.clear(growth.clear)
+            for rows, _ in of.moving:
+                rows.part(splits)
+            if growth.is_over:
+                return nodes
+            for row, order in built(of.grown, splits):
+                histograms.add(row, order, of.summed)

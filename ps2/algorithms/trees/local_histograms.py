@@ -1,0 +1,77 @@
+"""Histograms in the process of the only worker: what lies on the servers else, changed by the same operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees import ops
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
+from ps2.algorithms.trees.nonempty_bins import rows_with_marks
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.rows import Binned, Histograms
+from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+# Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
+MOST_BYTES = 1 << 31
+
+
+class LocalHistograms:
+    """A matrix as of ``TreeMatrices``, and the rows that it is filled from.
+
+    Bins are marked where rows are sparse only: histograms of dense rows have few empty bins.
+    """
+
+    def __init__(self, problem: TreeProblem, options: BoostingOptions, bins: Bins, rows: Binned) -> None:
+        self._problem, self._options, self._bins, self._rows = problem, options, bins, rows
+        self._is_dense = isinstance(rows, DenseRows)
+        self._count = int(bins.first[-1])
+        columns, dtype = columns_of(bins, options), np.dtype(options.sums_dtype)
+        count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
+        most = max(MOST_BYTES // (columns * dtype.itemsize), ROOT + 1)
+        self._m = np.zeros((min(max(count, ROOT + 1), most), columns), dtype)
+        self._m[LAYOUT, : self._count * options.channels] = layout_row(bins, problem, options)
+        self._sparse = None if self._is_dense else Histograms(rows, options.channels, options.sums_dtype)
+
+    def make_room(self, rows: int) -> None:
+        """Grow the matrix to this number of rows, at least."""
+        if rows > len(self._m):
+            grown = np.zeros((max(rows, 2 * len(self._m)), self._m.shape[1]), self._m.dtype)
+            grown[: len(self._m)] = self._m
+            self._m = grown
+
+    def clear(self, rows: Sequence[int]) -> None:
+        """Zero histograms."""
+        if self._is_dense:
+            self._m[rows] = 0
+        else:
+            ops.clear(self._m, np.array(rows), channels=self._options.channels)
+
+    def add(self, row: int, order: Int32s, pairs: Array) -> None:
+        """Add some rows to a histogram; pairs: as of ``DenseRows.add_histogram``."""
+        if isinstance(self._rows, DenseRows):
+            out = self._m[row].reshape(-1, self._options.channels)
+            self._rows.add_histogram(order, pairs, out[: self._count])
+            return
+        assert self._sparse is not None
+        bins, sums = self._sparse.of(order, pairs)
+        assert bins is not None
+        ops.add(self._m, bins * sums.shape[1], sums, row=row, marks=True)
+
+    def best_splits(self, growth: Growth) -> BestSplits:
+        """Subtract histograms, and find the best split of each open node."""
+        form = {"marks": not self._is_dense, "channels": self._options.channels}
+        if growth.subtract:
+            whole, part = np.array(growth.subtract).T.copy()
+            ops.subtract(self._m, whole, part, **form)
+        given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules
+        least = {"words": self._problem.words, "min_third": self._options.min_third}
+        drawn = {"features": self._bins.features, "drawn": self._options.features}
+        return BestSplits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))

@@ -1,0 +1,102 @@
+"""Vectors in this process with the calls of a DCV that find cut points: for a worker that has all rows."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.ascending import merged
+
+Array = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+
+
+class SumsVector(Protocol):
+    """A vector that workers add to: a DCV, or one in this process."""
+
+    def add(self, values: Any, indices: Any = None) -> Any:
+        """Add to the values at indices, or to all."""
+
+    def push(self, values: Any, indices: Any = None) -> Any:
+        """Overwrite the values at indices, or all."""
+
+    def pull(self, indices: Any = None) -> Any:
+        """Return the values at indices; without these all values, of a sparse vector after their keys."""
+
+    def zero(self) -> Any:
+        """Set all values to 0."""
+
+
+class LocalDense:
+    """A dense vector.
+
+    Args:
+        dim: its length; dtype: of its values.
+    """
+
+    def __init__(self, dim: int, dtype: str) -> None:
+        self._values = np.zeros(dim, dtype)
+
+    def add(self, values: Array, indices: Int64s | None = None) -> None:
+        """Add to the values at indices, or to all."""
+        if indices is None:
+            self._values += values
+        else:
+            np.add.at(self._values, indices, values)
+
+    def push(self, values: Array, indices: Int64s | None = None) -> None:
+        """Overwrite the values at indices, or all."""
+        self._values[slice(None) if indices is None else indices] = values
+
+    def pull(self, indices: Int64s | None = None) -> Array:
+        """Return the values at indices, or all, as a copy."""
+        return self._values.copy() if indices is None else self._values[indices]
+
+    def zero(self) -> None:
+        """Set all values to 0."""
+        self._values[:] = 0
+
+
+class LocalSparse:
+    """A sparse vector of int64."""
+
+    def __init__(self) -> None:
+        self._keys, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def add(self, values: Int64s, indices: Any = None) -> None:
+        """Add to the values of keys."""
+        places = self._places(indices)  # makes room
+        np.add.at(self._values, places, values)
+
+    def push(self, values: Int64s, indices: Any = None) -> None:
+        """Overwrite the values of keys."""
+        places = self._places(indices)  # makes room
+        self._values[places] = values
+
+    def pull(self, indices: Int64s | None = None) -> Any:
+        """Return the values of keys, 0 where there is none; without keys all keys, ascending, and their values."""
+        if indices is None:
+            return self._keys.copy(), self._values.copy()
+        at = np.searchsorted(self._keys, indices)
+        known = at < len(self._keys)
+        known[known] = self._keys[at[known]] == indices[known]
+        out = np.zeros(len(indices), np.int64)
+        out[known] = self._values[at[known]]
+        return out
+
+    def zero(self) -> None:
+        """Set all values to 0."""
+        self._values[:] = 0
+
+    def _places(self, keys: Int64s) -> Int64s:
+        """Return where keys are, after making room for new ones."""
+        every = keys
+        if len(self._keys) or not (keys[1:] > keys[:-1]).all():
+            every = merged(self._keys, keys)
+        if len(every) > len(self._keys):
+            values = np.zeros(len(every), np.int64)
+            values[np.searchsorted(every, self._keys)] = self._values
+            self._keys, self._values = every, values
+        return np.searchsorted(self._keys, keys)

@@ -1,0 +1,53 @@
+"""What follows from one round of trees for the next one: the scales of gradients. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.growing import scales_of
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.tree import Tree
+
+Float64s = npt.NDArray[np.float64]
+
+
+def first_scales(options: BoostingOptions, below: Float64s) -> tuple[float, float]:
+    """Return the factors of hessians and gradients in the first round.
+
+    Args:
+        below: bounds of the sums of hessians, gradients and weights (``sums_below``).
+
+    Raises:
+        ConfigError: a gradient is not finite.
+    """
+    return scales_of(float(below[0]), float(below[1]), options.sums_dtype)
+
+
+def next_scales(
+    problem: TreeProblem, options: BoostingOptions, below: Float64s, last: Sequence[Tree]
+) -> tuple[float, float]:
+    """Return the factors of hessians and gradients in a round, before anybody has computed these.
+
+    Args:
+        below: of the round before it; last: its trees.
+
+    Raises:
+        ConfigError: a gradient is not finite.
+    """
+    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, options, last)), options.sums_dtype)
+
+
+def _moves(problem: TreeProblem, options: BoostingOptions, last: Sequence[Tree]) -> tuple[float, float]:
+    """Return the largest move of any margin in a round, and the sum of all moves times their rows' weights.
+
+    The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
+    """
+    said = [abs(tree.value[tree.leaves]) for tree in last]
+    step = max(float(values.max()) for values in said)
+    if problem.objective.loss != "squared" or options.fraction < 1:
+        return step, math.inf
+    return step, math.fsum(last[0].cover[last[0].leaves] * said[0])

@@ -1,0 +1,85 @@
+"""A tree that one call of a kernel grows is the one that is grown step by step, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import local_growing
+from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.gradients import Objective, sums_below
+from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.tree import Tree
+from ps2.data.rows import LocalRows
+
+FEATURES, CATEGORIES = 9, {4: 70}
+SIGNS = (1, 0, -1, *(0,) * (FEATURES - 3))
+# Objectives and options, and whether rows have weights. Those that begin with "sparse" have sparse rows.
+KINDS = {
+    "level": ("logistic", {"depth": 6}, False),
+    "level, in the middle of one": ("logistic", {"depth": 6, "leaves": 11}, True),
+    "leaf": ("squared", {"growth": "leaf", "leaves": 40, "depth": 30}, True),
+    "leaf, rows counted": ("squared", {"growth": "leaf", "leaves": 40, "depth": 5, "min_rows": 9}, False),
+    "32 bits": ("logistic", {"bits": 32, "depth": 7, "min_child_weight": 0.1}, False),
+    "32 bits, rows counted": ("huber", {"bits": 32, "min_rows": 3, "most_weight": 0.4}, False),
+    "monotone": ("squared", {"monotone": SIGNS, "depth": 6, "reg_alpha": 0.7}, False),
+    "weights of nodes": ("logistic", {"min_weight": 9.0, "weighed_by": "weights", "min_info_gain": 0.02}, True),
+    "quantiles": ("absolute", {"fraction": 0.7}, True),
+    "sparse": ("logistic", {"depth": 6}, True),
+    "sparse, leaf": ("squared", {"growth": "leaf", "leaves": 30, "depth": 9, "min_rows": 4}, False),
+    "sparse, 32 bits": ("huber", {"bits": 32, "monotone": SIGNS, "depth": 5}, False),
+    "no split": ("squared", {"depth": 0}, False),
+    "no gain": ("squared", {"min_gain": 1e9}, False),
+}
+
+
+def rows_of(weighted, sparse, n=700):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, FEATURES))
+    x[:, 1] = rng.integers(0, 3, n)
+    x[:, 4] = rng.integers(0, CATEGORIES[4], n)
+    x[:, 5] = 2.0
+    y = (x[:, 0] * x[:, 1] - x[:, 2] + (x[:, 4] % 7 == 1) + 0.3 * rng.normal(size=n) > 0).astype(float)
+    x[:, 3:5][rng.random((n, 2)) < 0.2] = np.nan
+    if sparse:
+        x[rng.random(x.shape) < 0.8] = 0
+    weights = rng.integers(1, 5, n) / 3 if weighted else None
+    return LocalRows(np.arange(FEATURES), sp.csr_array(x), y, weights)
+
+
+def grown(kind, by_kernel, monkeypatch):
+    """Return three trees and the margins of all rows, of a third that are held out, too."""
+    loss, options, weighted = KINDS[kind]
+    problem = TreeProblem(Objective(loss), FEATURES, (0.1,), categories=CATEGORIES)
+    options = BoostingOptions(rounds=3, bins=40, seed=7, weight_unit=2.0**-6, **options)
+    rows = rows_of(weighted, kind.startswith("sparse"))
+    given = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
+    bins, columns = Quantiles.here(problem, options.bins, 1.0 if weighted else None).find_here(given[0])
+    of = BoostedRows(problem, options, bins, given, columns)
+    if not by_kernel:
+        monkeypatch.setattr(local_growing, "is_compiled", lambda *_: False)
+    grower, trees, before = LocalGrower(problem, options, bins, of, 2.0**-6 if weighted else 0.0), [], np.zeros(3)
+    for number in range(3):
+        below = sums_below(of.compute_gradients()["exponents"])
+        scales = next_scales(problem, options, before, trees[-1:]) if trees else first_scales(options, below)
+        before = below
+        trees.append(grower.grow(number, scales))
+    return trees, of.training.margins, of.held_out.margins
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tree_when_grown_by_kernel_then_the_one_by_steps(kind, monkeypatch):
+    trees, *margins = grown(kind, True, monkeypatch)
+    others, *theirs = grown(kind, False, monkeypatch)
+    for one, other in zip(trees, others, strict=True):
+        for field in fields(Tree):
+            mine, yours = getattr(one, field.name), getattr(other, field.name)
+            assert mine.dtype == yours.dtype, field.name
+            assert mine.tobytes() == yours.tobytes(), field.name
+    assert [some.tobytes() for some in margins] == [some.tobytes() for some in theirs]
