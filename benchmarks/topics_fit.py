@@ -49,14 +49,19 @@ class Curve:
         return float(self.likelihoods[np.searchsorted(self.iterations, iteration)])
 
 
-def fit(frame: Any, topics: int, iterations: int, params: Mapping[str, Any]) -> tuple[Any, float]:
+def fit(
+    frame: Any, topics: int, iterations: int, params: Mapping[str, Any], workers: int | None = WORKERS
+) -> tuple[Any, float]:
     """Train with ours; return the model, and seconds of ``fit``.
+
+    Args:
+        workers: with servers; None: as ``via="auto"`` chooses.
 
     Spark ends Python workers that have idled for a minute, and new ones begin with imports: an iteration comes first.
     """
     from ps2.algorithms.clustering import LDA
 
-    given = {"k": topics, "numWorkers": WORKERS, **params}
+    given = {"k": topics, **params, **({} if workers is None else {"numWorkers": workers})}
     LDA(**given, maxIter=1).fit(frame)
     began_s = time.monotonic()
     model = LDA(**given, maxIter=iterations).fit(frame)

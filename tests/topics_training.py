@@ -15,6 +15,7 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
+from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
@@ -106,7 +107,7 @@ def saved_counts(fleet: Any, options: SamplingOptions, workers: int) -> Any:
     if fleet.frequencies is not None:
         blocks = deal_by_cost(fleet.frequencies.pull(), ring_of(workers, WORDS, options.width).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
-        topics = fleet.saved.load(rank, corpus)
+        topics = fleet.saved.load(rank, hash_of(corpus), corpus.size)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)
     return found
 

@@ -81,7 +81,7 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
     of_line = _file().alias("file"), F.input_file_block_start().alias("block"), F.col("value")
     pieces = lines.select(*of_line).mapInArrow(_parse, OF_PIECES).persist()
     try:
-        words, entries = _check(spark, path, lines, pieces)
+        words, entries, tokens = _check(spark, path, lines, pieces)
         if vocabulary not in (None, words):
             raise InputError(f"{path}: expected a vocabulary of {vocabulary:,} words, got one of {words:,}")
         # A cached DataFrame keeps its partitions: Spark's 200 would be so many tasks of every later job.
@@ -94,9 +94,7 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
             .agg(*(F.flatten(F.collect_list(name)).alias(name) for name in ("words", "counts")))
         )
         frame = whole.select("id", "words", "counts").mapInArrow(_Vectors(words), _form()).persist()
-        sums = F.aggregate("counts", F.lit(0.0), lambda before, count: before + count)
-        tokens = pieces.where(F.col("document") > OF_HEAD).agg(F.sum(sums)).first()[0]
-        return BagOfWords(path, frame, frame.count(), words, int(tokens))
+        return BagOfWords(path, frame, frame.count(), words, tokens)
     finally:
         pieces.unpersist()
 
@@ -232,11 +230,12 @@ def _file() -> Any:
     return F.xxhash64(F.input_file_name())
 
 
-def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int]:
-    """Return the numbers of words and of lines after the heads, or raise InputError for what is wrong."""
+def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, int]:
+    """Return the numbers of words, of lines after the heads and of tokens, or raise InputError for what is wrong."""
     from pyspark.sql import functions as F
 
     document, words = F.col("document"), F.col("words")
+    tokens = F.aggregate("counts", F.lit(0.0), lambda before, count: before + count)
     found = (
         pieces.groupBy("file")
         .agg(
@@ -244,6 +243,7 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int]:
             F.max(document).alias("most"),
             F.max(F.array_max(words)).alias("word"),
             F.sum(F.when(document > OF_HEAD, F.size(words)).otherwise(0)).alias("lines"),
+            F.sum(F.when(document > OF_HEAD, tokens).otherwise(0.0)).alias("tokens"),
             F.sort_array(F.collect_list(F.when(document == OF_HEAD, F.struct("block", "counts")))).alias("head"),
         )
         .collect()
@@ -265,7 +265,8 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int]:
         raise InputError(f"{path}: expected files of one vocabulary, got one of {least:,} words and one of {most:,}")
     if not any(row["lines"] for row in found):
         raise InputError(f"{path}: expected lines 'document word count', got none after the first three")
-    return int(vocabularies.pop()), sum(row["lines"] for row in found)
+    lines_of_documents, of_all = (sum(row[name] for row in found) for name in ("lines", "tokens"))
+    return int(vocabularies.pop()), lines_of_documents, int(of_all)
 
 
 def _is_as_said(row: Any, head: list[int]) -> bool:

@@ -30,12 +30,16 @@ from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingOptions, check_room
+from ps2.algorithms.topics.placement import SamplingSize, place
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
+from ps2.run.slots import cores_of_one
+from ps2.run.spark import total_slots
 from ps2.server.memory import available_bytes
 
 Float64s = npt.NDArray[np.float64]
@@ -71,11 +75,15 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         return survey_documents(dataset, columns)
 
     def _found(
-        self, plan: SamplingOptions | OnlineOptions, found: Documents, dealt: Callable[[], Table]
+        self, plan: SamplingOptions | OnlineOptions, found: Documents, dealt: Callable[..., Table]
     ) -> tuple[LDAModel, TrainingHistory]:
         recipe = replace(plan, vocabulary=found.dim)
         check_room(recipe, available_bytes())
-        table = dealt()
+        placement = None
+        if isinstance(recipe, SamplingOptions):
+            placement = self._placement(recipe, found)
+            recipe = replace(recipe, via=placement.via, threads=placement.threads)
+        table = dealt() if placement is None else dealt(placement.workers)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedTopics:
             if isinstance(recipe, OnlineOptions):
@@ -84,7 +92,21 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
 
         fitted = self._trained(table, recipe.iterations, run)
         topics = LDATopics(fitted.counts, fitted.alpha, fitted.beta, self._inference, self._seed)
-        return LDAModel(topics), fitted.history
+        return LDAModel(topics), replace(fitted.history, placement=placement)
+
+    def _placement(self, recipe: SamplingOptions, found: Documents) -> Placement:
+        spark_context = _session().sparkContext
+        slots = total_slots(spark_context)
+        size = SamplingSize(
+            recipe.topics,
+            found.dim,
+            found.tokens,
+            min(cores_of_one(spark_context), found.rows),
+            min(slots, len(found.loads) or 1, found.rows),
+            recipe.budget_s is not None,
+        )
+        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        return place(self.getVia(), size, wanted)
 
 
 class LDAModel(TrainedModel, LDAParams, Model):

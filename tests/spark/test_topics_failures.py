@@ -13,10 +13,11 @@ from faults import processes
 from topics_training import OPTIONS, documents, saved_counts, trained
 
 from ps2 import PS2Context
-from ps2.algorithms.topics import trainer, worker
+from ps2.algorithms.topics import local_worker, trainer, worker
 from ps2.errors import ConfigError
 
 LONG = replace(OPTIONS, iterations=8)
+LOCAL = replace(LONG, via="local", threads=2)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def assigned(monkeypatch):
     found = []
 
     def fitted(driver, original=trainer._Driver.fitted):
-        found.append(saved_counts(driver._fleet, driver._options, 2))
+        found.append(saved_counts(driver._fleet, driver._options, driver._sizes.workers))
         return original(driver)
 
     monkeypatch.setattr(trainer._Driver, "fitted", fitted)
@@ -62,10 +63,22 @@ class DyingWorker:
         return self._worker.prefetch(source, indices, ahead, columns)
 
     def _die(self, is_time):
-        if is_time and self.rank == 1 and self._worker.clock == self._clock and not os.path.exists(self._path):
+        if (
+            is_time
+            and self.rank == self.workers - 1
+            and self._worker.clock == self._clock
+            and not os.path.exists(self._path)
+        ):
             self._worker._loop.flush()
             Path(self._path).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingLocalProgram(local_worker.LocalProgram):
+    path, clock = "", 0
+
+    def __call__(self, worker, reading):
+        super().__call__(DyingWorker(worker, self.clock, 0, self.path), reading)
 
 
 class DyingProgram(worker.SamplingProgram):
@@ -94,12 +107,30 @@ def test_counts_when_worker_is_killed_then_match_token_topics(
     assert found.history.objective[-1] < found.history.objective[0]
 
 
+@pytest.mark.parametrize("clock", [5, 9], ids=["in an iteration", "in the last one"])
+def test_local_counts_when_worker_is_killed_then_match_topics(spark, by_value, assigned, tmp_path, monkeypatch, clock):
+    monkeypatch.setattr(DyingLocalProgram, "path", str(tmp_path / "died"))
+    monkeypatch.setattr(DyingLocalProgram, "clock", clock)
+    monkeypatch.setattr(trainer, "LocalProgram", DyingLocalProgram)
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        found = trained(ps, spark, LOCAL, workers=1)
+    assert (tmp_path / "died").exists()
+    np.testing.assert_array_equal(found.counts, assigned[0])
+    assert found.history.steps == LONG.iterations
+    assert found.history.objective[-1] < found.history.objective[0]
+
+
 @pytest.mark.parametrize(
-    ("sync", "settings"),
-    [("ssp", {"replicas": 1}), ("ssp", {"checkpointEverySteps": 4}), ("rotation", {"checkpointEverySteps": 4})],
-    ids=["replicas", "checkpoint", "rotation, checkpoint"],
+    ("options", "workers", "settings"),
+    [
+        (LONG, 2, {"replicas": 1}),
+        (LONG, 2, {"checkpointEverySteps": 4}),
+        (replace(LONG, sync="rotation"), 2, {"checkpointEverySteps": 4}),
+        (LOCAL, 1, {"checkpointEverySteps": 4}),
+    ],
+    ids=["replicas", "checkpoint", "rotation, checkpoint", "local, checkpoint"],
 )
-def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, tmp_path, sync, settings):
+def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, tmp_path, options, workers, settings):
     steps = []
 
     def kill(report):
@@ -110,7 +141,7 @@ def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, t
     if "replicas" not in settings:
         settings = {**settings, "checkpointDir": str(tmp_path)}
     with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
-        found = trained(ps, spark, replace(LONG, sync=sync), on_step=kill)
+        found = trained(ps, spark, options, workers, on_step=kill)
         assert ps.recoveries[-1].rolledBack == ("replicas" not in settings)
     assert steps[:4] == [1, 2, 3, 4]
     assert found.history.steps == LONG.iterations
@@ -120,6 +151,26 @@ def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, t
 
 class Stopped(Exception):
     """The driver ends here."""
+
+
+def test_local_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, tmp_path):
+    named, folder = replace(LOCAL, name="topics", save_interval=1), str(tmp_path)
+
+    def stop(report):
+        if report.number == 5:
+            raise Stopped
+
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=3) as ps:
+        with pytest.raises(Stopped):
+            trained(ps, spark, named, workers=1, on_step=stop)
+        ps.stop()
+    with PS2Context.getOrCreate(spark, servers=1, restore=folder) as ps:
+        # Another machine may have other cores.
+        found = trained(ps, spark, replace(named, threads=3), workers=1)
+    np.testing.assert_array_equal(found.counts, assigned[0])
+    assert found.history.steps == LOCAL.iterations
+    # It did not begin anew.
+    assert max(found.history.objective[4:]) < found.history.objective[0]
 
 
 def test_training_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, tmp_path):

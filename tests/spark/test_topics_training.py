@@ -64,3 +64,13 @@ def test_alpha_when_it_is_fitted_then_topics_have_different_ones(ps, spark):
     found = trained(ps, spark, replace(OPTIONS, optimize_alpha=True, iterations=32))
     assert len(np.unique(found.alpha)) == TOPICS
     assert found.alpha.min() > 0
+
+
+def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps, spark):
+    one = replace(OPTIONS, optimize_alpha=True, iterations=32)
+    found, expected = (trained(ps, spark, replace(one, via=via), workers=1) for via in ("local", "servers"))
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_array_equal(found.alpha, expected.alpha)
+    # Before the last iteration, the servers' counts may already have changes of the next one.
+    assert found.history.objective[-1] == pytest.approx(expected.history.objective[-1], rel=1e-12)
+    assert found.history.bytes == 0

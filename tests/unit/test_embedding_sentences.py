@@ -10,6 +10,7 @@ import pytest
 
 from ps2.algorithms.embeddings import sentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
+from ps2.algorithms.embeddings.ml.words import survey
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, rank_by_frequency, scattered
 from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.data.names import Names
@@ -114,3 +115,18 @@ def test_words_when_numbered_then_unknown_ones_are_left_out():
 def test_sentences_when_too_long_then_they_are_cut():
     assert cut(np.array([2, 7, 0, 3]), 3).tolist() == [0, 2, 5, 8, 9, 12]
     assert cut(np.array([], np.int64), 3).tolist() == [0]
+
+
+def test_survey_when_batches_differ_then_counts_words_and_faults():
+    kind = pa.list_(pa.string())
+    rows = [pa.array([["a", "b", "a"], None, ["c", None, None], []], kind), pa.array([["x"], ["é", "a"]], kind)[1:]]
+    (found,) = survey(pa.RecordBatch.from_arrays([row], ["sentence"]) for row in rows)
+    words = pa.ipc.open_stream(found.column("words")[0].as_py()).read_all().to_pydict()
+    assert dict(zip(words["word"], words["count"], strict=True)) == {"a": 3, "b": 1, "c": 1, "é": 1}
+    assert found.drop_columns(["words"]).to_pylist() == [
+        {"part": 0, "rows": 5, "cost": 4 + 1 + 4 + 1 + 3, "cost_squared": 16 + 1 + 16 + 1 + 9, "faulty": 2}
+    ]
+
+
+def test_survey_when_partition_is_empty_then_has_no_row():
+    assert list(survey(iter(()))) == []

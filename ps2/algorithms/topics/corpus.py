@@ -40,14 +40,17 @@ class Corpus:
     numbers: Int64s
 
     @staticmethod
-    def of(counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None) -> Corpus:
+    def of(
+        counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None, keeps: bool = False
+    ) -> Corpus:
         """Make a corpus from a matrix.
 
         Args:
             counts: integers, shape (documents, len(words)): occurrences of a word in a document.
-            words: int64, ascending: numbers of the columns' words; words without tokens are left out.
+            words: int64, ascending: numbers of the columns' words.
             numbers: int64: global numbers of the documents.
             order: the columns in the wanted order of words; None: as they are.
+            keeps: keep words without tokens, which are left out otherwise.
         """
         by_word = sp.csc_array(counts)
         if order is not None:
@@ -55,7 +58,7 @@ class Corpus:
         by_word.sort_indices()
         times = by_word.data.astype(np.int64)
         ends = np.append(0, np.cumsum(times))[by_word.indptr]
-        some = np.flatnonzero(np.diff(ends))
+        some = np.arange(len(words)) if keeps else np.flatnonzero(np.diff(ends))
         documents = np.repeat(by_word.indices.astype(np.int32), times)
         return Corpus(
             readable(words[some]), readable(np.append(ends[some], ends[-1])), readable(documents), readable(numbers)

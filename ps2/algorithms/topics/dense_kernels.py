@@ -68,6 +68,8 @@ def sample_words(
     for k in range(count):
         scale[k] = 1.0 / (totals[k] + all_beta)
     for w in range(len(words)):
+        if begins[w] == begins[w + 1]:
+            continue
         row = counts[w]
         for k in range(count):
             shares[k] = np.float32(row[k] + beta) * scale[k]
@@ -123,7 +125,7 @@ def _draw(drawn: float, mine: Any, alpha: Float32s, shares: Float32s, weights: F
 
 
 @kernel
-def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s) -> float:
+def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, table: Any) -> float:
     """Compute what ``sparse_kernels.documents_likelihood`` does."""
     all_alpha = alpha.sum()
     constant = math.lgamma(all_alpha)
@@ -131,8 +133,13 @@ def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s) -> float:
     for document in range(len(lengths)):
         total += constant - math.lgamma(lengths[document] + all_alpha)
         for k in range(len(alpha)):
-            if rows[document, k]:
-                total += math.lgamma(rows[document, k] + alpha[k]) - math.lgamma(alpha[k])
+            n = np.int64(rows[document, k])
+            if n == 0:
+                continue
+            if n < table.shape[1]:
+                total += table[k, n]
+            else:
+                total += math.lgamma(n + alpha[k]) - math.lgamma(alpha[k])
     return total
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import blocks
 from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError, LimitError
 
@@ -37,6 +38,8 @@ class SamplingOptions:
         sampler: the exact draw of a topic uses a number for each topic of a document ("dense") or a list of the topics
             that occur in it ("sparse"); "auto" chooses by the number of topics and the lengths of documents.
         slice_words: maximum number of words whose counts a worker holds at a time; 0: as many as take 64 MiB.
+        via: where counts are between clocks: on the "servers", or in the only worker's process ("local").
+        threads: of the only worker, with "local".
         seed: of all draws.
         save_interval: iterations between saves of the tokens' topics; 0: never.
         check: whether to compare the counts with the number of tokens after each iteration.
@@ -54,6 +57,8 @@ class SamplingOptions:
     budget_s: float | Literal["auto"] | None = None
     sampler: SamplerName = "auto"
     slice_words: int = 0
+    via: Via = "servers"
+    threads: int = 1
     seed: int = 0
     save_interval: int = 10
     check: bool = False
@@ -63,6 +68,8 @@ class SamplingOptions:
         _check_topics(self.topics, self.alpha)
         if self.sync not in get_args(SyncName):
             raise ConfigError(f"sync: expected one of {', '.join(get_args(SyncName))}, got {self.sync!r}")
+        if self.via == "local" and self.budget_s is not None:
+            raise ConfigError("budgetS: turns of one worker that has all counts do not end by time")
 
     @property
     def form(self) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,16 @@ def first_above(drawn: float, so_far: Float64s, count: int) -> int:
         else:
             low = middle + 1
     return low
+
+
+@kernel
+def tabulate_rises(alpha: Float64s, table: Any) -> None:
+    """Fill a table with log(gamma(n + alpha_k) / gamma(alpha_k)), for topics k and counts n from 0 on.
+
+    Args:
+        table: float64, shape (topics, counts).
+    """
+    for k in range(len(alpha)):
+        constant = math.lgamma(alpha[k])
+        for n in range(table.shape[1]):
+            table[k, n] = math.lgamma(n + alpha[k]) - constant

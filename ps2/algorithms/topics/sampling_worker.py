@@ -12,6 +12,7 @@ from ps2.algorithms.topics.alpha import AlphaSchedule, keys_of
 from ps2.algorithms.topics.assignments import Assignments, Changes
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
 from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.ops.blocks import fold, narrow_unsigned
@@ -41,10 +42,9 @@ class SamplingWorker:
     workers do, and no count is negative.
 
     A crash breaks that: the next attempt does not know the topics that its predecessor reached. So does a rollback of
-        the
-    fleet to a checkpoint. Then the worker stops sampling and asks the driver to have all counts rebuilt. The driver's
-    message names the first clock that no worker enters before reading it. In that clock the workers meet, set the
-    counts to 0, and add all their tokens.
+    the fleet to a checkpoint. Then the worker stops sampling and asks the driver to have all counts rebuilt. The
+    driver's message names the first clock that no worker enters before reading it. In that clock the workers meet, set
+    the counts to 0, and add all their tokens.
 
     Attributes:
         totals: int64, shape (topics,): tokens of each topic; sampling updates it.
@@ -107,7 +107,7 @@ class SamplingWorker:
             self._report_histogram()
         saved = self._fleet.saved
         if saved is not None and iteration % self.options.save_interval == 0:
-            saved.save(self._worker.rank, self.corpus, self.topics)
+            saved.save(self._worker.rank, hash_of(self.corpus), self.topics)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class SamplingWorker:
     def go_on(self) -> None:
         """Continue after an earlier attempt or driver, with the last saved topics if there are any."""
         saved = self._fleet.saved
-        found = None if saved is None else saved.load(self._worker.rank, self.corpus)
+        found = None if saved is None else saved.load(self._worker.rank, hash_of(self.corpus), self.corpus.size)
         if found is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
         else:
@@ -222,10 +222,23 @@ class SamplingWorker:
         return Prior(self._alpha, self.options.beta, self.options.vocabulary)
 
     def _report_histogram(self) -> None:
-        topics, counts, documents = self._assignments.counts_of_counts()
-        lengths, long = np.unique(self.corpus.lengths, return_counts=True)
-        keys = np.concatenate([keys_of(topics, counts), keys_of(np.full_like(lengths, self.options.topics), lengths)])
-        self._worker.report({KEYS: keys, DOCUMENTS: np.concatenate([documents, long])}, "concat")
+        counted = self._assignments.counts_of_counts()
+        report_histogram(self._worker, self.options.topics, *counted, self.corpus.lengths)
+
+
+def report_histogram(
+    worker: Any, count: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
+) -> None:
+    """Report what alpha is fitted to.
+
+    Args:
+        count: number of topics.
+        topics, counts, documents: as ``Assignments.counts_of_counts`` returns them.
+        lengths: int64: tokens of each document.
+    """
+    lengths, long = np.unique(lengths, return_counts=True)
+    keys = np.concatenate([keys_of(topics, counts), keys_of(np.full_like(lengths, count), lengths)])
+    worker.report({KEYS: keys, DOCUMENTS: np.concatenate([documents, long])}, "concat")
 
 
 def due_after(clock: int, staleness: int) -> int:

@@ -45,26 +45,35 @@ class SavedTopics:
         pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
         return SavedTopics(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
 
-    def tell_size(self, rank: int, corpus: Corpus) -> None:
+    def tell_size(self, rank: int, tokens: int) -> None:
         """Announce the size of a worker's topics; all workers do so before any of them saves."""
-        self.known.push(np.array([_pages(corpus.size, self.topics)]), np.array([rank * KNOWN + PAGES]))
+        self.known.push(np.array([_pages(tokens, self.topics)]), np.array([rank * KNOWN + PAGES]))
 
-    def save(self, rank: int, corpus: Corpus, topics: Array) -> None:
-        """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content."""
+    def save(self, rank: int, corpus: int, topics: Array) -> None:
+        """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content.
+
+        Args:
+            corpus: ``hash_of`` the tokens.
+        """
         rows = self._rows(rank)
         values = np.zeros(len(rows) * PAGE, np.int32)
         values.view(np.uint8)[: topics.nbytes] = topics.view(np.uint8)
         with batch():
             self.pages.push(rows, values.reshape(-1, PAGE))
-            self.known.push(np.array([_hash(corpus)]), np.array([rank * KNOWN + TOKENS_HASH]))
+            self.known.push(np.array([corpus]), np.array([rank * KNOWN + TOKENS_HASH]))
 
-    def load(self, rank: int, corpus: Corpus) -> Array | None:
-        """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens."""
-        if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != _hash(corpus):
+    def load(self, rank: int, corpus: int, tokens: int) -> Array | None:
+        """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens.
+
+        Args:
+            corpus: ``hash_of`` the tokens.
+            tokens: their number.
+        """
+        if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != corpus:
             return None
         dtype = dtype_of(self.topics)
         values: Array = self.pages.pull(self._rows(rank)).reshape(-1).view(dtype)
-        return values[: corpus.size]
+        return values[:tokens]
 
     def free(self) -> None:
         self.pages.free()
@@ -80,7 +89,7 @@ def _pages(tokens: int, topics: int) -> int:
     return -(-tokens * dtype_of(topics).itemsize // (PAGE * np.dtype(np.int32).itemsize))
 
 
-def _hash(corpus: Corpus) -> int:
+def hash_of(corpus: Corpus) -> int:
     """Return a hash of tokens and their order; never 0."""
     hashed = xxhash.xxh3_64()
     for array in corpus.for_kernels:

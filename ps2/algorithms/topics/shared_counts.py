@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from ps2.algorithms.topics.saved_topics import SavedTopics
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
+from ps2.errors import LimitError, PS2Error
 
 Int64s = npt.NDArray[np.int64]
 
@@ -91,7 +92,7 @@ class SharedCounts:
         with _explaining(options):
             counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
-        if options.sync == "rotation":
+        if options.sync == "rotation" and options.via == "servers":
             frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
         if options.save_interval:
             saved = SavedTopics.make(k, sizes.tokens, sizes.workers, names)
@@ -131,6 +132,20 @@ class CountsSummary:
     likelihood: float
     totals: Int64s
     negative: int
+
+    def words_likelihood(self, options: SamplingOptions) -> float:
+        """Return log p(w | z): Griffiths and Steyvers (2004), equation 2."""
+        all_beta = options.beta * options.vocabulary
+        of_totals = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in self.totals.tolist())
+        return self.likelihood + sum(of_totals)
+
+    def check(self, tokens: int, iteration: int) -> None:
+        """Raise PS2Error unless the counts are those of so many tokens."""
+        if self.negative or self.totals.sum() != tokens:
+            raise PS2Error(
+                f"iteration {iteration}: expected counts of {tokens:,} tokens, none negative, got "
+                f"{self.totals.sum():,} tokens, and {self.negative:,} negative counts"
+            )
 
 
 @contextmanager

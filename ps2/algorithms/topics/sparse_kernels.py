@@ -20,6 +20,7 @@ A document has a list of its topics and how often each is there, in no order, wi
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,8 @@ def sample_words(
     for k in range(len(totals)):
         scale[k] = 1.0 / (totals[k] + all_beta)
     for w in range(len(words)):
+        if begins[w] == begins[w + 1]:
+            continue
         row = counts[w]
         rest = _weigh(row, beta, alpha, scale, shares, weights)
         previous, place = -1, 0
@@ -203,11 +206,12 @@ def _exclude(begin: int, document: int, where: int, length: Int32s, held: Array,
 
 
 @kernel
-def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s) -> float:
+def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, table: Any) -> float:
     """Compute log p(z), the part of the joint likelihood that documents have: Griffiths and Steyvers, equation 3.
 
     Args:
         lengths: tokens of each document.
+        table: of ``tabulate_rises``.
     """
     first, length, held, often = lists
     all_alpha = alpha.sum()
@@ -216,8 +220,11 @@ def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s) -> floa
     for document in range(len(lengths)):
         total += constant - math.lgamma(lengths[document] + all_alpha)
         for at in range(first[document], first[document] + length[document]):
-            k = int(held[at])
-            total += math.lgamma(often[at] + alpha[k]) - math.lgamma(alpha[k])
+            k, n = int(held[at]), int(often[at])
+            if n < table.shape[1]:
+                total += table[k, n]
+            else:
+                total += math.lgamma(n + alpha[k]) - math.lgamma(alpha[k])
     return total
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics import dense_kernels, sparse_kernels
+from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
 from ps2.algorithms.topics.options import SamplerName
 from ps2.ops.guards import readable
@@ -17,6 +17,8 @@ Array = npt.NDArray[Any]
 
 # Lists of documents with fewer tokens hold 16-bit counts.
 SHORT = 1 << 16
+# Counts of a topic in a document whose logarithms are computed once.
+TABLE = 32
 # Most counts of a topic in a document are below this.
 SMALL = 64
 # Beyond this many topics lists are faster, measured on documents of 136 tokens.
@@ -60,12 +62,26 @@ def _is_dense(corpus: Corpus, count: int) -> bool:
     return len(lengths) * count <= MOST_ROOM * int(np.minimum(lengths, count).sum())
 
 
+class Rises:
+    """Logarithms that the likelihood adds up, kept while alpha stays the same."""
+
+    def __init__(self) -> None:
+        self._alpha, self._table = np.empty(0), np.empty((0, TABLE))
+
+    def of(self, alpha: Float64s) -> npt.NDArray[np.float64]:
+        """Return the table of ``sampling_kernels.tabulate_rises``, shape (topics, TABLE)."""
+        if not np.array_equal(alpha, self._alpha):
+            self._alpha, self._table = alpha.copy(), np.empty((len(alpha), TABLE))
+            sampling_kernels.tabulate_rises(readable(alpha), self._table)
+        return readable(self._table)
+
+
 class DenseTally:
     """One number per document and topic: 4 bytes each."""
 
     def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
         group = dense_kernels.GROUP
-        self._corpus, self._count, self._topics = corpus, count, topics
+        self._corpus, self._count, self._topics, self._rises = corpus, count, topics, Rises()
         self._padded = -(-count // group) * group
         self._rows = np.zeros((len(corpus.numbers), self._padded), np.float32)
         # Columns beyond the topics stay 0.
@@ -90,7 +106,9 @@ class DenseTally:
 
     def likelihood(self, alpha: Float64s) -> float:
         lengths = readable(self._corpus.lengths)
-        return float(dense_kernels.documents_likelihood(lengths, readable(self._rows), readable(alpha)))
+        return float(
+            dense_kernels.documents_likelihood(lengths, readable(self._rows), readable(alpha), self._rises.of(alpha))
+        )
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
         small, rest = _room_to_count(self._corpus, self._count)
@@ -105,7 +123,7 @@ class SparseTally:
     """Lists of the topics that occur in each document, with counts: at most one entry per token."""
 
     def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
-        self._corpus, self._count, self._topics = corpus, count, topics
+        self._corpus, self._count, self._topics, self._rises = corpus, count, topics, Rises()
         self._lists = _empty_lists(corpus, count)
         groups, longest = -(-count // sparse_kernels.GROUP), int(np.diff(self._lists[0]).max(initial=0))
         self._room: sparse_kernels.Room = (np.empty(count), np.empty(groups), np.empty(count), np.empty(longest))
@@ -128,7 +146,7 @@ class SparseTally:
 
     def likelihood(self, alpha: Float64s) -> float:
         lengths = readable(self._corpus.lengths)
-        return float(sparse_kernels.documents_likelihood(lengths, self._lists, readable(alpha)))
+        return float(sparse_kernels.documents_likelihood(lengths, self._lists, readable(alpha), self._rises.of(alpha)))
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
         _, _, held, often = self._lists

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.blocks import ring_of
+from ps2.algorithms.topics.local_worker import LocalProgram
 from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
 from ps2.algorithms.topics.sampling_worker import (
     ALPHA,
@@ -25,14 +26,14 @@ from ps2.algorithms.topics.sampling_worker import (
     TOKENS,
     due_after,
 )
-from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts, Sizes
+from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
 from ps2.algorithms.topics.worker import SamplingProgram
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, NotWhole, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.errors import PS2Error
+from ps2.errors import ConfigError, PS2Error
 from ps2.run.message import Message
 
 Float64s = npt.NDArray[np.float64]
@@ -67,6 +68,8 @@ def train(
         NotWhole: with a staleness, servers were lost just before the end.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
+    if options.via == "local" and table.workers != 1:
+        raise ConfigError(f"via: expected one worker, which has all documents, with 'local', got {table.workers}")
     names = CheckpointNames.of(options.name, ps)
     driver = _Driver(Sizes(options, tokens, table.workers), Record(on_step, WORDS), names)
     try:
@@ -85,7 +88,8 @@ def train(
 def settings_of(sizes: Sizes) -> dict[str, Any]:
     """Return the settings that determine the topics; a continued training may have more iterations."""
     settings = {**asdict(sizes.options), "tokens": sizes.tokens, "workers": sizes.workers}
-    return {name: value for name, value in settings.items() if name not in ("iterations", "name")}
+    # Threads may be others: the saved topics are in an order that does not depend on them.
+    return {name: value for name, value in settings.items() if name not in ("iterations", "name", "threads")}
 
 
 class _Driver:
@@ -101,7 +105,7 @@ class _Driver:
         self._told: list[tuple[float, float]] = []  # by iteration: log-likelihood, and tokens a second
         # The first clock of this run's iterations, counted from ``FIRST_CLOCK``, and the clocks per iteration.
         self._first, self._clocks = max(names.begun, START + 1) - FIRST_CLOCK, 1
-        if self._options.sync == "rotation":
+        if self._options.sync == "rotation" and self._options.via == "servers":
             self._clocks = ring_of(sizes.workers, self._options.vocabulary, self._options.width).turns
 
     @property
@@ -116,8 +120,10 @@ class _Driver:
         for clock in range(self._names.called - FIRST_CLOCK):
             self.on_clock(clock)
 
-    def program(self) -> SamplingProgram:
+    def program(self) -> SamplingProgram | LocalProgram:
         """Return the workers' program."""
+        if self._options.via == "local":
+            return LocalProgram(self._options, self._fleet)
         pending = range(self._names.called - FIRST_CLOCK, self._names.begun - FIRST_CLOCK)
         done = len(self._told) + sum(map(self._ends_iteration, pending))
         return SamplingProgram(self._options, self._fleet, done)
@@ -197,8 +203,10 @@ class _Driver:
             return None
         iteration = len(self._told) + 1
         _, report, *histogram = reports
-        look = self._fleet.look(self._options.beta)
-        likelihood = report[LIKELIHOOD] + self._words_likelihood(look)
+        likelihood, look = report[LIKELIHOOD], None
+        if self._options.via == "servers":
+            look = self._fleet.look(self._options.beta)
+            likelihood += look.words_likelihood(self._options)
         following = FIRST_CLOCK + clock + 1
         if not self._anew.isdisjoint(range(following, due_after(following, self._options.lateness))):
             likelihood = math.nan
@@ -207,8 +215,8 @@ class _Driver:
                 f"iteration {iteration}: the log-likelihood is {likelihood}: the training has diverged; other values "
                 "of docConcentration and topicConcentration may help"
             )
-        elif self._options.check:
-            self._check(look, iteration)
+        elif look is not None and self._options.check:
+            look.check(self._sizes.tokens, iteration)
         heard = {**report, LIKELIHOOD: likelihood, SECONDS: self._record.lap_s}
         if (fit := self._fits.made_after(iteration)) is not None:
             heard[ALPHA] = self._fitted_alpha(fit, **histogram[0])
@@ -219,21 +227,8 @@ class _Driver:
         begun = self._first if clock >= self._first else 1
         return clock > 0 and (clock - begun + 1) % self._clocks == 0
 
-    def _words_likelihood(self, look: CountsSummary) -> float:
-        """Compute log p(w | z): Griffiths and Steyvers (2004), equation 2."""
-        all_beta = self._options.beta * self._options.vocabulary
-        of_totals = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in look.totals.tolist())
-        return look.likelihood + sum(of_totals)
-
     def _fitted_alpha(self, fit: int, keys: Int64s, documents: Int64s) -> Float64s:
         keys, places = np.unique(keys, return_inverse=True)
         of_keys = np.zeros(len(keys), np.int64)
         np.add.at(of_keys, places, documents)
         return fit_alpha(self._alphas[fit - 1], keys, of_keys)
-
-    def _check(self, look: CountsSummary, iteration: int) -> None:
-        if look.negative or look.totals.sum() != self._sizes.tokens:
-            raise PS2Error(
-                f"iteration {iteration}: expected counts of {self._sizes.tokens:,} tokens, none negative, got "
-                f"{look.totals.sum():,} tokens, and {look.negative:,} negative counts"
-            )

@@ -40,7 +40,7 @@ class SamplingProgram:
                 worker.barrier()
             part, blocks = self._part(worker, rows)
             if self.fleet.saved is not None:
-                self.fleet.saved.tell_size(worker.rank, part.corpus)
+                self.fleet.saved.tell_size(worker.rank, part.corpus.size)
             part.start()
             worker.barrier()
         if part is None:  # another attempt has been there, or another driver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +36,7 @@ PICTURE = "likelihood.png"
 OPTIMIZERS = ("cgs", "online")
 SYNCS = ("ssp", "rotation", "average")
 SAMPLERS = ("auto", "dense", "sparse")
+VIAS = ("auto", "local", "servers")
 
 
 def _budget(context: click.Context, param: click.Parameter, given: str | None) -> float | str | None:
@@ -136,6 +137,11 @@ bags_options = gathered(
     default=None,
     help="Whether to fit alpha, one number per topic  [default: fixed; online: fitted].",
 )
+@click.option(
+    "--via",
+    type=click.Choice(VIAS),
+    help="Where counts are meanwhile: with one worker that has all documents, or on servers (cgs)  [default: auto].",
+)
 @click.option("--sync", type=click.Choice(SYNCS), help="How workers share counts (cgs)  [default: ssp].")
 @click.option(
     "--staleness", type=int, metavar="N", help="How many iterations a worker may be ahead (ssp)  [default: 1]."
@@ -202,7 +208,10 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     found = read(spark, bags.input)
     held_out = None if bags.test is None else read(spark, bags.test, found.vocabulary)
     named = None if bags.vocab is None else read_vocabulary(spark, bags.vocab, found.vocabulary)
-    model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(found.frame)
+    # Without --workers, the estimator chooses between one worker and several.
+    if job.setting.workers is not None or estimator.getOptimizer() == "online":
+        estimator = estimator.setNumWorkers(workers)
+    model = estimator._resumable(TRAINING).fit(found.frame)
     perplexity = None if held_out is None else model.perplexity(held_out.frame, seed=job.params["seed"])
     topics = _topics(model, job.top, named)
     is_table = job.setting.form == "table"
@@ -249,6 +258,8 @@ def _print_tables(job: _Job, found: BagOfWords, model: Any, topics: Sequence[_To
     history = model.summary.history
     printed.print_pace(history, f"iterations of {model.getOptimizer()}", job.setting)
     printed.print_steps(history)
+    if history.placement is not None:
+        click.echo(f"via {history.placement}")
 
 
 def _record(
@@ -262,6 +273,7 @@ def _record(
         "words": found.vocabulary,
         "params": job.params,
         "iterations": printed.steps_record(history),
+        "placement": None if history.placement is None else asdict(history.placement),
         "alpha": model.topics.alpha.tolist(),
         "topics": [{"topic": each.number, "share": each.share, "words": dict(each.words)} for each in topics],
         "perplexity": perplexity,

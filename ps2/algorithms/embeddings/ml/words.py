@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
@@ -15,13 +17,19 @@ from pyspark.sql.types import ArrayType, StringType
 from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.ml.edges import collected
-from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
-from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, field
+from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES, Load, loads_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, field
 from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 
 SHOWN_CHARS = 200
+# Columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
+OF_SURVEY = "faulty long, words binary"
+# The driver adds up the words of so many partitions; those of more could take too much of its memory.
+MOST_MERGED = 8
+# Counts of a partition's batches that are kept before those of equal words are added up.
+MOST_COUNTED = 1 << 22
 # Words encoded at once: each call hashes the vocabulary.
 SOME_WORDS = 1 << 20
 
@@ -59,7 +67,7 @@ class ReadSentences:
 
 
 def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesSurvey:
-    """Check sentences and count their words, in two Spark jobs.
+    """Check sentences and count their words, in one Spark job; in two if there are many partitions.
 
     Args:
         name: of the column.
@@ -70,10 +78,7 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesS
             words are frequent enough.
     """
     check_sentences(frame, name)
-    loads = _loads(frame, name)
-    # No collation: words are compared by bytes, as workers do.
-    word = F.explode(column(name).cast("array<string>")).alias("word")
-    found = collected(frame.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+    loads, found = _surveyed(frame, name)
     counts = found.column("count").combine_chunks().to_numpy()
     enough = found.filter(pa.array(counts >= min_count))
     if len(enough) < 2:
@@ -94,23 +99,88 @@ def check_sentences(frame: DataFrame, name: str) -> None:
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
-def _loads(frame: DataFrame, name: str) -> dict[int, Load]:
-    """Return the work of each partition; raise InputError if there are none, or one is or contains null."""
-    sentence = column(name)
-    wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
-    faulty = F.coalesce(wrong, F.lit(False)).cast("long")
-    rows = frame.select(F.spark_partition_id().alias(PART), cost_of(frame, name).alias(COST), faulty.alias("faulty"))
-    found = rows.groupBy(PART).agg(*sums_of(F.col(COST)), F.sum("faulty").alias("faulty")).collect()
-    total, faults = (sum(row[what] for row in found) for what in ("rows", "faulty"))
+def _surveyed(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
+    """Return the work of each partition, and each word with its count; raise InputError for what is wrong."""
+    # No collation: words are compared by bytes, as workers do.
+    sentences = frame.select(column(name).cast("array<string>").alias("sentence"))
+    surveyed = sentences.mapInArrow(survey, f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {OF_SURVEY}")
+    rows = surveyed.collect()
+    _check(frame, name, rows)
+    if all(row["words"] is not None for row in rows):
+        return loads_of(rows), _merged(pa.concat_tables(_unpacked(bytes(row["words"])) for row in rows))
+    # Spark adds up the counts of so many partitions.
+    word = F.explode("sentence").alias("word")
+    return loads_of(rows), collected(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+
+
+def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield a partition's survey: one row if there are sentences; with its words if there may be few partitions."""
+    task = TaskContext.get()
+    part = 0 if task is None else task.partitionId()
+    costs, faulty, counted = [np.empty(0)], 0, [_counted(pa.array([], pa.string()))]
+    for batch in batches:
+        lists = batch.column(0)
+        words = pc.list_flatten(lists)
+        lacking = pc.list_parent_indices(lists).filter(words.is_null())
+        faulty += lists.null_count + len(lacking.unique())
+        costs.append(1.0 + pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
+        if part < MOST_MERGED:
+            counted.append(_counted(words))
+            if sum(map(len, counted)) > MOST_COUNTED:
+                counted = [_merged(pa.concat_tables(counted))]
+    cost = np.concatenate(costs)
+    if not len(cost):
+        return
+    row = {
+        PART: part,
+        ROWS: len(cost),
+        COST: cost.sum(),
+        SQUARES: cost @ cost,
+        "faulty": faulty,
+        "words": _packed(_merged(pa.concat_tables(counted))) if part < MOST_MERGED else None,
+    }
+    types = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.int64(), pa.binary()]
+    arrays = [pa.array([value], kind) for value, kind in zip(row.values(), types, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, names=list(row))
+
+
+def _counted(words: pa.Array) -> pa.Table:
+    """Count words; nulls are left out."""
+    word, count = words.drop_null().cast(pa.string()).value_counts().flatten()
+    return pa.table({"word": word, "count": count})
+
+
+def _merged(counted: pa.Table) -> pa.Table:
+    """Add up counts of equal words."""
+    summed = counted.group_by("word").aggregate([("count", "sum")])
+    return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _unpacked(packed: bytes) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all()
+
+
+def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
+    """Raise InputError if there are no sentences, or one is or contains null."""
+    total, faults = (sum(row[what] for row in rows) for what in (ROWS, "faulty"))
     if not total:
         raise InputError("expected sentences, got an empty DataFrame")
     if faults:
+        sentence = column(name)
+        wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
         row = str(frame.where(wrong).select(sentence).first())[:SHOWN_CHARS]
         raise InputError(
             f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
             f"such a row: {row}"
         )
-    return loads_of(found)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Array]:

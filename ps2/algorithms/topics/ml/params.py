@@ -27,6 +27,7 @@ from ps2.algorithms.estimators.params import (
     own_param,
     setter,
 )
+from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.topics.inference import InferenceName
 from ps2.algorithms.topics.options import MOST_TOPICS, OnlineOptions, SamplerName, SamplingOptions, SyncName
 from ps2.errors import ConfigError
@@ -63,11 +64,12 @@ def _as_budget(value: Any) -> Any:
     return TypeConverters.toFloat(value)
 
 
-class LDAParams(FleetParams, _LDAParams):
+class LDAParams(HasVia, FleetParams, _LDAParams):
     """Params of the training."""
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
+        **VIA,
         "maxIter": COUNT,
         "k": (lambda value: 1 <= value <= MOST_TOPICS, f"a number in [1, {MOST_TOPICS}]"),
         "optimizer": one_of(get_args(OptimizerName)),
@@ -136,6 +138,7 @@ class LDAParams(FleetParams, _LDAParams):
     )
 
     def _set_defaults(self) -> None:
+        super()._set_defaults()
         self._setDefault(optimizer="cgs", sync="ssp", staleness=1, sampler="auto", inference="auto", seed=0)
         self._setDefault(**DEFAULTS["cgs"])
 
@@ -199,6 +202,10 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
     if alpha is not None and len(alpha) not in (1, k):
         raise ConfigError(f"docConcentration: expected one number, or one for each of {k} topics, got {len(alpha)}")
     beta = params.getTopicConcentration() if params.isSet("topicConcentration") else None
+    if params.getVia() == "local" and params.isSet("numWorkers") and params.getNumWorkers() > 1:
+        raise ConfigError(f"via: 'local' has one worker, and numWorkers is {params.getNumWorkers()}")
+    if online and params.getVia() == "local":
+        raise ConfigError("via: optimizer 'online' steps on the servers, and 'local' is for optimizer 'cgs'")
     if online:
         return OnlineOptions(
             topics=k,
@@ -228,6 +235,7 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
         staleness=params.getStaleness(),
         budget_s=params.getBudgetS() if params.isSet("budgetS") else None,
         sampler=params.getSampler(),
+        via="local" if params.getVia() == "local" else "servers",
         seed=params._seed,
         save_interval=max(params.getCheckpointInterval(), 0),
         name=name,

@@ -1,0 +1,94 @@
+"""A worker's program where it has all documents: counts stay in its process, and go to the servers at the end.
+
+Servers hold the topics of tokens, saved as by other workers (``SavedTopics``). All else follows from these, so after a
+failure nothing is rebuilt together.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.topics import ops
+from ps2.algorithms.topics.alpha import AlphaSchedule
+from ps2.algorithms.topics.corpus import Prior
+from ps2.algorithms.topics.local_sampling import LocalSampling
+from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.sampling_worker import (
+    ALPHA,
+    BYTES,
+    FIT,
+    LIKELIHOOD,
+    NOT_ASKED,
+    START,
+    TOKENS,
+    report_histogram,
+)
+from ps2.algorithms.topics.saved_topics import hash_of
+from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
+from ps2.algorithms.training.reading import Reading
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalProgram:
+    """What the only worker runs; picklable. An iteration is a clock, and there are as many parts as threads."""
+
+    options: SamplingOptions
+    fleet: SharedCounts
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        options = self.options
+        with closing(LocalSampling(options, reading.training, options.threads)) as sampling:
+            whole, saved, is_first = hash_of(sampling.whole), self.fleet.saved, False
+            fits = AlphaSchedule(options.optimize_alpha, options.lateness)
+            alphas = {fits.first - 1: options.alphas}
+            for _ in worker.clocks(START + 1):
+                is_first = True
+                if saved is not None:
+                    saved.tell_size(worker.rank, sampling.size)
+            if not is_first:  # another attempt has been there, or another driver
+                self._go_on(worker.rank, sampling, whole)
+            for clock in worker.clocks(START + 1 + options.iterations):
+                iteration = clock - START
+                alphas.update({message[FIT]: message[ALPHA] for message in worker.messages if FIT in message})
+                alpha = alphas[fits.used_in(iteration)] if options.optimize_alpha else options.alphas
+                prior = Prior(alpha, options.beta, options.vocabulary)
+                sampling.sample(iteration, prior)
+                worker.report(NOT_ASKED, "max")
+                likelihood = sampling.likelihood(prior) + self._look(sampling, iteration).words_likelihood(options)
+                worker.report({LIKELIHOOD: likelihood, TOKENS: sampling.size, BYTES: 0})
+                if fits.made_after(iteration) is not None:
+                    report_histogram(worker, options.topics, *sampling.histogram())
+                if saved is not None and iteration % options.save_interval == 0:
+                    saved.save(worker.rank, whole, sampling.topics)
+                if iteration == options.iterations:
+                    self._push(sampling)
+
+    def _go_on(self, rank: int, sampling: LocalSampling, whole: int) -> None:
+        """Continue with the last saved topics if there are any."""
+        saved = self.fleet.saved
+        found = None if saved is None else saved.load(rank, whole, sampling.size)
+        if found is None:
+            log.warning("topics of tokens were not saved, and are drawn anew")
+        else:
+            sampling.give(found)
+
+    def _look(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
+        likelihood, totals, negative = ops.look(sampling.counts, np.array([self.options.beta]))
+        look = CountsSummary(float(likelihood[0]), totals, int(negative[0]))
+        if self.options.check:
+            look.check(sampling.size, iteration)
+        return look
+
+    def _push(self, sampling: LocalSampling) -> None:
+        """Bring the counts to the servers. An attempt that repeats this overwrites words, or finds them written."""
+        width = self.options.width
+        for begin in range(0, len(sampling.words), width):
+            words = sampling.words[begin : begin + width]
+            self.fleet.counts.push(columns=words, values=sampling.counts[begin : begin + width])

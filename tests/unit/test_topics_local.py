@@ -1,0 +1,134 @@
+"""Sampling where one process has all tokens and counts: the topics of workers with servers, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from topics_training import OPTIONS, TOPICS, WORDS, documents, replayed
+
+from ps2.algorithms.topics.assignments import Assignments
+from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
+from ps2.algorithms.topics.local_sampling import LocalSampling
+from ps2.algorithms.topics.local_turns import document_bounds
+from ps2.algorithms.topics.placement import MOST_BYTES, SamplingSize, place
+from ps2.data.rows import LocalRows
+from ps2.errors import ConfigError
+
+PRIOR = Prior(OPTIONS.alphas, OPTIONS.beta, WORDS)
+SYNCS = ["ssp", "rotation", "average"]
+# KOS with 100 topics, on two cores.
+KOS = SamplingSize(100, 6_906, 467_714, threads=2, workers=2)
+
+
+def rows_of(counts):
+    used = np.flatnonzero(counts.sum(axis=0))
+    return LocalRows(used, sp.csr_array(counts[:, used]))
+
+
+def sampled(options, counts, threads, bounds=None):
+    sampling = LocalSampling(options, rows_of(counts), threads, bounds)
+    for iteration in range(1, options.iterations + 1):
+        sampling.sample(iteration, PRIOR)
+    sampling.close()
+    return sampling
+
+
+def by_word(sampling):
+    found = np.zeros((WORDS, TOPICS), np.int32)
+    found[sampling.words] = sampling.counts
+    return found
+
+
+def of_topics(sampling):
+    """Count words by the topics of tokens."""
+    found, whole = np.zeros((WORDS, TOPICS), np.int32), sampling.whole
+    np.add.at(found, (np.repeat(whole.words, np.diff(whole.begins)), sampling.topics), 1)
+    return found
+
+
+def test_rotation_when_threads_take_turns_then_equals_workers():
+    counts, options = documents(), replace(OPTIONS, sync="rotation")
+    # As ``replayed`` deals them out: every second document.
+    dealt = sp.csr_array(sp.vstack([counts[0::2], counts[1::2]]))
+    found = sampled(options, dealt, 2, [0, 20, 40])
+    np.testing.assert_array_equal(by_word(found), replayed(counts, options, 2))
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_one_thread_when_counts_are_shared_then_equals_worker(sync):
+    counts, options = documents(), replace(OPTIONS, sync=sync)
+    if sync == "rotation":
+        expected = replayed(counts, options, 1)
+    else:
+        rows = rows_of(counts)
+        corpus = Corpus.of(rows.x, rows.keys, numbers_of(0, len(rows)))
+        tokens = Assignments.random(corpus, TOPICS, key_of(options.seed, 0))
+        expected = np.zeros((WORDS, TOPICS), np.int32)
+        words = np.repeat(corpus.words, np.diff(corpus.begins))
+        np.add.at(expected, (words, tokens.topics), 1)
+        totals = expected.sum(axis=0).astype(np.int64)
+        for iteration in range(1, options.iterations + 1):
+            for begin, end in corpus.slices(options.width):
+                of_words = expected[corpus.words[begin:end]]
+                tokens.sample(begin, end, of_words, totals, PRIOR, key_of(options.seed, iteration))
+                expected[corpus.words[begin:end]] = of_words
+    np.testing.assert_array_equal(by_word(sampled(options, counts, 1)), expected)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_threads_when_they_sample_then_counts_match_topics(sync):
+    found = sampled(replace(OPTIONS, sync=sync), documents(), 3)
+    assert len(found._parts) == 3
+    np.testing.assert_array_equal(by_word(found), of_topics(found))
+    np.testing.assert_array_equal(by_word(found).sum(axis=1), documents().sum(axis=0))
+
+
+def test_topics_when_given_to_other_threads_then_counts_match():
+    two = sampled(OPTIONS, documents(), 2)
+    three = LocalSampling(OPTIONS, rows_of(documents()), 3)
+    three.give(two.topics)
+    np.testing.assert_array_equal(three.topics, two.topics)
+    np.testing.assert_array_equal(by_word(three), by_word(two))
+    three.sample(1, PRIOR)
+    np.testing.assert_array_equal(by_word(three), of_topics(three))
+    three.close()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "threads", "bounds"),
+    [
+        ([5, 5, 5, 5], 2, [0, 2, 4]),
+        ([9, 1, 1, 1], 2, [0, 1, 4]),
+        ([1, 1, 9], 3, [0, 1, 2, 3]),
+        ([0, 0, 0], 2, [0, 1, 3]),
+        ([3], 4, [0, 1]),
+    ],
+)
+def test_documents_when_divided_then_each_thread_has_some(lengths, threads, bounds):
+    assert document_bounds(np.array(lengths), threads) == bounds
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "via", "workers", "reason"),
+    [
+        (KOS, None, "local", 1, "predicted to take 23.4 ms with 'local', 43.8 ms with 'servers' and 2 workers"),
+        (KOS, 1, "local", 1, "predicted"),
+        (KOS, 2, "servers", 2, "numWorkers is 2"),
+        (replace(KOS, by_time=True), None, "servers", 2, "budgetS is set"),
+        (replace(KOS, tokens=10**8, workers=16), None, "servers", 16, "one worker would take"),
+        (replace(KOS, tokens=5 * 10**7, workers=16), None, "servers", 16, "predicted"),
+    ],
+)
+def test_auto_when_costs_are_known_then_takes_the_faster(size, wanted, via, workers, reason):
+    found = place("auto", size, wanted)
+    assert (found.via, found.workers) == (via, workers)
+    assert reason in found.reason
+    assert (size.bytes > MOST_BYTES) == ("one worker would take" in reason)
+
+
+def test_local_when_turns_end_by_time_then_error():
+    with pytest.raises(ConfigError, match="budgetS: turns of one worker that has all counts do not end by time"):
+        replace(OPTIONS, via="local", sync="rotation", budget_s=0.1)
