@@ -33,7 +33,7 @@ WORD_BITS = 64
 # Nodes with less than this share of the rows are added row by row, if the bins of all rows take more bytes than a cache
 # holds, and not so many that having them twice matters.
 SPARSE_SHARE, LEAST_BY_ROW, MOST_BY_ROW = 0.25, 1 << 20, 1 << 30
-# Features that one thread adds a row to.
+# Features that one thread adds a row to, at most.
 BY_ROW = 16
 # Largest exponent of a scale: its inverse is no subnormal number.
 MOST_EXPONENT = 1000
@@ -91,9 +91,9 @@ class DenseRows:
             out: of the same dtype, which no sum exceeds, shape (bins, channels).
         """
         by_row = self._is_by_row(len(order))
-        kernel, size = (kernels.add_by_row, BY_ROW) if by_row else (kernels.add_dense, kernels.AT_ONCE)
+        kernel, size = (kernels.add_by_row, self._group) if by_row else (kernels.add_dense, kernels.AT_ONCE)
         held = (self._by_row if by_row else readable(self.columns), self.bins.first, *packed(pairs, out))
-        features = np.flatnonzero(self.bins.columns)
+        features = self._features
         groups = np.arange(0, len(features), size)
 
         def add(some: Int64s) -> None:
@@ -105,6 +105,16 @@ class DenseRows:
     def _is_by_row(self, rows: int) -> bool:
         """Return whether so many rows are added row by row."""
         return rows < SPARSE_SHARE * self.columns.shape[1] and LEAST_BY_ROW < self.columns.nbytes < MOST_BY_ROW
+
+    @cached_property
+    def _features(self) -> Int64s:
+        """Numbers of the features that have columns of a histogram."""
+        return np.flatnonzero(self.bins.columns)
+
+    @cached_property
+    def _group(self) -> int:
+        """How many features a thread adds a row to: so that all threads have about as many."""
+        return -(-len(self._features) // max(-(-len(self._features) // BY_ROW), 1)) or 1
 
     @cached_property
     def _by_row(self) -> Array:
