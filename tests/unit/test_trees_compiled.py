@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import local_growing
+from ps2.algorithms.trees import local_growing, local_histograms
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.gradients import Objective, sums_below
 from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.local_histograms import LocalHistograms
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
+from ps2.errors import LimitError
 
 FEATURES, CATEGORIES = 9, {4: 70}
 SIGNS = (1, 0, -1, *(0,) * (FEATURES - 3))
@@ -83,3 +85,14 @@ def test_tree_when_grown_by_kernel_then_the_one_by_steps(kind, monkeypatch):
             assert mine.dtype == yours.dtype, field.name
             assert mine.tobytes() == yours.tobytes(), field.name
     assert [some.tobytes() for some in margins] == [some.tobytes() for some in theirs]
+
+
+def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
+    problem, options = TreeProblem(Objective("squared"), 1, (0.0,)), BoostingOptions(depth=3)
+    rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.arange(4.0)[:, None] + 1), np.arange(4.0))
+    bins, columns = Quantiles.here(problem, options.bins, None).find_here(rows)
+    of = BoostedRows(problem, options, bins, (rows, None), columns)
+    made = LocalHistograms(problem, options, bins, of.training.rows)
+    monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)
+    with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* 1,000 bytes of memory are free"):
+        made.make_room(1000)

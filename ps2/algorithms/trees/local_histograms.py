@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
+from ps2 import cgroups
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import DenseRows
@@ -16,6 +18,7 @@ from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import Binned, Histograms
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
+from ps2.errors import LimitError
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
@@ -41,8 +44,19 @@ class LocalHistograms:
         self._sparse = None if self._is_dense else Histograms(rows, options.channels, options.sums_dtype)
 
     def make_room(self, rows: int) -> None:
-        """Grow the matrix to this number of rows, at least."""
+        """Grow the matrix to this number of rows, at least.
+
+        Raises:
+            LimitError: it does not fit this process's memory.
+        """
         if rows > len(self._m):
+            row_bytes, free = self._m[0].nbytes, _free_bytes()
+            if rows * row_bytes > free:
+                raise LimitError(
+                    f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time, and {free:,} bytes "
+                    "of memory are free for the only worker; expected via='servers', or trees of less depth or leaves"
+                )
+            # Memory that is not written to is not taken.
             grown = np.zeros((max(rows, 2 * len(self._m)), self._m.shape[1]), self._m.dtype)
             grown[: len(self._m)] = self._m
             self._m = grown
@@ -75,3 +89,9 @@ class LocalHistograms:
         least = {"words": self._problem.words, "min_third": self._options.min_third}
         drawn = {"features": self._bins.features, "drawn": self._options.features}
         return BestSplits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
+
+
+def _free_bytes() -> int:
+    """Return the bytes of memory that are free for this process."""
+    free, room = int(psutil.virtual_memory().available), cgroups.memory_room_bytes()
+    return free if room is None else min(free, room)
