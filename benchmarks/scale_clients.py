@@ -1,25 +1,39 @@
-"""Workers of ``benchmarks.scale``, in their own process: many connections that only send requests."""
+"""Workers of ``benchmarks.scale``, in their own process: connections that send requests, and do no other work."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import selectors
 import socket
 import time
-from dataclasses import dataclass
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from select import POLLIN, POLLOUT
+from typing import Any, TypeAlias
 
-from ps2.config import split_address
-from ps2.protocol.messages import PROTOCOL_VERSION
+import numpy as np
+
+from ps2.client import plans, requests
+from ps2.config import WireConfig, split_address
+from ps2.errors import PS2Error
+from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import NAME
+from ps2.transport.exchange import InFlightRequests
 from ps2.transport.handshake import handshake
-from ps2.transport.sockets import open_files
+from ps2.transport.sockets import PlainSocket, connect, open_files, tune
 from ps2.transport.worker_channel import framed
 
 TIMEOUT_S = 60.0
+WIRE = WireConfig()
+# Yields after each step of a clock what the worker waits for.
+Working: TypeAlias = Iterator[Sequence[InFlightRequests]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,8 @@ class Asked:
         servers, own: addresses of the servers, and their token.
         ranks: of the workers in this process.
         clocks: number of clocks of each worker.
+        keys: number of random columns that each worker reads and adds to in a clock; 0: the servers get no requests.
+        vector: the vector that they belong to, pickled, as base64.
     """
 
     coordinator: str
@@ -39,34 +55,122 @@ class Asked:
     own: str
     ranks: tuple[int, ...]
     clocks: int
+    keys: int = 0
+    vector: str = ""
+
+
+class Worker:
+    """A worker of the run, with a connection to the coordinator and one to each server.
+
+    Attributes:
+        control: the connection to the coordinator.
+        by_server: the connections to the servers, by their addresses.
+    """
+
+    def __init__(self, rank: int, asked: Asked, places: Sequence[tuple[str, int, str]]) -> None:
+        self.rank = rank
+        self.by_server = {
+            address: _connected(host, port, asked.own, id)
+            for address, (host, port, id) in zip(asked.servers, places, strict=True)
+        }
+        self.control = _connected(*split_address(asked.coordinator), asked.token, NAME)
+        self._pulls, self._adds = _requests(rank, asked) if asked.keys else ({}, {})
+        self._numbers = count()
+        self._clock = 0
+        self._working: Working = iter(())
+        self._flights: Sequence[InFlightRequests] = ()
+
+    def join(self) -> None:
+        join = pb.Join(rank=self.rank, attempt=self.rank, host="here", pid=os.getpid())
+        self.control.sendall(framed(pb.WorkerMessage(join=join).SerializeToString()))
+
+    def begin(self) -> None:
+        """Begin the clock that the coordinator has released."""
+        self._clock += 1
+        self._working = self._work()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Read what has come; after the last reply of a step, begin the next step or end the clock."""
+        for flight in self._flights:
+            if not flight.done:
+                flight.advance(POLLIN)
+        while all(flight.done for flight in self._flights):
+            for outcome in (outcome for flight in self._flights for outcome in flight.outcomes):
+                if isinstance(outcome, PS2Error):
+                    raise outcome
+            self._flights = ()
+            step = next(self._working, None)
+            if step is None:
+                return
+            self._flights = step
+
+    def _work(self) -> Working:
+        if self._pulls:
+            yield self._sent(self._pulls)
+            number = next(self._numbers)
+            yield self._sent(
+                {
+                    address: replace(request, id=RequestId(f"load/{self.rank}", number, number))
+                    for address, request in self._adds.items()
+                }
+            )
+        times = pb.ClockTimes(clock=self._clock, compute=0.1)
+        arrive = pb.Arrive(clock=self._clock, applied=self._clock, times=times)
+        self.control.sendall(framed(pb.WorkerMessage(arrive=arrive, number=self._clock + 1).SerializeToString()))
+
+    def _sent(self, by_server: dict[str, Request]) -> list[InFlightRequests]:
+        flights = [
+            InFlightRequests(address, self.by_server[address], [request], WIRE.request_limit_bytes)
+            for address, request in by_server.items()
+        ]
+        for flight in flights:
+            flight.advance(POLLOUT)
+        return flights
 
 
 def main() -> None:
-    """Connect all workers, then let each enter its clocks as soon as it may, without work in between."""
+    """Connect all workers, then let each enter its clocks as soon as it may."""
     asked = Asked(**json.loads(os.environ["PS2_SCALE"]))
     open_files()
     places = _places(asked)
-    held: list[socket.socket] = []
-    clocks: dict[socket.socket, int] = {}
     waiting = selectors.DefaultSelector()
     for rank in asked.ranks:
-        held += [_connected(host, port, asked.own, id) for host, port, id in places]
-        host, port = split_address(asked.coordinator)
-        connection = _connected(host, port, asked.token, NAME)
-        join = pb.Join(rank=rank, attempt=rank, host="here", pid=os.getpid())
-        connection.sendall(framed(pb.WorkerMessage(join=join).SerializeToString()))
-        clocks[connection] = 0
-        waiting.register(connection, selectors.EVENT_READ, connection)
+        worker = Worker(rank, asked, places)
+        worker.join()
+        waiting.register(worker.control, selectors.EVENT_READ, (worker, True))
+        for connection in worker.by_server.values():
+            connection.settimeout(None)
+            waiting.register(connection, selectors.EVENT_READ, (worker, False))
+    left = dict.fromkeys(asked.ranks, asked.clocks)
     while True:
         for key, _ in waiting.select():
-            connection = key.data
-            if not connection.recv(4096):
+            worker, is_control = key.data
+            if not is_control:
+                worker.go_on()
+            elif not worker.control.recv(4096):
                 return  # the coordinator has gone
-            clock = clocks[connection] = clocks[connection] + 1
-            if clock <= asked.clocks:
-                times = pb.ClockTimes(clock=clock, compute=0.1)
-                arrive = pb.WorkerMessage(arrive=pb.Arrive(clock=clock, applied=clock, times=times), number=clock + 1)
-                connection.sendall(framed(arrive.SerializeToString()))
+            elif left[worker.rank]:
+                left[worker.rank] -= 1
+                worker.begin()
+
+
+def _requests(rank: int, asked: Asked) -> tuple[dict[str, Request], dict[str, Request]]:
+    """Return what a worker asks each server in a clock: to read its columns, and to add to them."""
+    target = pickle.loads(b64decode(asked.vector))._target()
+    columns = np.random.default_rng(rank).integers(0, target.spec.dim, asked.keys)
+    found = []
+    for plan in (
+        plans.pull_columns(target, columns),
+        plans.push_columns(target, "scatter_add", np.ones(asked.keys), columns),
+    ):
+        grouped: dict[str, Any] = requests.group(
+            requests.cut([plan], {target.matrix: target.route}, WIRE.block_bytes),
+            {target.matrix: target.route},
+            target.route.version,
+        )
+        found.append({address: request for address, [(_, request)] in grouped.items()})
+    return found[0], found[1]
 
 
 def _places(asked: Asked) -> list[tuple[str, int, str]]:
@@ -83,9 +187,9 @@ def _places(asked: Asked) -> list[tuple[str, int, str]]:
         transport.close()
 
 
-def _connected(host: str, port: int, token: str, name: str) -> socket.socket:
-    connection = socket.create_connection((host, port), TIMEOUT_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _connected(host: str, port: int, token: str, name: str) -> PlainSocket:
+    connection = connect(socket.AF_UNSPEC, (host, port), TIMEOUT_S)
+    tune(connection, WIRE)
     handshake(connection, token, name, time.monotonic() + TIMEOUT_S)
     connection.settimeout(None)
     return connection
