@@ -1,19 +1,58 @@
-"""Shared code of benchmarks that compare trainings: the choice of parts, and tables of comparisons."""
+"""Shared code of benchmarks that compare trainings: their parts, options and reports, and tables of comparisons."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 from ps2.cli.output import Column, print_table
 
 TITLES = ("what", "against", "baseline", "ours", "unit", "times less", "spread", "goal", "")
 WORDS = {"what", "against", "unit", ""}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choices that all these benchmarks have in common.
+
+    Attributes:
+        parts: to measure.
+        data_dir: folder of the data sets; empty: no part needs it.
+        rounds: turns that the medians are of.
+        memory: of Spark's JVM, as Spark writes it.
+        strict: a missed goal is an error.
+        form, output: what to print, and a file for the JSON.
+    """
+
+    parts: Sequence[str]
+    data_dir: str
+    rounds: int
+    memory: str
+    strict: bool
+    form: str
+    output: Path | None
+
+    def measure(self, name: str, asked: Any, packages: Sequence[str]) -> None:
+        """Run the parts of the benchmark ``name``, print and write the report, and exit.
+
+        Args:
+            asked: the dataclass that each part gets.
+            packages: distributions whose versions the report has beside those of pyspark and numpy.
+        """
+        found = ask_all(name, self.parts, asked)
+        about = machine(**versions(("pyspark", "numpy", *packages)))
+        report: dict[str, Any] = {"machine": about, "rounds": self.rounds, "parts": found}
+        publish(report, self.form, self.output, lambda: print_report(report))
+        sys.exit(exit_code(report, self.strict))
 
 
 @dataclass(frozen=True)
@@ -42,6 +81,52 @@ class Parts:
             click.option("--data-dir", type=folder, help=f"Folder of {files}."),
         )
 
+    def command(
+        self,
+        files: str,
+        *own: Callable[[Any], Any],
+        rounds: int = 3,
+        least_rounds: int = 1,
+        memory: str = "4g",
+        memory_help: str = "Of Spark's JVM.",
+    ) -> Callable[[Callable[..., None]], click.Command]:
+        """Make a command of a function that takes what is ``Chosen``, and its own options by name.
+
+        Args:
+            files: of the folder ``--data-dir``.
+            own: options of this benchmark alone.
+            rounds, memory: defaults.
+        """
+        options = [
+            *self.options(files),
+            click.option(
+                "--rounds", type=click.IntRange(least_rounds), default=rounds, help="Turns that the medians are of."
+            ),
+            *own,
+            click.option("--memory", default=memory, metavar="SIZE", help=memory_help),
+            click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
+        ]
+
+        def make(function: Callable[..., None]) -> click.Command:
+            @wraps(function)
+            def main(
+                *,
+                parts: tuple[str, ...],
+                data_dir: str | None,
+                rounds: int,
+                memory: str,
+                strict: bool,
+                form: str,
+                output: Path | None,
+                **own: Any,
+            ) -> None:
+                chosen = self.chosen(parts, data_dir)
+                function(Chosen(chosen, data_dir or "", rounds, memory, strict, form, output), **own)
+
+            return command(*options)(main)
+
+        return make
+
     def chosen(self, parts: tuple[str, ...], data_dir: str | None) -> list[str]:
         """Return the requested parts.
 
@@ -53,6 +138,12 @@ class Parts:
             lacking = ", ".join(sorted(set(parts) - set(self.generated)))
             raise click.UsageError(f"--data-dir: the parts {lacking} need it")
         return [part for part in self.names if part in parts]
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Print a report of parts that compare."""
+    print_parts(report, print_compared)
+    print_sizes(report)
 
 
 def print_compared(lines: Sequence[dict[str, Any]]) -> None:

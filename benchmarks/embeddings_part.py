@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.local_spark import start_spark
+from benchmarks.local_spark import local_spark
 from ps2 import PS2Context
 
 WORKERS = 2
@@ -38,10 +38,8 @@ class Asked:
 @contextmanager
 def spark_and_servers(asked: Asked, part: str) -> Iterator[Any]:
     """Start Spark with one task slot a worker, and two servers; yield the SparkSession."""
-    settings = {"spark.driver.memory": asked.memory, "spark.driver.maxResultSize": "0"}
-    spark = start_spark(f"local[{WORKERS}]", f"benchmarks.embeddings_{part}", settings)
-    try:
-        with PS2Context.getOrCreate(spark, servers=SERVERS):
-            yield spark
-    finally:
-        spark.stop()
+    with (
+        local_spark(f"embeddings_{part}", WORKERS, asked.memory) as spark,
+        PS2Context.getOrCreate(spark, servers=SERVERS),
+    ):
+        yield spark

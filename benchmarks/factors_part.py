@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benchmarks.local_spark import start_spark
+from benchmarks.local_spark import local_spark
 from ps2 import PS2Context
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
@@ -65,18 +65,15 @@ class Ratings:
 def spark_and_servers(asked: Asked, part: str) -> Iterator[tuple[Any, PS2Context]]:
     """Start Spark with a task slot a worker, and servers."""
     settings = {
-        "spark.driver.memory": asked.memory,
-        "spark.driver.maxResultSize": "0",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.partitions": str(WORKERS),
         "spark.python.daemon.module": "ps2.run.daemon",
     }
-    spark = start_spark(f"local[{WORKERS}]", f"benchmarks.factors_{part}", settings)
-    try:
-        with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
-            yield spark, ps
-    finally:
-        spark.stop()
+    with (
+        local_spark(f"factors_{part}", WORKERS, asked.memory, settings) as spark,
+        PS2Context.getOrCreate(spark, servers=SERVERS) as ps,
+    ):
+        yield spark, ps
 
 
 def fit(ps: Any, frame: Any, options: FactorOptions) -> tuple[FittedFactors, float]:

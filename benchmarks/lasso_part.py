@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.frame import tell
 from benchmarks.lasso_data import Data
-from benchmarks.local_spark import start_spark
+from benchmarks.local_spark import local_spark
 from benchmarks.ml_data import Array
 from ps2 import PS2Context
 from ps2.algorithms.linear.coordinates.path import PathOptions, PathPoint
@@ -85,13 +85,11 @@ class _Enough(Exception):
 @contextmanager
 def spark_and_servers(asked: Asked, part: str) -> Iterator[tuple[Any, PS2Context]]:
     """Yield a Spark on two cores, and a fleet."""
-    settings = {"spark.driver.memory": asked.memory, "spark.driver.maxResultSize": "0"}
-    spark = start_spark("local[2]", f"benchmarks.lasso_{part}", settings)
-    try:
-        with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
-            yield spark, ps
-    finally:
-        spark.stop()
+    with (
+        local_spark(f"lasso_{part}", 2, asked.memory) as spark,
+        PS2Context.getOrCreate(spark, servers=SERVERS) as ps,
+    ):
+        yield spark, ps
 
 
 def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, most_s: float = np.inf) -> Trained:

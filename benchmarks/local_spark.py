@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyspark
@@ -25,3 +26,20 @@ def start_spark(master: str, name: str, settings: Mapping[str, str]) -> Any:
     for key, value in {**common, **settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def local_spark(name: str, slots: int, memory: str, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """Yield a SparkSession with so many task slots.
+
+    Args:
+        name: of the module.
+        memory: of its JVM, as Spark writes it.
+        settings: others of it.
+    """
+    of_memory = {"spark.driver.memory": memory, "spark.driver.maxResultSize": "0"}
+    spark = start_spark(f"local[{slots}]", f"benchmarks.{name}", {**of_memory, **(settings or {})})
+    try:
+        yield spark
+    finally:
+        spark.stop()

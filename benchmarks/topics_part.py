@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.local_spark import start_spark
+from benchmarks.local_spark import local_spark
 from ps2 import PS2Context
 
 WORKERS = 2
@@ -35,10 +35,8 @@ class Asked:
 @contextmanager
 def spark_and_servers(asked: Asked, part: str, workers: int = WORKERS) -> Iterator[Any]:
     """Start Spark with a task slot a worker, and two servers; yield the SparkSession."""
-    settings = {"spark.driver.memory": asked.memory, "spark.driver.maxResultSize": "0"}
-    spark = start_spark(f"local[{workers}]", f"benchmarks.topics_{part}", settings)
-    try:
-        with PS2Context.getOrCreate(spark, servers=SERVERS):
-            yield spark
-    finally:
-        spark.stop()
+    with (
+        local_spark(f"topics_{part}", workers, asked.memory) as spark,
+        PS2Context.getOrCreate(spark, servers=SERVERS),
+    ):
+        yield spark

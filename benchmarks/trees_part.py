@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.local_spark import start_spark
+from benchmarks.local_spark import local_spark
 from ps2 import PS2Context
 
 WORKERS = 2
@@ -60,15 +60,9 @@ class Score:
         return {**asdict(self), "times": None, "spread": None, "met": met}
 
 
-@contextmanager
-def spark_alone(asked: Asked, part: str, slots: int = WORKERS) -> Iterator[Any]:
+def spark_alone(asked: Asked, part: str, slots: int = WORKERS) -> AbstractContextManager[Any]:
     """Start Spark with some task slots; yield the SparkSession."""
-    settings = {"spark.driver.memory": asked.memory, "spark.driver.maxResultSize": "0"}
-    spark = start_spark(f"local[{slots}]", f"benchmarks.trees_{part}", settings)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    return local_spark(f"trees_{part}", slots, asked.memory)
 
 
 @contextmanager

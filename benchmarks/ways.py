@@ -70,64 +70,56 @@ class Way(Protocol):
     def close(self) -> None: ...
 
 
-class PS2Adam:
-    """Tasks pull the weights they need and add their gradients; the servers run Adam."""
+class _Staged:
+    """A stage a step, whose tasks pull the weights they need and add their gradients; then the optimizer's step."""
+
+    name: str
+
+    def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
+        self._ps = ps
+        self._clicks = clicks
+        self._vectors = _new_vectors(clicks.features)
+
+    def steps(self, first: int, count: int) -> list[StepTime]:
+        return [self._step(number) for number in range(first, first + count)]
+
+    def _step(self, number: int) -> StepTime:
+        weight, _, _, gradients = self._vectors
+        began_s = time.monotonic()
+        tasks = _add_gradients(self._clicks, weight, gradients, number)
+        laps = _longest(tasks)
+        laps.skip()
+        self._update(_scale(tasks), number)
+        laps.lap("update")
+        return laps.step_time(began_s)
+
+    def _update(self, scale: float, number: int) -> None:
+        """Take the optimizer's step with the summed gradients times ``scale``."""
+        raise NotImplementedError
+
+    def weights(self) -> Any:
+        return self._vectors[0].pull()
+
+    def close(self) -> None:
+        _free(self._vectors)
+
+
+class PS2Adam(_Staged):
+    """The servers run Adam."""
 
     name = "PS2-Adam"
 
-    def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
-        self._ps = ps
-        self._clicks = clicks
-        self._vectors = _new_vectors(clicks.features)
-
-    def steps(self, first: int, count: int) -> list[StepTime]:
-        return [self._step(number) for number in range(first, first + count)]
-
-    def _step(self, number: int) -> StepTime:
-        weight, _, _, gradients = self._vectors
-        began_s = time.monotonic()
-        tasks = _add_gradients(self._clicks, weight, gradients, number)
-        laps = _longest(tasks)
-        laps.skip()
-        _update_on_servers(self._ps, self._vectors, _scale(tasks), self._clicks.problem.lr, number)
-        laps.lap("update")
-        return laps.step_time(began_s)
-
-    def weights(self) -> Any:
-        return self._vectors[0].pull()
-
-    def close(self) -> None:
-        _free(self._vectors)
+    def _update(self, scale: float, number: int) -> None:
+        _update_on_servers(self._ps, self._vectors, scale, self._clicks.problem.lr, number)
 
 
-class PSAdam:
-    """Tasks work as with PS2-Adam; for Adam, a client pulls whole vectors from the servers and pushes them back."""
+class PSAdam(_Staged):
+    """For Adam, a client pulls whole vectors from the servers and pushes them back."""
 
     name = "PS-Adam"
 
-    def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
-        self._ps = ps
-        self._clicks = clicks
-        self._vectors = _new_vectors(clicks.features)
-
-    def steps(self, first: int, count: int) -> list[StepTime]:
-        return [self._step(number) for number in range(first, first + count)]
-
-    def _step(self, number: int) -> StepTime:
-        weight, _, _, gradients = self._vectors
-        began_s = time.monotonic()
-        tasks = _add_gradients(self._clicks, weight, gradients, number)
-        laps = _longest(tasks)
-        laps.skip()
-        _update_in_driver(self._ps, self._vectors, _scale(tasks), self._clicks.problem.lr, number)
-        laps.lap("update")
-        return laps.step_time(began_s)
-
-    def weights(self) -> Any:
-        return self._vectors[0].pull()
-
-    def close(self) -> None:
-        _free(self._vectors)
+    def _update(self, scale: float, number: int) -> None:
+        _update_in_driver(self._ps, self._vectors, scale, self._clicks.problem.lr, number)
 
 
 class _Staying:
