@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from faults import processes
 
 from ps2 import DCV, PS2Conf, PS2Context
-from ps2.config import split_address
+from ps2.config import WireConfig, split_address
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.launchers.processes.child import end
 from ps2.errors import UnavailableError
@@ -45,6 +46,9 @@ class CannotKill(LocalLauncher):
 @pytest.fixture
 def ps(monkeypatch):
     monkeypatch.setattr(LocalLauncher, "of", CannotKill.of)
+    # The call that waits for the stopped server gives it up sooner.
+    quick = partial(WireConfig, keepalive_s=2.0, keepalive_timeout_s=1.0)
+    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(heartbeatS=0.2, lostAfterS=1.0)) as ps:
         yield ps
 
