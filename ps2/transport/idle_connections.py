@@ -1,4 +1,8 @@
-"""Idle connections share one polling thread. A connection gets a thread of its own when input arrives."""
+"""Idle connections share one polling thread. A connection gets a thread for itself when input arrives.
+
+The threads are used again: to start one takes longer than to answer a plain request, and the polling thread would wait
+for its start while hundreds of workers begin their clock.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
 from ps2.transport.acceptor import PAUSE_S, AuthenticatedPeer
 from ps2.transport.sockets import close
@@ -18,6 +23,8 @@ log = logging.getLogger(__name__)
 # How long a thread stays with its connection after a request, so that frequent requests need not wait for a thread.
 LINGER_S = 0.1
 END_TIMEOUT_S = 1.0
+# How long a thread without a connection waits for another one.
+SPARE_S = 5.0
 
 
 class IdleConnectionPoller:
@@ -32,6 +39,8 @@ class IdleConnectionPoller:
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._bell, select.EPOLLIN)
         self._stopped = False
+        self._ready: SimpleQueue[AuthenticatedPeer | None] = SimpleQueue()  # for the spare threads
+        self._spare = 0  # threads that wait there, and for which nothing is there
         self._thread = threading.Thread(target=self._watch, name="ps2-idle-connections", daemon=True)
         self._thread.start()
 
@@ -54,6 +63,9 @@ class IdleConnectionPoller:
             if self._stopped:
                 return
             self._stopped = True
+            for _ in range(self._spare):
+                self._ready.put(None)
+            self._spare = 0
             os.write(self._ring, b"!")
         self._thread.join(END_TIMEOUT_S)
 
@@ -78,13 +90,39 @@ class IdleConnectionPoller:
             if peer is None:
                 return True
             self._poll.unregister(descriptor)
+            if self._spare:
+                self._spare -= 1
+                self._ready.put(peer)
+                return True
         try:
-            threading.Thread(target=self._attend, args=[peer], name="ps2-data", daemon=True).start()
+            threading.Thread(target=self._attend_many, args=[peer], name="ps2-data", daemon=True).start()
         except (RuntimeError, MemoryError) as error:
             log.warning("a request waits, because no thread can be started: %s", error)
             self.park(peer)
             return False
         return True
+
+    def _attend_many(self, first: AuthenticatedPeer) -> None:
+        """Attend to a connection, then to others with input, until none has any for ``SPARE_S``."""
+        peer: AuthenticatedPeer | None = first
+        while peer is not None:
+            self._attend(peer)
+            peer = self._next()
+
+    def _next(self) -> AuthenticatedPeer | None:
+        """Wait for a connection with input; return None if the thread is to end."""
+        with self._lock:
+            if self._stopped:
+                return None
+            self._spare += 1
+        try:
+            return self._ready.get(timeout=SPARE_S)
+        except Empty:
+            with self._lock:
+                if self._ready.empty():
+                    self._spare -= 1
+                    return None
+                return self._ready.get()
 
 
 def has_input(peer: AuthenticatedPeer, poll: select.poll) -> bool:
