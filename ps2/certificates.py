@@ -109,13 +109,13 @@ def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | Non
     return files.absolute()
 
 
-def check_private(what: str, name: str, found: os.stat_result) -> None:
+def check_private(what: str, name: str, status: os.stat_result) -> None:
     """Raise ConfigError if other users can read a secret.
 
     The check is like that of ssh for keys. A file of another user may be readable by its group, as mounted secrets are.
     """
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (0o077 if status.st_uid == os.getuid() else 0o007):
         raise ConfigError(
             f"{what} {name}: expected a file that other users cannot access, got mode {mode:04o}; chmod 600 {name}"
         )
@@ -135,10 +135,10 @@ def _stamp(path: str) -> tuple[int, ...]:
     if not path:
         return ()
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return (0,)  # reading raises the error
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _text(what: str, path: str) -> str:

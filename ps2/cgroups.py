@@ -43,11 +43,11 @@ class _Group:
         """Return the memory limit of the group; None if there is none."""
         if self.is_v2:
             # Above memory.high, the system slows processes down to a near standstill.
-            found = [self.number("memory.max"), self.number("memory.high")]
+            limits = [self.number("memory.max"), self.number("memory.high")]
         else:
             # hierarchical_memory_limit includes ancestors that are not mounted here.
-            found = [self.number("memory.limit_in_bytes"), self.stat("hierarchical_memory_limit")]
-        return min((limit for limit in found if limit is not None), default=None)
+            limits = [self.number("memory.limit_in_bytes"), self.stat("hierarchical_memory_limit")]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def used_bytes(self) -> int:
         """Return the memory in use by the group, without file caches that the system frees by itself."""
@@ -110,29 +110,29 @@ def _groups(controller: str, root: Path) -> Iterator[_Group]:
     own = _own_paths(controller, root)
     mounts = list(_mounts(controller, root))
     for is_v2 in (True, False):
-        found = [(point, top) for version, point, top in mounts if version == is_v2]
+        of_version = [(point, top) for version, point, top in mounts if version == is_v2]
         path = own.get(is_v2)
         if path is None:
             continue
         # In a container, the mount may show only a part of the tree, while the process's path is seen from outside.
-        fitting = [(point, path.relative_to(top)) for point, top in found if path.is_relative_to(top)]
-        for point, below in fitting or [(point, PurePosixPath()) for point, _ in found]:
+        fitting = [(point, path.relative_to(top)) for point, top in of_version if path.is_relative_to(top)]
+        for point, below in fitting or [(point, PurePosixPath()) for point, _ in of_version]:
             for folder in (below, *below.parents) if below.parts else (below,):
                 yield _Group(root / point.relative_to("/") / folder, is_v2)
 
 
 def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
     """Return the process's group for each version, keyed by True for version 2."""
-    found = {}
+    groups = {}
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
         # The process may be outside of its namespace's view: "/../other".
         place = PurePosixPath("/") if ".." in path.split("/") else PurePosixPath(path)
         if number == "0" and not names:
-            found[True] = place
+            groups[True] = place
         elif controller in names.split(","):
-            found[False] = place
-    return found
+            groups[False] = place
+    return groups
 
 
 def _mounts(controller: str, root: Path) -> Iterator[tuple[bool, PurePosixPath, PurePosixPath]]:
@@ -141,7 +141,7 @@ def _mounts(controller: str, root: Path) -> Iterator[tuple[bool, PurePosixPath, 
         before, _, after = line.partition(" - ")
         fields, (kind, *_, options) = before.split(" "), after.split(" ")
         if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
-            top, point = (ESCAPED.sub(lambda found: chr(int(found[1], 8)), name) for name in fields[3:5])
+            top, point = (ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), name) for name in fields[3:5])
             yield kind == "cgroup2", PurePosixPath(point), PurePosixPath(top)
 
 

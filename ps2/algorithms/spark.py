@@ -167,8 +167,8 @@ def _from_task(report: str) -> PS2Error:
 
 def _first_line(report: str) -> str:
     """Return the first line of a Java report that names the error; the other lines are the stack."""
-    told = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
-    return next((line for line in told if line), "it does not say why")
+    lines = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
+    return next((line for line in lines if line), "it does not say why")
 
 
 def _check_master(master: str) -> None:

@@ -130,7 +130,7 @@ def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
 def _server(address: str, found: _Answer | TransientError) -> dict[str, Any]:
     if isinstance(found, TransientError):
         return {"address": address, "state": "unreachable", "error": str(found).removeprefix(f"{address}: ")}
-    return {"address": address, "state": "running", **found.status.told}
+    return {"address": address, "state": "running", **found.status.as_data}
 
 
 def _names(catalogs: Iterable[bytes]) -> Mapping[int, Sequence[str]]:
@@ -176,10 +176,10 @@ def _operations(answers: list[ServerStatus]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for answer in answers:
         for done in answer.operations:
-            told = done.told
-            sums = found.setdefault(done.name, {**told, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0})
+            of_server = done.as_data
+            sums = found.setdefault(done.name, {**of_server, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0})
             for field in ("count", "failures", "seconds", "keys"):
-                sums[field] += told[field]
+                sums[field] += of_server[field]
     return sorted(found.values(), key=lambda sums: (-sums["seconds"], sums["name"]))
 
 

@@ -24,7 +24,7 @@ def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
     answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
     parts = SPLITS.split_blocks(target.spec, target.route, given)
     order = parts.order
-    found = answer if order is None else np.empty(shape, dtype)
+    received = answer if order is None else np.empty(shape, dtype)
     operations = tuple(
         Operation(
             "columns_pull",
@@ -32,15 +32,15 @@ def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
             partition,
             keys=keys,
             wire=target.spec.wire,
-            reply_bytes=found[where].nbytes,
-            into=found[where],
+            reply_bytes=received[where].nbytes,
+            into=received[where],
         )
         for partition, where, keys in parts.key_sets()
     )
 
     def merge(_: Any) -> Array:
         if order is not None:
-            answer[order] = found
+            answer[order] = received
         return answer
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)

@@ -438,10 +438,10 @@ class DCV(Handle):
 
 
 def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
-    found = list(vectors)
-    if not found:
+    dcvs = list(vectors)
+    if not dcvs:
         raise ShapeError(f"{name}: expected one or more vectors, got none")
-    for vector in found:
+    for vector in dcvs:
         if not isinstance(vector, DCV):
             raise DTypeError(f"{name}: expected DCVs, got {type(vector).__name__}")
-    return found
+    return dcvs

@@ -160,11 +160,11 @@ class Dispatch:
 
     def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
         """Return the routes of matrices. The master is asked for matrices that were evicted since the call began."""
-        found = {}
+        routes = {}
         for matrix in matrices:
             route = self.routes.known.get(matrix)
-            found[matrix] = self._locator.retrying(matrix).route if route is None else route
-        return found
+            routes[matrix] = self._locator.retrying(matrix).route if route is None else route
+        return routes
 
     def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
         """Ask the master for the current routes of matrices, and whether it is recovering one of their servers.
@@ -343,7 +343,7 @@ def _is_named(request: Request) -> bool:
 
 
 def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:
-    return [plan.merge(found) for plan, found in zip(plans, results, strict=True)]  # type: ignore[arg-type]
+    return [plan.merge(answers) for plan, answers in zip(plans, results, strict=True)]  # type: ignore[arg-type]
 
 
 def _changes_with_answer(plan: Plan[Any]) -> bool:

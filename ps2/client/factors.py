@@ -33,12 +33,12 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
     rows = _rows(b, spec)
     width = rows.shape[1]
     parts = _split(spec, target.route, keys, width)
-    found = [
+    plans_of_rows = [
         declared(target, name, {"slots": parts.columns, "b": rows[some], "width": width, **factor})
         for some in _samples(rows, spec)
         for name, factor in [_factor(x, rows, parts, some)]
     ]
-    operations = tuple(operation for plan in found for operation in plan.operations)
+    operations = tuple(operation for plan in plans_of_rows for operation in plan.operations)
     return Plan(target.matrix, target.route, operations, lambda results: None, mutates=True)
 
 
@@ -98,14 +98,14 @@ def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
             f"addFactors: align of the vector must be a multiple of width {width}, so that a key's columns lie on one "
             f"server, got align={spec.align}; make it with DCV.dense(..., align={width})"
         )
-    found, count = as_indices(keys), spec.dim // width
-    if found.size and (found.min() < 0 or found.max() >= count):
-        bad = found.min() if found.min() < 0 else found.max()
+    numbers, count = as_indices(keys), spec.dim // width
+    if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
+        bad = numbers.min() if numbers.min() < 0 else numbers.max()
         raise OutOfRangeError(
-            f"addFactors: key {bad} (at position {int(np.argmax(found == bad))}) is outside [0, {count}): "
+            f"addFactors: key {bad} (at position {int(np.argmax(numbers == bad))}) is outside [0, {count}): "
             f"the vector has {spec.dim} columns, {width} per key"
         )
-    return SPLITS.split(spec, route, found * width)
+    return SPLITS.split(spec, route, numbers * width)
 
 
 def _samples(rows: Array, spec: MatrixSpec) -> Iterator[slice]:

@@ -69,13 +69,13 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
         if SLOTS in answer.axes or COLUMNS in answer.axes
     }
     if len(assembled) == len(op.answers):
-        found = [assembled[number] for number in range(len(op.answers))]
+        merged = [assembled[number] for number in range(len(op.answers))]
     else:
         if op.reduce == "list":
             return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
         together = _together(op, dtype, lengths, parts)
-        found = [assembled.get(number, together[number]) for number in range(len(op.answers))]
-    return found[0] if len(found) == 1 else tuple(found)
+        merged = [assembled.get(number, together[number]) for number in range(len(op.answers))]
+    return merged[0] if len(merged) == 1 else tuple(merged)
 
 
 def reduced(op: Op, results: Sequence[Result]) -> Any:
@@ -119,16 +119,16 @@ def _together(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: A
     for part, result in parts:
         by_block.setdefault(0 if part.block is None else part.block.start, []).append(result.arrays)
     blocks = [_reduced(op, answers) for _, answers in sorted(by_block.items())]
-    found = []
+    merged = []
     for number, answer in enumerate(op.answers):
         pieces = [block[number] for block in blocks]
         if len(pieces) == 1:
-            found.append(pieces[0])
+            merged.append(pieces[0])
         elif op.blocks in answer.axes:
-            found.append(np.concatenate(pieces, axis=answer.axes.index(op.blocks)))
+            merged.append(np.concatenate(pieces, axis=answer.axes.index(op.blocks)))
         else:
-            found.append(_reduced(op, [(piece,) for piece in pieces])[0])
-    return found
+            merged.append(_reduced(op, [(piece,) for piece in pieces])[0])
+    return merged
 
 
 def _reduced(op: Op, answers: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:

@@ -80,11 +80,11 @@ def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> F
     session, target = rows.session, rows.target
     named = {"rows_a": pairs.a, "rows_b": pairs.b}
     dots: Float64s = session.dispatch.run([declared(target, "rows_dot", named)])[0]
-    found = _ask(coefficients, dots)
+    weights = _ask(coefficients, dots)
     if pairs.a.size <= MOST_ON_SERVERS:
-        session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": found})])
+        session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": weights})])
     else:
-        session.dispatch.run(_through_spare_rows(rows.spare(pairs.distinct.size), target, pairs, found))
+        session.dispatch.run(_through_spare_rows(rows.spare(pairs.distinct.size), target, pairs, weights))
     return dots
 
 
@@ -115,9 +115,9 @@ def _on_rows(session: Session, target: Target, pairs: Pairs, coefficients: Coeff
 def _ask(coefficients: Coefficients, dots: Float64s) -> Float64s:
     """Return the coefficients for the dots, checked."""
     # A copy, because the function may compute in place.
-    found = as_values(coefficients(dots.copy()), np.dtype(np.float64), dots.shape, "coefficients")
-    finite = np.isfinite(found)
+    values = as_values(coefficients(dots.copy()), np.dtype(np.float64), dots.shape, "coefficients")
+    finite = np.isfinite(values)
     if not finite.all():
         at = int(np.argmin(finite))
-        raise DTypeError(f"coefficients: expected finite numbers, got {found[at]} for the dot {dots[at]} (pair {at})")
-    return found
+        raise DTypeError(f"coefficients: expected finite numbers, got {values[at]} for the dot {dots[at]} (pair {at})")
+    return values

@@ -107,9 +107,9 @@ def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan
     columns, dtype = as_indices(indices), target.dtype
     given = None if out is None else as_target(out, dtype, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
-    found = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
-    operations = tuple(_gather(target, index, keys, found[where]) for index, where, keys in parts.key_sets())
-    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found, given), mutates=False)
+    values = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
+    operations = tuple(_gather(target, index, keys, values[where]) for index, where, keys in parts.key_sets())
+    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(values, given), mutates=False)
 
 
 def count_active(target: Target) -> Plan[list[int]]:
@@ -207,16 +207,16 @@ def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
     columns, dtype = as_indices(indices), target.dtype
     array = as_sent(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
-    added, found = parts.summed(array), np.empty(parts.columns.size, dtype)
+    added, updated = parts.summed(array), np.empty(parts.columns.size, dtype)
     operations = tuple(
         both
         for index, where, keys in parts.key_sets()
         for both in (
             _scatter(target, "scatter_add", index, keys, added[where]),
-            _gather(target, index, Keys(keys.count), found[where]),
+            _gather(target, index, Keys(keys.count), updated[where]),
         )
     )
-    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found), mutates=True)
+    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(updated), mutates=True)
 
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
@@ -245,7 +245,7 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
     shape = (numbers.size, given.size)
     out = None if out is None else as_target(out, dtype, shape)
     parts = SPLITS.split(target.spec, target.route, given)
-    found = out if out is not None and parts.order is None else np.empty((numbers.size, parts.columns.size), dtype)
+    values = out if out is not None and parts.order is None else np.empty((numbers.size, parts.columns.size), dtype)
     some_columns = tuple(
         Operation(
             "rows_gather",
@@ -254,13 +254,13 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
             arrays=(numbers[some],),
             keys=keys,
             wire=target.spec.wire,
-            reply_bytes=found[some, where].nbytes,
-            into=found[some, where],
+            reply_bytes=values[some, where].nbytes,
+            into=values[some, where],
         )
         for index, where, keys in parts.key_sets()
         for some in _blocks_of_rows(numbers.size, keys.count * dtype.itemsize)
     )
-    return Plan(target.matrix, target.route, some_columns, lambda _: parts.spread(found, out), mutates=False)
+    return Plan(target.matrix, target.route, some_columns, lambda _: parts.spread(values, out), mutates=False)
 
 
 def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:

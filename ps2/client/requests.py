@@ -77,17 +77,17 @@ def group(
     pieces: Sequence[Piece], routes: Mapping[int, Route], route_version: int = 0
 ) -> dict[str, list[tuple[list[Piece], Request]]]:
     """Return the requests that the pieces form, by address and in order."""
-    found: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
+    by_address: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
         alone = piece.home if piece.parts > 1 else ()
-        mine = found.setdefault(_address_of(piece, routes), {})
+        mine = by_address.setdefault(_address_of(piece, routes), {})
         mine.setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
     return {
         address: [
             (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0]), route_version))
             for mine in sorted(requests.values(), key=lambda mine: mine[0].part)
         ]
-        for address, requests in found.items()
+        for address, requests in by_address.items()
     }
 
 
@@ -98,20 +98,20 @@ def _address_of(piece: Piece, routes: Mapping[int, Route]) -> str:
 
 def _homes(operations: Iterable[Operation]) -> dict[Place, Place]:
     """Return the home of each place that operations join with others: the place of an operation's first operand."""
-    found: dict[Place, Place] = {}
+    homes: dict[Place, Place] = {}
     for operation in operations:
         if operation.others:
-            home = found.get(operation.places[0], operation.places[0])
-            moved = {found[place] for place in operation.places if place in found} - {home}
-            found |= dict.fromkeys(operation.places, home)
+            home = homes.get(operation.places[0], operation.places[0])
+            moved = {homes[place] for place in operation.places if place in homes} - {home}
+            homes |= dict.fromkeys(operation.places, home)
             if moved:
-                found |= {place: home for place, other in found.items() if other in moved}
-    return found
+                homes |= {place: home for place, other in homes.items() if other in moved}
+    return homes
 
 
 def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
     """Let consecutive operations on one partition with equal keys share them, so that the keys travel once."""
-    found: list[Piece] = []
+    sharing: list[Piece] = []
     source: Operation | None = None
     for piece in pieces:
         operation = piece.operation
@@ -121,8 +121,8 @@ def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
             piece = piece._replace(operation=replace(operation, keys=Keys(operation.keys.count)))
         elif operation.keys.columns is not None:
             source = operation
-        found.append(piece)
-    return found
+        sharing.append(piece)
+    return sharing
 
 
 def _same_keys(source: Operation, operation: Operation) -> bool:

@@ -13,8 +13,9 @@ from ps2.errors import RolledBack
 class RollbackTracker:
     """The rollbacks known to one session.
 
-    The driver is told of each rollback once. A task is told on each call, since it may be a late task of an earlier
-    stage. A run's worker is told by its run; until then its changes are discarded (``discard_changes``).
+    In the driver, each rollback raises RolledBack once. In a task every call raises it, since the task may be a late
+    one of an earlier stage. A worker of a run learns of a rollback from its run; until then its changes are discarded
+    (``discard_changes``).
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
@@ -31,14 +32,14 @@ class RollbackTracker:
         self.newest = max(self.newest, (epoch, step), key=lambda known: known[0])
 
     def check(self) -> None:
-        """Raise RolledBack if the fleet went back and the caller was not told. Does nothing in a run."""
+        """Raise RolledBack if the fleet went back and the caller does not know. Does nothing in a run."""
         epoch, step = self.newest
         if self.ids.run is not None or not epoch:
             return
-        told = task_epoch()
-        if epoch <= (self.epoch if told is None else told):
+        known_to_task = task_epoch()
+        if epoch <= (self.epoch if known_to_task is None else known_to_task):
             return
-        if told is None:
+        if known_to_task is None:
             self.epoch = epoch
             self.on_rollback(epoch, step)
         raise self.rolled_back()
@@ -50,8 +51,8 @@ class RollbackTracker:
             return epoch <= run.seen and not (changes and run.seen > run.epoch)
         if epoch == 0:
             return True
-        told = task_epoch()
-        return epoch <= (self.epoch if told is None else told)
+        known_to_task = task_epoch()
+        return epoch <= (self.epoch if known_to_task is None else known_to_task)
 
     def check_run(self, changes: bool) -> None:
         """Raise RolledBack if a worker of a run must handle a rollback before it reads, or before it writes."""

@@ -151,7 +151,7 @@ class Checkpoints:
         with self._one_at_a_time:
             folders.prepare(root)
             root = root.rstrip("/") or "/"
-            number = 1 + max((found.number for found in folders.find(root)), default=0)
+            number = 1 + max((checkpoint.number for checkpoint in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
                 made, newest = self._take(folder, number, step, epoch, messages, last)
@@ -256,17 +256,17 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
 
 def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
     """Return the vectors that are missing in a checkpoint, by name, or by matrix and row."""
-    found: list[str] = []
+    missing: list[str] = []
     names = {place: name for name, place in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
     for entry in master.entries():
         born = saved[entry.id].born if entry.id in saved else {}
         rows = [row for row, generation in sorted(entry.born.items()) if born.get(row) != generation]
-        found += [repr(names[entry.id, row]) for row in rows if (entry.id, row) in names]
+        missing += [repr(names[entry.id, row]) for row in rows if (entry.id, row) in names]
         nameless = [row for row in rows if (entry.id, row) not in names]
         if nameless:
-            found.append(f"rows {nameless} of matrix {entry.id:x}")
-    return tuple(found)
+            missing.append(f"rows {nameless} of matrix {entry.id:x}")
+    return tuple(missing)
 
 
 def _of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:

@@ -126,12 +126,12 @@ def launcher_class(name: str) -> type[Launcher]:
         return _class_in(f"{launchers.__name__}.{name}")
     for entry in entry_points(group=GROUP, name=name):
         try:
-            found = entry.load()
+            cls = entry.load()
         except Exception as error:  # importing runs users' code
             raise ConfigError(f"launcher: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-        if not (isinstance(found, type) and issubclass(found, Launcher)):
-            raise ConfigError(f"launcher: {name!r}: expected {entry.value} to be a class of Launcher, got {found!r}")
-        return found
+        if not (isinstance(cls, type) and issubclass(cls, Launcher)):
+            raise ConfigError(f"launcher: {name!r}: expected {entry.value} to be a class of Launcher, got {cls!r}")
+        return cls
     raise ConfigError(f"launcher: expected one of {', '.join(map(repr, launcher_names()))}, got {name!r}")
 
 
@@ -142,7 +142,5 @@ def _built_in() -> list[str]:
 def _class_in(module: str) -> type[Launcher]:
     classes = vars(import_module(module)).values()
     return next(
-        found
-        for found in classes
-        if isinstance(found, type) and issubclass(found, Launcher) and found.__module__ == module
+        cls for cls in classes if isinstance(cls, type) and issubclass(cls, Launcher) and cls.__module__ == module
     )

@@ -17,16 +17,16 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     wrong = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     if not isinstance(given, Sequence) or not all(isinstance(address, str) for address in given):
         raise wrong
-    found = tuple(address.strip() for address in given if address.strip())
-    if not found:
+    servers = tuple(address.strip() for address in given if address.strip())
+    if not servers:
         raise wrong
-    for address in found:
+    for address in servers:
         host, port = split_address(address, "fleet")
         if is_wildcard(host) or not port:
             raise ConfigError(
                 f"fleet: {address} is a wildcard or has no port; expected an address that reaches the server"
             )
-    return found
+    return servers
 
 
 def ports(given: object) -> range:
@@ -35,7 +35,7 @@ def ports(given: object) -> range:
         return ANY_PORT
     if not isinstance(given, str) and not is_whole(given):
         raise ConfigError(f"ports: expected a text such as '40000-40020', got {given!r}")
-    found = ports_of(str(given).strip(), "ports")
-    if found == ANY_PORT:
+    allowed = ports_of(str(given).strip(), "ports")
+    if allowed == ANY_PORT:
         raise ConfigError("ports: expected the first and the last of some (40000-40020), got 0; leave it out for any")
-    return found
+    return allowed

@@ -37,12 +37,12 @@ class MasterServicer:
         return _matrix_to_pb(entry, *self._master.where(entry))
 
     def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
-        found = self._master.matrix(request.matrix)
-        reply = _matrix_to_pb(found.entry, *self._master.where(found.entry))
-        reply.lost.extend(found.lost)
-        reply.recovering.extend(found.recovering)
-        if found.step is not None:
-            reply.step = found.step
+        matrix = self._master.matrix(request.matrix)
+        reply = _matrix_to_pb(matrix.entry, *self._master.where(matrix.entry))
+        reply.lost.extend(matrix.lost)
+        reply.recovering.extend(matrix.recovering)
+        if matrix.step is not None:
+            reply.step = matrix.step
         return reply
 
     def TakeRows(self, request: pb.TakeRowsRequest) -> pb.TakeRowsReply:

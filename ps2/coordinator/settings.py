@@ -39,11 +39,11 @@ def of_variables(environment: Mapping[str, str], names: Collection[str], parsed:
         known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(OF_KUBERNETES)
         if not known and (near := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
             log.warning("environment variable %s is no setting of PS2Conf; %s is", variable, near[0])
-    found = {}
+    values = {}
     for variable, name in variables.items():
         if text := environment.get(variable):
-            found[name] = _value(f"environment variable {variable}", text) if name in parsed else text
-    return found
+            values[name] = _value(f"environment variable {variable}", text) if name in parsed else text
+    return values
 
 
 def of_file(path: str, names: Collection[str]) -> dict[str, Any]:
@@ -57,13 +57,13 @@ def of_file(path: str, names: Collection[str]) -> dict[str, Any]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings {path}: {error}") from error
-    found = _value(f"settings {path}", text)
-    if found is None:
+    values = _value(f"settings {path}", text)
+    if values is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise ConfigError(f"settings {path}: expected names with their values, got {text.strip()[:80]!r}")
-    check_known(found, names, f"settings {path}")
-    return found
+    check_known(values, names, f"settings {path}")
+    return values
 
 
 def check_known(given: Collection[Any], names: Collection[str], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Steps of the driver's loop: the checkpoints at their ends, and where the loop goes back to."""
+"""Steps of the driver's loop: the checkpoints at their ends, and the step that the loop goes back to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Steps:
         active: ActiveRun,
         recoveries: RecoveryLog,
     ) -> None:
-        """``active``: the run under way, whose clocks are the steps."""
+        """``active``: holds the current run; its clocks are the steps."""
         self._checkpoints = checkpoints
         self._session = session
         self._master = master
@@ -54,10 +54,10 @@ class Steps:
         self._recoveries = recoveries
         self._last_s = time.monotonic()  # when the last checkpoint began
         self._closing = threading.Event()
-        self._inside = False  # a step is under way, or the checkpoint at its end
-        # Checkpoints that a loop of steps can go on from. Others hold a part of a step, or the state inside a run.
+        self._inside = False  # the loop is in a step, or in the checkpoint at its end
+        # Checkpoints from which a loop of steps can continue. Others hold a part of a step, or the middle of a run.
         self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
-        # The messages of runs that are over. The run under way has its own journal.
+        # The messages of finished runs. The current run has its own journal.
         self._journal = Journal()
         newest = checkpoints.newest
         if newest is not None and newest.manifest.messages is not None:
@@ -78,10 +78,10 @@ class Steps:
         run = self._active.run
         if run is None:
             self._check()
-            note = _nowhere if self._inside and step is None else self._cuts.append
+            note = _record_no_cut if self._inside and step is None else self._cuts.append
             number = self.next if step is None else step
             return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
-        # Asked before the checkpoint is made: what came in between is done again, and counts once.
+        # The cut comes first: changes between the cut and the checkpoint are repeated later, and count once.
         epoch, cut = run.epoch, run.cut()
         first = cut.first if step is None else step
         try:
@@ -95,9 +95,9 @@ class Steps:
         """Make a checkpoint at once, even inside a step or run. Nothing changes on these servers after it."""
         run = self._active.run
         if run is None:
-            # It may hold a part of a step, which the whole fleet must not go back to.
+            # It may hold a part of a step. The whole fleet must not go back to such a checkpoint.
             partial = self._inside or self._conf.recover == "consistent"
-            note = None if partial else _nowhere
+            note = None if partial else _record_no_cut
             messages = self._journal.to_bytes()
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note, messages)
         epoch, cut = run.epoch, run.cut()
@@ -133,7 +133,7 @@ class Steps:
             self._inside = False
 
     def has_way_back(self, checkpoint: str) -> bool:
-        """Return whether the run or step under way can go on from a checkpoint by itself."""
+        """Return True if the current run or step can continue from a checkpoint by itself."""
         run = self._active.run
         return run.has_cut(checkpoint) if run is not None else self._inside and checkpoint in self._cuts
 
@@ -143,14 +143,14 @@ class Steps:
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
     def end_clock(self, clock: int) -> None:
-        """Note that all workers of a run have finished a clock; make the checkpoint that is due."""
+        """Record that all workers of a run have finished a clock; make a checkpoint if one is due."""
         self.next = clock + 1
         if self._due():
             self._automatic(lambda: self.checkpoint(None, None))
 
     @shielded
     def begin_run(self, run: RunState) -> None:
-        """Let the clocks of a run be the steps.
+        """Begin a run: its clocks are the steps.
 
         Raises:
             UsageError: a step is under way.
@@ -164,21 +164,21 @@ class Steps:
 
     @property
     def called(self) -> int:
-        """The first clock that the next run calls ``onClock`` for; earlier than ``next`` if workers had been ahead."""
+        """The first clock for which the next run calls ``onClock``; before ``next`` if workers had been ahead."""
         pending = self._journal.pending
         return self.next if pending is None or pending.finished != self.next else pending.called
 
     def messages(self) -> list[Any]:
-        """Return the messages of ``onClock`` that the next run goes on from, oldest first."""
+        """Return the messages of ``onClock`` that the next run continues from, oldest first."""
         return [decode(message) for message in self._journal.before(self.next).messages()]
 
     def roll_back(self, step: int) -> None:
-        """The driver's loop hears that the fleet went back to a step."""
+        """Continue from an earlier step, as the fleet went back to it."""
         self.next = step
         self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
-        """Make the checkpoint that the fleet can go back to from the first clock on, if it goes back as a whole."""
+        """If the whole fleet goes back after a loss, make the checkpoint for losses in a run's first clocks."""
         if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
@@ -187,14 +187,14 @@ class Steps:
                 self.checkpoint(None, None)
                 return
             except RecoveryError:
-                # A server may have been lost meanwhile. If it came back with all that it had, try again.
+                # A server may have been lost meanwhile. If it came back without loss of data, try again.
                 since = self.wait_for_servers()[before:]
                 if not since or any(recovery.source == "checkpoint" for recovery in since):
                     raise
 
     @shielded
     def end_run(self) -> None:
-        """Go on from the clock that a run has reached. The driver is not told of rollbacks that the run has handled."""
+        """Continue from the clock that a run has reached. The driver gets no RolledBack for what the run handled."""
         run, self._active.run = self._active.run, None
         if run is not None:
             ended = isinstance(run.error, RolledBack)
@@ -202,7 +202,7 @@ class Steps:
                 self._session.check_epoch(self._master.gone_back if ended else (run.epoch, None))
             if not ended:
                 self.next = min(run.applied())
-                # Another run may go on where this one was stopped.
+                # Another run may continue where this one was stopped.
                 self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def close(self) -> None:
@@ -237,12 +237,12 @@ class Steps:
         assert self._conf.checkpointEveryS is not None
         loop = GuardedLoop("ps2-checkpoints")
         while not self._closing.wait(self._conf.checkpointEveryS):
-            # Steps and clocks make checkpoints at their ends. A loop must hear of a rollback first.
+            # Steps and clocks make checkpoints at their ends. After a rollback, the loop must go back first.
             if self._active.run is None and not self._inside and self._session.epoch == self._master.epoch:
                 loop.run_once(lambda: self._automatic(self._between))
 
     def _between(self) -> Checkpoint:
-        """Make a checkpoint outside of steps. A step may begin meanwhile, so no loop goes on from it."""
+        """Make a checkpoint outside of steps. A step may begin meanwhile, so no loop continues from it."""
         self._last_s = time.monotonic()
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
@@ -258,8 +258,8 @@ class Steps:
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
 
 
-def _nowhere(folder: str) -> None:
-    """Note no cut: no loop can go on from this checkpoint."""
+def _record_no_cut(folder: str) -> None:
+    """Record no cut: no loop can continue from this checkpoint."""
 
 
 def _check_number(name: str, number: object) -> None:

@@ -25,9 +25,9 @@ from ps2.transport.at_once import at_once
 
 log = logging.getLogger(__name__)
 
-# Between two attempts to bring servers back.
+# Pause between two attempts to restore servers.
 PAUSE_S = 1.0
-# For a silent server to answer.
+# Time for a silent server to answer.
 ASK_TIMEOUT_S = 1.0
 
 
@@ -51,8 +51,8 @@ class Supervisor:
         self._steps = steps
         self._recoveries = recoveries
         self._drain = DrainController(fleet, checkpoints, policy, steps)
-        self._going_back = False  # all servers go back to a checkpoint, and some have not yet
-        self._pending: set[int] = set()  # replaced, and without their shards yet
+        self._going_back = False  # the whole fleet is going back to a checkpoint, and some servers have not yet
+        self._pending: set[int] = set()  # servers that were replaced, and lack their shards
         self._failing_since_s: float | None = None
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
@@ -90,7 +90,7 @@ class Supervisor:
         if source == "checkpoint" and handed is not None:
             source = "handover"
         if source is None:
-            self._master.registry.give_up(self._why_nothing())
+            self._master.registry.give_up(self._why_not_restorable())
             return
         try:
             self._recover(tuple(sorted(indices)), source, None if source == "replica" else newest)
@@ -106,7 +106,7 @@ class Supervisor:
                 self._failed(indices, error)
 
     def _ask_silent(self) -> None:
-        """Ask the silent servers, all at once: a server whose own calls do not get through is not replaced."""
+        """Ask the silent servers, all at once. A server that answers is not replaced, even without heartbeats."""
         at_once(self._master.registry.silent(), self._ask, meanwhile=self._master.registry.here)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
@@ -115,7 +115,7 @@ class Supervisor:
             info = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
             if info.server_id == server_id:
                 self._master.registry.alive(index)
-                # The server may serve as long as it counts as alive here.
+                # Renew the lease: the server may serve as long as it counts as alive here.
                 self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=info.now_s)
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)
@@ -129,7 +129,7 @@ class Supervisor:
             self._master.registry.give_up(f"it could not be brought back: {error}")
             self._next_attempt_s = math.inf
 
-    def _why_nothing(self) -> str:
+    def _why_not_restorable(self) -> str:
         if self._checkpoints.distrusted:
             return f"no checkpoint can be read: {self._checkpoints.distrusted}"
         if self._copies_broken:
@@ -144,8 +144,8 @@ class Supervisor:
         self._pending.update(indices)
         for index in indices:
             self._fleet.launch(index)
-        # The other servers go on meanwhile, without the lost backups. This comes before anything that waits for them.
-        # From now on the lost processes can change nothing there.
+        # The other servers continue without the lost backups. This must come before any call that waits for them. From
+        # now on the lost processes can change nothing on them.
         self._fleet.activate(lost=indices)
         self._fleet.wait_registered(indices)
         with self._master.unchanging(), ExitStack() as answering:
@@ -216,7 +216,7 @@ class Supervisor:
         goes_back = range(self._launcher.servers) if together else indices
         nbytes = self._fleet.load(newest, goes_back, ids=True)
         self._fleet.end_stages(indices)
-        self._fleet.discard_checkpoints()  # a checkpoint under way may hold what is replaced now
+        self._fleet.discard_checkpoints()  # an unfinished checkpoint may hold data that is replaced now
         if together:
             self._going_back = True
             self._master.roll_back(newest.manifest.step)

@@ -154,10 +154,10 @@ class _Place:
 
     def one_size(self, sizes: Array) -> int | None:
         """Return the common size of all rows."""
-        told = self._size is not None
-        other = sizes != (self._size if told else sizes[:1])
+        is_known = self._size is not None
+        other = sizes != (self._size if is_known else sizes[:1])
         if other.any():
-            expected = f"size {self._size} as in training" if told else f"size {sizes[0]} as in the rows before"
+            expected = f"size {self._size} as in training" if is_known else f"size {sizes[0]} as in the rows before"
             self.fail(int(np.argmax(other)), f"{sizes[np.argmax(other)]}", expected)
         return int(sizes[0]) if len(sizes) else None
 

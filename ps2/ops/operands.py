@@ -92,7 +92,7 @@ def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, i
     Raises:
         ShapeError: an array has the wrong number of dimensions, or two arrays have different lengths along one axis.
     """
-    found, source = dict(known), dict.fromkeys(known, "the call")
+    lengths, source = dict(known), dict.fromkeys(known, "the call")
     for name, (said, shape) in arrays.items():
         if said.by is not None:
             if len(shape) != 1:
@@ -102,10 +102,10 @@ def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, i
             axes = ", ".join(map(str, said.axes))
             raise ShapeError(f"{where}: {name}: expected shape ({axes}), got {shape}")
         for axis, length in zip(said.axes, shape, strict=True):
-            expected = axis if isinstance(axis, int) else found.get(axis, length)
+            expected = axis if isinstance(axis, int) else lengths.get(axis, length)
             if length != expected:
                 of = "" if isinstance(axis, int) else f" as {source[axis]} has"
                 raise ShapeError(f"{where}: {name}: expected {expected} along {axis!r}{of}, got {length}")
-            if isinstance(axis, str) and axis not in found:
-                found[axis], source[axis] = length, name
-    return found
+            if isinstance(axis, str) and axis not in lengths:
+                lengths[axis], source[axis] = length, name
+    return lengths

@@ -377,8 +377,8 @@ def op(
 def families() -> Mapping[str, str]:
     """Return the modules of ps2's families by the first part of their operations' names ("trees" for "trees.split")."""
     folder = Path(__file__).parents[1]
-    found = sorted((folder / FAMILIES_IN).glob("**/ops.py"))
-    return {path.parent.name: ".".join(("ps2", *path.relative_to(folder).with_suffix("").parts)) for path in found}
+    files = sorted((folder / FAMILIES_IN).glob("**/ops.py"))
+    return {path.parent.name: ".".join(("ps2", *path.relative_to(folder).with_suffix("").parts)) for path in files}
 
 
 def _named(fn: Callable[..., Any]) -> str:
@@ -395,11 +395,11 @@ def _named(fn: Callable[..., Any]) -> str:
 
 
 def _own_dtypes(name: str, notes: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    found = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
-    for operand in found:
+    dtypes = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
+    for operand in dtypes:
         if notes[operand][0] not in OF_SHARD:
             raise ConfigError(f"operation {name!r}: {operand}: Of is for vectors and matrices of the shard only")
-    return found
+    return dtypes
 
 
 def _source(module: str) -> str:

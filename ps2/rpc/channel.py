@@ -54,8 +54,8 @@ class Trust:
         self._proven: dict[str, bytes] = {}
 
     @property
-    def told(self) -> bool:
-        """True if the driver told the client which addresses to use, as it tells tasks."""
+    def has_addresses_of_driver(self) -> bool:
+        """True if the client uses addresses that the driver gave it, as tasks do."""
         return self._sure
 
     @property
@@ -178,7 +178,7 @@ class Channel:
             why = explain(self._address, self._wire.tls)
             if why is not None:
                 return UnavailableError(str(why)) if self._trust.sure else why
-        if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.told and not self._reached:
+        if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.has_addresses_of_driver and not self._reached:
             said = f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
             return unreachable(self._what, self._address, said)
         return from_bare(error, self._address)

@@ -45,7 +45,7 @@ class OperationStatus:
     buckets: tuple[int, ...] = ()
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """All fields except the buckets."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "buckets"}
 
@@ -147,7 +147,7 @@ class ServerStatus(Counts):
         return sum(matrix.rows for matrix in self.matrices)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """The status as JSON data for programs."""
         names = (*ServerStatus.__annotations__, "rows", "requests", "failed", *Counts.__annotations__)
         return {
@@ -157,7 +157,7 @@ class ServerStatus(Counts):
             "backup": self.backup or None,
             "container": self.container or None,
             "node": self.node or None,
-            "operations": [done.told for done in self.operations],
+            "operations": [done.as_data for done in self.operations],
         }
 
 
@@ -179,7 +179,7 @@ def _metrics() -> dict[str, Metric]:
 
 def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
     numbers = {f.name: getattr(status, f.name) for f in fields(status)}
-    numbers["operations"] = [server_pb2.OperationStatus(**done.told) for done in status.operations]
+    numbers["operations"] = [server_pb2.OperationStatus(**done.as_data) for done in status.operations]
     numbers["matrices"] = [
         server_pb2.MatrixStatus(
             matrix=held.matrix,

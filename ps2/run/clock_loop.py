@@ -32,9 +32,10 @@ class ClockLoop:
     Attributes:
         clock: the clock that the worker is in; before the first one, or between two loops, the next one.
         is_inside: the worker is in the body of a loop over clocks.
-        beginnings: how often the worker has begun its work again.
+        beginnings: how often the worker has restarted its work after a rollback.
         reports: of this clock, for ``onClock``.
-        turn: of a rotation, whose times go with the clock.
+        turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
+        last_message_s: time of the last message to the driver.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ClockLoop:
         self._poller = ProgressPoller(control, session.async_writer, self.prefetches) if ref.staleness else None
         self.inbox = Inbox(control)
         self.metrics: list[Logged] = []
-        self.told_s = self._joined_s = time.monotonic()
+        self.last_message_s = self._joined_s = time.monotonic()
         self._offset_s = joined.run_s
         self._began_s = self._joined_s
         session.stopwatch.reset()
@@ -60,7 +61,7 @@ class ClockLoop:
         self._begin_at(joined, 0, 0)
 
     def _begin_at(self, joined: Joined, mutations: int, points: int) -> None:
-        """Stand before the first clock, to go on with the clock that the driver has named.
+        """Get ready to enter the clock that the driver has named.
 
         Args:
             mutations, points: how many mutations and synchronisation points came before the first clock.
@@ -91,7 +92,7 @@ class ClockLoop:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Wait in the end for all prefetched reads."""
+        """On exit, wait for all prefetched reads."""
         try:
             yield
         finally:
@@ -100,10 +101,10 @@ class ClockLoop:
             self.prefetches.close()
 
     def again(self, work: Callable[[], None]) -> None:
-        """Do work, from before the first clock to its end. Begin again whenever it fails after the fleet went back.
+        """Run the worker's function; after a failure that a rollback has caused, run it again from its beginning.
 
-        A loop over clocks goes back by itself within its own clocks. What fails is work outside that loop, or work that
-        has read one part before the fleet went back and another part after.
+        A loop over clocks goes back by itself, within its own clocks. Work outside the loop fails, and so does work
+        that has read one part before the rollback and another part after it.
         """
         mutations, points = self.ids.number, self._number
         while True:
@@ -138,7 +139,7 @@ class ClockLoop:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= min(n, self._end):
             return
-        if self._resume > n:  # an earlier attempt has finished this loop, and no worker waits for it here
+        if self._resume > n:  # an earlier attempt has finished this loop
             self.clock = n
             self._begin(2 * n)
             return
@@ -178,7 +179,7 @@ class ClockLoop:
         self._begin(2 * self.clock)
 
     def poll_progress(self, clock: int) -> None:
-        """Let reads for the next clock begin as soon as the others allow it."""
+        """Start reads for the next clock as soon as the other workers have come far enough."""
         if self._poller is not None:
             self._poller.enter(clock, self.ids.epoch)
 
@@ -216,12 +217,12 @@ class ClockLoop:
 
     def take_metrics(self) -> list[Logged]:
         """Return what was logged since the last message to the driver."""
-        self.told_s = time.monotonic()
+        self.last_message_s = time.monotonic()
         metrics, self.metrics = self.metrics, []
         return metrics
 
     def _enter(self, clock: int, times: ClockTimes) -> Entered:
-        """Wait until a clock may be entered. Earlier changes that may not be late are on the servers by now."""
+        """Wait until a clock may be entered. ``_bring`` has sent the changes that must be on the servers before."""
         applied = clock if self._open is None else min(clock, self._open)
         known = self.ids.epoch
         reports = [one for one in self.reports if one.clock < clock]
@@ -248,7 +249,7 @@ class ClockLoop:
         self._left = False
 
     def _bring(self, target: int, is_last: bool) -> None:
-        """Bring to the servers what must be there before a clock; ``is_last``: all changes."""
+        """Wait until the servers have the changes that a clock needs; ``is_last``: all changes."""
         if is_last:
             self.flush()
             self._open = None

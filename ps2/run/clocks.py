@@ -113,12 +113,12 @@ class Clocks:
 
     @property
     def finished(self) -> int:
-        """All workers, including those that have returned, have finished the clocks below."""
+        """The first clock that not all workers have finished; workers that have returned count, too."""
         return self._all.lowest
 
     @property
     def unfinished(self) -> int:
-        """How many workers have not returned."""
+        """Number of workers that have not returned."""
         return len(self.applied) - len(self._done)
 
     @property
@@ -130,7 +130,7 @@ class Clocks:
         return rank in self._done
 
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
-        """A worker wants to enter a clock. The event may repeat.
+        """Let a worker wait to enter a clock. The event may repeat.
 
         Args:
             applied: its updates of all clocks below are on the servers. A later attempt passes clocks that an earlier
@@ -153,7 +153,7 @@ class Clocks:
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """A worker inside a clock reports what is on the servers by now. The event may repeat, and be late.
+        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late.
 
         Raises:
             ProtocolError: the clock's own updates cannot be applied yet.
@@ -166,7 +166,7 @@ class Clocks:
         return self._release()
 
     def leave(self, rank: int, clock: int) -> list[Release]:
-        """A worker has returned, and others no longer wait for it. The event may repeat.
+        """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
 
         Args:
             clock: the last one that it was in, or waited for: its updates of the clocks below are on the servers.
@@ -185,13 +185,13 @@ class Clocks:
         return self._release()
 
     def gone(self, rank: int) -> int:
-        """A worker's attempt has ended without a result; return the clock that the next attempt begins with."""
+        """Record that an attempt has ended without a result; return the clock with which the next attempt begins."""
         self.waiting.pop(rank, None)
         self.entered[rank] = self.applied[rank]
         return self.applied[rank]
 
     def due(self) -> int | None:
-        """Return the clock that ``onClock`` is to be called for; None if no call is due."""
+        """Return the clock for which ``onClock`` must be called; None if no call is due."""
         return self.called if self._calls and self.called < self.finished else None
 
     def needed(self, clock: int) -> int:
@@ -199,14 +199,14 @@ class Clocks:
         return clock - (self._staleness or 0)
 
     def called_back(self, clock: int) -> list[Release]:
-        """``onClock`` has returned for a clock."""
+        """Record that ``onClock`` has returned for a clock."""
         self.called = max(self.called, clock + 1)
         return self._release()
 
     def roll_back(self, cut: Cut) -> list[Release]:
-        """The fleet went back to a cut: all workers, including those that have returned, begin there again.
+        """Go back to a cut: all workers, including those that have returned, continue from there.
 
-        A waiting worker goes on with its clock of the cut, as soon as the others let it.
+        A waiting worker now waits for its clock of the cut.
         """
         self._reset(cut)
         self.bound = -1

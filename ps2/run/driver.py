@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 # Other jobs may be about to give slots back.
 SLOTS_TIMEOUT_S = 10.0
-# For the run's tasks to end.
+# Wait for the run's tasks to end.
 END_TIMEOUT_S = 10.0
-# For a run to end when its context is stopped.
+# Wait for a run to end when its context is stopped.
 STOP_TIMEOUT_S = 25.0
-# For a server that is being replaced to hear that a run is over.
+# Wait for a server that is being replaced, to tell it that the run is over.
 FORGET_TIMEOUT_S = 5.0
 POLL_S = 0.5
 
@@ -180,11 +180,11 @@ class _RunDriver:
             with self._calls.tagged():
                 self._watch()
             self._raise_what_failed()
-            self._knows(self._run.epoch)
+            self._note_epoch(self._run.epoch)
         finally:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
-            with ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+            with ExitStack() as ending:  # in reverse order, each of them even if another one raises
                 ending.callback(self._forget, ref.series, number + 1)
                 ending.callback(server.stop)
                 if guard.ident is not None:
@@ -202,7 +202,7 @@ class _RunDriver:
     def _result(self, rank: int) -> Any:
         try:
             return pickle.loads(self._run.results[rank])
-        except Exception as error:  # its class does what it likes
+        except Exception as error:  # its class may raise anything
             raise WorkerError(f"run: what rank {rank} returned cannot be unpickled in the driver: {error!r}") from error
 
     def _guard(self, began_s: float) -> None:
@@ -249,12 +249,12 @@ class _RunDriver:
         run, options = self._run, self._options
         while (due := run.call_due()) is not None:
             clock, epoch = due
-            if self._counts(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
+            if self._completes(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
                 run.called_back(clock)
             elif run.epoch == epoch:
-                return  # it has ended, or is about to go back, and calls again then
+                return  # the run has ended, or is about to go back; then it calls again
         end, ending = options.on_end, run.end_due()
-        if end is not None and ending is not None and self._counts(ending, lambda: _call_user(end)):
+        if end is not None and ending is not None and self._completes(ending, lambda: _call_user(end)):
             run.end_called(ending)
 
     def _end_clock(self, clock: int, epoch: int) -> None:
@@ -269,13 +269,13 @@ class _RunDriver:
         self._host.session.dispatch.flush()
         self._host.steps.end_clock(clock)
 
-    def _counts(self, epoch: int, call: Callable[[], object]) -> bool:
-        """Call; return whether the call counts. It does not if the fleet has gone back meanwhile.
+    def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
+        """Run a callback; return False if the fleet went back meanwhile, so that the callback does not count.
 
         Raises:
-            Exception: what the call raised, if the fleet has not.
+            Exception: the callback's own error.
         """
-        self._knows(epoch)
+        self._note_epoch(epoch)
         try:
             call()
             self._host.session.dispatch.flush()
@@ -286,8 +286,8 @@ class _RunDriver:
             return False
         return True
 
-    def _knows(self, epoch: int) -> None:
-        """Note that this run has gone back with the fleet, so that the driver's session raises no RolledBack for it."""
+    def _note_epoch(self, epoch: int) -> None:
+        """Note that this run has handled the rollbacks up to an epoch: the session raises no RolledBack for them."""
         with suppress(RolledBack):
             self._host.session.check_epoch((epoch, self._host.fleet.gone_back[1]))
 

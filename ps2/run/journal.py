@@ -17,7 +17,7 @@ class Stopped:
     """``onClock`` has returned STOP.
 
     Attributes:
-        clock: that it was called for.
+        clock: the clock for which ``onClock`` was called.
         end: the run ends before this clock.
     """
 
@@ -27,13 +27,13 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Journal:
-    """What the driver has told a run's workers. A value: adding a message makes another journal.
+    """The driver's messages to a run's workers. Immutable: adding a message returns another journal.
 
     Attributes:
-        count: of messages.
-        nbytes: of all messages.
+        count: number of messages.
+        nbytes: total size of the messages.
         stopped: None as long as the run goes on.
-        pending: of a run in a checkpoint: what ``onClock`` had not heard yet; None: nothing.
+        pending: for a journal from a checkpoint, the reports that ``onClock`` had not received yet; None: no reports.
     """
 
     count: int = 0
@@ -72,7 +72,7 @@ class Journal:
         return replace(self, stopped=None)
 
     def messages(self, begin: int = 0, end: int = sys.maxsize, limit_bytes: int = LIMIT_BYTES) -> list[bytes]:
-        """Return messages by their numbers: at least one if there is any, and then as many as fit the limit."""
+        """Return the messages with these numbers that fit the limit, and the first one in any case."""
         size = 0
         fitting: list[bytes] = []
         for _, message in self._entries[begin : min(end, self.count)]:
@@ -83,7 +83,7 @@ class Journal:
         return fitting
 
     def before(self, clock: int) -> Journal:
-        """Return what ``onClock`` has returned for the clocks below one, without what is pending."""
+        """Return the journal of the clocks below ``clock``, without pending reports."""
         kept = [(of, message) for of, message in self._entries[: self.count] if of < clock]
         stopped = self.stopped if self.stopped is not None and self.stopped.clock < clock else None
         return Journal(len(kept), sum(len(message) for _, message in kept), stopped, _entries=kept)

@@ -14,8 +14,8 @@ class RankLease:
     """One attempt of one worker, on one connection.
 
     Attributes:
-        number: of the connection, in the order in which they came.
-        wake: note that this attempt's coroutine can go on.
+        number: of the connection; a later connection has a larger number.
+        wake: tells the server to resume this attempt's coroutine.
         revoked: the connection has ended, or the same attempt has come back on another one.
         leaving: the attempt has returned or failed.
     """
@@ -71,7 +71,7 @@ class RankLeases:
 
     @property
     def count(self) -> int:
-        """How many attempts there are now: those that hold a rank, and those that wait for one."""
+        """Number of attempts that hold a rank or wait for one."""
         return len(self._held) + len(self._waiting)
 
     def absent(self) -> list[int]:

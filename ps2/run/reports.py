@@ -47,10 +47,10 @@ class ReportLog:
         self._reports: dict[int, dict[int, Sequence[Report]]] = {}
 
     def note(self, rank: int, reports: Sequence[Report], called: int) -> None:
-        """Keep what a worker reported. An attempt that does a clock again reports it again.
+        """Keep a worker's reports. An attempt that repeats a clock replaces its reports.
 
         Args:
-            called: ``onClock`` has returned for the clocks below.
+            called: the first clock for which ``onClock`` has not returned; earlier reports are dropped.
         """
         by_clock: dict[int, list[Report]] = {}
         for one in reports:
@@ -70,7 +70,7 @@ class ReportLog:
         return {of: dict(mine) for of, mine in self._reports.items() if of >= clock}
 
     def go_on(self, pending: PendingReports) -> None:
-        """Take over what an earlier driver's ``onClock`` has not heard."""
+        """Take over the reports that an earlier driver's ``onClock`` has not received."""
         for rank, clock, merge, value in pending.reports:
             mine = self._reports.setdefault(clock, {}).get(rank, ())
             self._reports[clock][rank] = [*mine, Report(clock, merge, value)]

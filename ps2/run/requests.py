@@ -1,4 +1,4 @@
-"""What a worker asks of its run, as coroutines: each waits until the answer is there."""
+"""The requests of a run's workers, as coroutines: each yields until its answer is known."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ps2.run.rank_leases import RankLease, Wake
 from ps2.run.state import Coroutine, RunState
 from ps2.run.sync_points import Point, where
 
-# A worker that asks how far it may go is answered after this time at the latest.
+# ``poll_progress`` answers after this time at the latest.
 PROGRESS_TIMEOUT_S = 1.0
 
 
 class WorkerRequests:
-    """The requests of a run's workers. A request may come again: its connection may break before it is answered."""
+    """The requests of a run's workers. A worker repeats a request if its connection breaks before the answer."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run
 
     def acquire_rank(self, lease: RankLease) -> Coroutine[Joined]:
-        """Let an attempt have its rank; wait while another attempt has it.
+        """Give an attempt its rank; wait while another attempt holds it.
 
-        The same attempt on a newer connection takes the rank over. An attempt that comes after its rank has returned a
-        result waits for the end of the run.
+        The same attempt on a newer connection takes the rank over. If the rank has already returned a result, the
+        attempt waits for the end of the run.
         """
         run = self._run
         rank = lease.rank
@@ -46,11 +46,11 @@ class WorkerRequests:
     def arrive(
         self, lease: RankLease, clock: int, applied: int, epoch: int, reports: Sequence[Report] = ()
     ) -> Coroutine[Entered]:
-        """Let a worker into a clock when the others allow it."""
+        """Let a worker enter a clock once the other workers have come far enough."""
         run = self._run
         yield from run.check(lease)
         rank = lease.rank
-        if epoch != run.epoch:  # what it did since is gone
+        if epoch != run.epoch:  # the fleet went back: the worker's changes since then are gone
             clock = applied = run.clocks.applied[rank]
         else:
             run.report_log.note(rank, reports, run.clocks.called)
@@ -63,9 +63,9 @@ class WorkerRequests:
     def poll_progress(
         self, rank: int, attempt: int, applied: int, clock: int, epoch: int, wake: Wake
     ) -> Coroutine[tuple[int, int]]:
-        """Note what a worker has applied inside its clock; return the clock that it may go to, and the epoch.
+        """Record what a worker has applied inside its clock; return the last clock that it may enter, and the epoch.
 
-        Waits, for a short time, until that is the clock that the worker asks for. A leaving worker does not wait.
+        Waits, for up to ``PROGRESS_TIMEOUT_S``, until the worker may enter ``clock``. A leaving worker does not wait.
 
         Raises:
             StoppedError: the attempt does not hold its rank.
@@ -93,14 +93,14 @@ class WorkerRequests:
         return run.clocks.horizon(rank), run.epoch
 
     def messages(self, lease: RankLease, begin: int, end: int, epoch: int) -> Coroutine[list[bytes]]:
-        """Return the driver's messages by their numbers: as many as fit one answer; none if they are gone."""
+        """Return the driver's messages with these numbers: as many as fit one answer; none if they no longer exist."""
         run = self._run
         yield from run.check(lease)
         journal = run.journal if epoch == run.epoch else run.journal_before
         return journal.messages(begin, end, LIMIT_BYTES)
 
     def barrier(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[None]:
-        """Let a worker wait for all others at a point."""
+        """Wait at a point until all workers have come there."""
         run = self._run
         yield from run.check(lease)
         if epoch != run.epoch:
@@ -112,7 +112,7 @@ class WorkerRequests:
             yield from run.block(lease, f"at a barrier {where(point)}")
 
     def once(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[bytes | None]:
-        """Return the value of a point; None if this worker is to make it."""
+        """Return the value of a point; None if this worker must make it."""
         run = self._run
         yield from run.check(lease)
         if epoch == run.epoch:
@@ -123,7 +123,7 @@ class WorkerRequests:
         return run.points.value(point) if epoch == run.epoch else None
 
     def once_made(self, lease: RankLease, point: Point, value: bytes, epoch: int) -> Coroutine[bytes]:
-        """Take the value of a point; return the one that counts."""
+        """Store the value that a worker has made for a point; return the value that counts, the first one."""
         run = self._run
         yield from run.check(lease)
         if epoch != run.epoch:
@@ -132,10 +132,15 @@ class WorkerRequests:
         return run.points.value(point) or b""
 
     def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
-        """A worker has returned, from a clock. Let it go when all workers have returned and all calls were made.
+        """Store a worker's result; wait until all workers, ``onClock`` and ``onEnd`` have returned.
 
-        Until then the fleet may go back to a checkpoint, and a task that has ended could not go on. Return False if the
-        fleet has: the worker's next attempt does again what is lost.
+        Until then the fleet may go back to a checkpoint, and a task that has ended could not continue from there.
+
+        Args:
+            clock: the last clock that the worker was in.
+
+        Returns:
+            False if the fleet went back: the worker's next attempt repeats the lost clocks.
         """
         run = self._run
         yield from run.check(lease)

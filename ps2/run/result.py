@@ -102,13 +102,13 @@ class RunResult(Sequence[Any]):
         Raises:
             NotFoundError: no worker logged a number under the name.
         """
-        found = [
+        logged = [
             (rank, metric.clock - self.firstClock, metric.value) for rank, metric in self._logged if metric.name == name
         ]
-        if not found:
+        if not logged:
             raise NotFoundError(f"metrics: no worker logged {name!r}; there are {self.metricNames}")
-        values = np.full((len(self), 1 + max(clock for _, clock, _ in found)), np.nan)
-        for rank, clock, value in found:
+        values = np.full((len(self), 1 + max(clock for _, clock, _ in logged)), np.nan)
+        for rank, clock, value in logged:
             values[rank, clock] = value
         return values
 

@@ -91,16 +91,16 @@ def jobs_and_tasks(spark_context: Any, tag: str) -> tuple[int, int]:
 
     def ask() -> tuple[int, int]:
         scala, tracker = _scala(spark_context), spark_context.statusTracker()
-        found = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
-        jobs = [job for job in found if job is not None and job.status == "RUNNING"]
+        infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
+        jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
         stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
         # Here, too, the tracker's count is as old as the stage's last event.
         scheduler = scala.taskScheduler()
         sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
         return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
 
-    found: tuple[int, int] = unless_stopping(spark_context, ask, (0, 0))
-    return found
+    counts: tuple[int, int] = unless_stopping(spark_context, ask, (0, 0))
+    return counts
 
 
 def jobs_with_tag(spark_context: Any, tag: str) -> list[int]:

@@ -22,15 +22,15 @@ UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__na
 
 def cancellation(error: Exception | None) -> str | None:
     """Return Spark's words if the job was cancelled: by its group or tag, or on Spark's web page."""
-    found = CANCELLED.search(str(error))
-    return found[1] if found else None
+    match = CANCELLED.search(str(error))
+    return match[1] if match else None
 
 
 def failed_task(error: Exception | None) -> tuple[int | None, str]:
     """Return the index of the task that Spark gave up, if Spark names it, and Spark's reason in one line."""
     text = str(error)
-    found = re.search(r"Job aborted due to stage failure: [^\n]*", text)
-    words = found[0] if found else " ".join(text.split("\n")[:2])
+    match = re.search(r"Job aborted due to stage failure: [^\n]*", text)
+    words = match[0] if match else " ".join(text.split("\n")[:2])
     # If a worker cannot even start, such as without NumPy, only its Python says why.
     if raised := outermost(text):
         words = f"{words[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
@@ -41,14 +41,14 @@ def failed_task(error: Exception | None) -> tuple[int | None, str]:
 def outermost(text: str) -> str | None:
     """Return the error line of a text's first traceback, after all tracebacks that led to it."""
     last, text = None, text[max(0, text.find("Traceback")) :]
-    for found in RAISED.finditer(text):
-        if last is not None and not LED_TO.search(text[last.end() : found.start()]):
+    for match in RAISED.finditer(text):
+        if last is not None and not LED_TO.search(text[last.end() : match.start()]):
             break
-        last = found
+        last = match
     return last[1] if last else None
 
 
 def unreached(said: str) -> ConfigError | None:
     """Return the run's error if a worker says that it could not reach the driver, else None."""
-    found = UNREACHED.search(said)
-    return ConfigError(f"run: {found[1]}") if found else None
+    match = UNREACHED.search(said)
+    return ConfigError(f"run: {match[1]}") if match else None

@@ -36,7 +36,7 @@ FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": Limi
 
 
 class Listener(Protocol):
-    """Is told what happens in a run, while its lock is held: it only takes note."""
+    """Receives the events of a run. It is called with the run's lock held, so it only records them."""
 
     def clock_due(self) -> None: ...
     def logged(self, rank: int, metric: Logged) -> None: ...
@@ -47,9 +47,8 @@ class Listener(Protocol):
 class RunState:
     """What the driver knows of a run.
 
-    A worker sends its ``epoch`` with each request. A worker that does not know yet that the fleet has gone back to a
-    checkpoint finishes its clock as if nothing had happened: it synchronises with no other worker, and what it makes
-    there counts for none.
+    A worker sends its ``epoch`` with each request. A worker that does not know of a rollback yet finishes its clock as
+    if nothing had happened: it synchronises with no other worker, and its changes are dropped.
 
     Attributes:
         first: the run's first clock.
@@ -86,20 +85,20 @@ class RunState:
         self.polling: dict[Wake, int] = {}  # rank by the wake of its progress request
         self.blocked: dict[int, str] = {}  # rank -> what it waits for, other than a clock
         self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
-        self.arrived_s: dict[int, float] = {}  # rank -> when it came to stand before its clock
-        # When all had finished the clocks below one, until onClock has returned for all of those.
+        self.arrived_s: dict[int, float] = {}  # rank -> when it asked to enter its clock
+        # clock -> when all workers had finished the clocks below it; dropped once onClock has returned for those.
         self._finished_s: dict[int, float] = {}
-        self._due_told: int | None = None
+        self._due_announced: int | None = None
         self._calling: int | None = None
-        self._end_told = self._end_called = False
+        self._end_announced = self._end_called = False
         self._error: PS2Error | None = None
         self._paused = False
         self.journal_before = self.journal  # the one of the epoch before
 
     def go_on(self, journal: Journal) -> None:
-        """Go on, before any event, from the journal of an earlier driver, or of an earlier run.
+        """Continue, before any event, from the journal of an earlier driver, or of an earlier run.
 
-        If that driver's workers had finished clocks that its ``onClock`` was not called for, it is called for them now.
+        The earlier workers may have finished clocks for which ``onClock`` was not called. It is called for them now.
         """
         self.journal, pending = journal.before(self.first), journal.pending
         if pending is not None and pending.finished == self.first:
@@ -113,7 +112,7 @@ class RunState:
         return self.leases.new(rank, attempt, wake)
 
     def release_rank(self, lease: RankLease) -> None:
-        """An attempt's connection has ended, for whatever reason."""
+        """Take the rank from an attempt whose connection has ended."""
         with self.lock:
             held = self.leases.revoke(lease)
             self._wake_polling(lease.rank)
@@ -126,10 +125,10 @@ class RunState:
                 self.clocks.gone(lease.rank)
 
     def fail_attempt(self, lease: RankLease, clock: int, traceback: str, fatal: bool) -> None:
-        """An attempt has raised. Spark starts another one, or gives up.
+        """Record the error of an attempt. Spark starts another attempt, or gives up.
 
         Args:
-            traceback: of a fatal error, its name and message.
+            traceback: for a fatal error, "name: message" instead.
         """
         with self.lock:
             self.note_leaving(lease)
@@ -139,10 +138,10 @@ class RunState:
                 self.fail(FATAL.get(name, WorkerError)(message))
 
     def note(self, lease: RankLease, number: int, metrics: Sequence[Logged], times: ClockTimes | None) -> None:
-        """Keep what a worker logged, and the times of its clock.
+        """Record what a worker logged, and the times of its clock.
 
         Args:
-            number: of the attempt's message; a message that comes again is not noted again.
+            number: of the attempt's message; a repeated message is ignored.
         """
         with self.lock:
             if number <= self._noted.get(lease.attempt, 0):
@@ -160,16 +159,16 @@ class RunState:
     # -- the driver's side -----------------------------------------------------------------------------------------
 
     def call_due(self) -> tuple[int, int] | None:
-        """Return the clock that ``onClock`` is to be called for now, if any, and the epoch.
+        """Return the clock for which ``onClock`` must be called now, if any, and the epoch.
 
-        ``called_back`` follows when it has returned.
+        The caller calls ``called_back`` once ``onClock`` has returned.
         """
         with self.lock:
             self._calling = self.clocks.due() if self._error is None and not self._paused else None
             return None if self._calling is None else (self._calling, self.epoch)
 
     def called_back(self, clock: int) -> None:
-        """``onClock`` has returned. A call from before the fleet went back to a checkpoint does not count."""
+        """Record that ``onClock`` has returned. A call that began before a rollback does not count."""
         with self.lock:
             if clock == self._calling:
                 self._calling = None
@@ -178,14 +177,14 @@ class RunState:
                 self._finished_s.pop(clock + 1, None)
 
     def reports(self, clock: int) -> dict[int, Sequence[Report]]:
-        """Return, by rank, what the workers reported in a clock that ``onClock`` is called for."""
+        """Return the workers' reports of the clock for which ``onClock`` is called, by rank."""
         with self.lock:
             return self.report_log.of(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
-        """Journal what ``onClock`` has returned, before ``called_back``.
+        """Record in the journal what ``onClock`` has returned; ``called_back`` comes after.
 
-        STOP ends the run before the first clock that no worker has entered: all workers' loops end there.
+        STOP ends the run: all workers' loops end before the first clock that no worker has entered.
         """
         with self.lock:
             if clock != self._calling or epoch != self.epoch:
@@ -196,20 +195,20 @@ class RunState:
                 self.journal = self.journal.with_stop(clock, max(clock, self.clocks.furthest) + 1)
 
     def end_due(self) -> int | None:
-        """Return the epoch if ``onEnd`` is to be called now. ``end_called`` follows when it has returned."""
+        """Return the epoch if ``onEnd`` must be called now; ``end_called`` comes after."""
         with self.lock:
             is_due = self._all_returned() and not self._is_over() and self._error is None and not self._paused
             return self.epoch if is_due else None
 
     def end_called(self, epoch: int) -> None:
-        """``onEnd`` has returned. A call from before the fleet went back, or while it goes back, does not count."""
+        """Record that ``onEnd`` has returned. A call that began before a rollback does not count."""
         with self.lock:
             if epoch == self.epoch and not self._paused and self._all_returned():
                 self._end_called = True
                 self._wake_all()
 
     def fail(self, error: PS2Error) -> None:
-        """End the run: every worker that waits, or asks, is told why."""
+        """End the run. Every waiting worker gets the error, and so does each later request."""
         with self.lock:
             if self._error is None:
                 self._error = error
@@ -218,7 +217,7 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """Whether all workers have returned, and all calls were made."""
+        """True if all workers have returned, and ``onClock`` and ``onEnd`` have returned for all of it."""
         with self.lock:
             return self._is_over()
 
@@ -227,13 +226,13 @@ class RunState:
         return self._error
 
     def absent(self) -> list[int]:
-        """Return the ranks that have neither an attempt now nor a result."""
+        """Return the ranks without a running attempt and without a result."""
         with self.lock:
             return [rank for rank in self.leases.absent() if rank not in self.results]
 
     @property
     def attempts(self) -> int:
-        """How many attempts there are now, those included that wait for a rank."""
+        """Number of running attempts, including those that wait for a rank."""
         with self.lock:
             return self.leases.count
 
@@ -242,43 +241,43 @@ class RunState:
         return self._paused
 
     def pause(self) -> None:
-        """Let no worker go on until ``roll_back``: some may know already that the fleet goes back, and stop working."""
+        """Hold all workers until ``roll_back``. Some may already know of the rollback, and have stopped working."""
         with self.lock:
             self._paused = not self._is_over()
 
     def applied(self) -> list[int]:
-        """Return for each rank how many clocks are on the servers."""
+        """Return, by rank, the number of clocks whose changes are all on the servers."""
         with self.lock:
             return list(self.clocks.applied)
 
     def cut(self) -> Cut:
-        """Return where the clocks stand, for a checkpoint that is made now. A call under way counts as done."""
+        """Return the state of the clocks at this moment; a running call of ``onClock`` counts as finished."""
         with self.lock:
             called = self.clocks.called if self._calling is None else self._calling + 1
             return Cut(tuple(self.clocks.applied), called, self.journal, self.report_log.since(called))
 
     def note_cut(self, checkpoint: str, cut: Cut) -> None:
-        """Note what ``cut`` returned before a checkpoint was made."""
+        """Record the cut that belongs to a checkpoint."""
         with self.lock:
             self._cuts.note(checkpoint, cut)
 
     def has_cut(self, checkpoint: str) -> bool:
-        """Return whether it is known where the clocks stood at a checkpoint."""
+        """Return True if the cut of a checkpoint is recorded."""
         with self.lock:
             return checkpoint in self._cuts
 
     def roll_back(self, epoch: int, checkpoint: str) -> bool:
-        """The fleet went back to a checkpoint. One from before this run ends it.
+        """Go back to a checkpoint with the fleet. A checkpoint from before this run ends the run.
 
         Returns:
-            Whether the run goes on from there.
+            True if the run continues from the checkpoint.
         """
         with self.lock:
             if self._error is not None or self._is_over():
                 return False
             self.epoch, self._paused = epoch, False
-            self._calling = self._due_told = None
-            self._end_told = False
+            self._calling = self._due_announced = None
+            self._end_announced = False
             self._finished_s.clear()
             cut = self._cuts.go_back(checkpoint)
             if isinstance(cut, PS2Error):
@@ -295,14 +294,14 @@ class RunState:
     # -- within ----------------------------------------------------------------------------------------------------
 
     def _all_returned(self) -> bool:
-        """Return whether all workers have, and all calls of ``onClock``."""
+        """Return True if all workers and all calls of ``onClock`` have returned."""
         return len(self.results) == self.workers and self.clocks.due() is None
 
     def _is_over(self) -> bool:
         return self._all_returned() and (self._end_called or not self.calls_end)
 
     def apply(self, event: Callable[[], Sequence[Release]]) -> None:
-        """Apply an event to the clocks, and do what follows from it."""
+        """Apply an event to the clocks, and wake everything that it releases."""
         finished, bound = self.clocks.finished, self.clocks.bound
         with self.failing():
             releases = event()
@@ -322,19 +321,19 @@ class RunState:
             self.leases.wake(release.rank)
         self.points.forget(self.clocks.finished)
         due = self.clocks.due()
-        if due is not None and due != self._due_told:
-            self._due_told = due
+        if due is not None and due != self._due_announced:
+            self._due_announced = due
             self.listener.clock_due()
         if self._is_over():
             self._wake_all()
-        elif self._all_returned() and not self._end_told:
-            self._end_told = True
+        elif self._all_returned() and not self._end_announced:
+            self._end_announced = True
             self.listener.clock_due()
         self._check_deadlock()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """End the run with what a worker does wrong."""
+        """End the run if a worker makes a wrong call."""
         try:
             yield
         except WorkerError as error:
@@ -342,13 +341,13 @@ class RunState:
             raise
 
     def block(self, lease: RankLease, why: str) -> Coroutine[None]:
-        """Wait until ``_unblock``."""
+        """Wait until ``unblock``."""
         self.blocked[lease.rank] = why
         self._check_deadlock()
         yield from self.wait(lease, lambda: lease.rank not in self.blocked)
 
     def unblock(self, ranks: Collection[int]) -> None:
-        # Here, not when they resume: a rank that was let go must not look as if it still waited.
+        # Not when the ranks resume: a released rank must not look as if it still waited.
         for rank in ranks:
             self.blocked.pop(rank, None)
             self.leases.wake(rank)

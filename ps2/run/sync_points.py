@@ -110,8 +110,8 @@ class SyncPoints:
     def value(self, point: Point) -> bytes | None:
         """Return the value of a point; None: it has not been made."""
         phase, number = point
-        found = self._phases.get(phase, {}).get(number)
-        return found.value if isinstance(found, _Broadcast) else None
+        sync = self._phases.get(phase, {}).get(number)
+        return sync.value if isinstance(sync, _Broadcast) else None
 
     def gone(self, rank: int) -> None:
         """A worker's attempt has ended: it waits nowhere."""
@@ -145,13 +145,13 @@ class SyncPoints:
 
     def _at(self, point: Point, kind: type[K], rank: int | None = None) -> K:
         phase, number = point
-        found = self._phases.setdefault(phase, {}).setdefault(number, kind())
-        if not isinstance(found, kind):
+        sync = self._phases.setdefault(phase, {}).setdefault(number, kind())
+        if not isinstance(sync, kind):
             raise WorkerError(
-                f"rank {rank} calls worker.{kind.call}() {where(point)} where another one calls worker.{found.call}(): "
+                f"rank {rank} calls worker.{kind.call}() {where(point)} where another one calls worker.{sync.call}(): "
                 "all workers must make these calls in the same order"
             )
-        return found
+        return sync
 
     def _all(self) -> Iterator[_Barrier | _Broadcast]:
         for points in self._phases.values():

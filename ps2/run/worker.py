@@ -305,7 +305,7 @@ class Worker:
         """
         self._loop.session.dispatch.check_process()
         self._loop.metrics += [Logged(name, _number(name, value), self.clock) for name, value in metrics.items()]
-        if self._loop.metrics and time.monotonic() - self._loop.told_s > LOG_INTERVAL_S:
+        if self._loop.metrics and time.monotonic() - self._loop.last_message_s > LOG_INTERVAL_S:
             self._loop.control.note(self._loop.take_metrics())
 
     def report(self, value: Any, merge: str = "sum") -> None:

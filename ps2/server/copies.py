@@ -202,7 +202,7 @@ class Copies:
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
                     for inconsistent in of_places.values():
-                        inconsistent.filling = True
+                        inconsistent.incomplete = True
                 raise
             if operation.name != "insert":
                 changed.update(own)
@@ -231,15 +231,15 @@ class Copies:
         where = f"partition {operation.partition} of matrix {operation.matrix:x}"
         _check_not_sealed(shard, place, session[0])
         if operation.name == "clear":
-            if session <= shard.session:
+            if session <= shard.newest_filling:
                 raise StaleRouteError(f"this filling of {where} is no longer current")
-            shard.session, shard.filling = session, True
+            shard.newest_filling, shard.incomplete = session, True
             shard.arriving = []
             self._kept.forget(place)
             self._keys.forget(operation.matrix)
             shard.reset(int(operation.params["rows"]))
             return
-        if not shard.filling or session != shard.session:
+        if not shard.incomplete or session != shard.newest_filling:
             raise StaleRouteError(f"this filling of {where} is no longer current")
         if operation.name == "insert":
             _insert(operation, shard)
@@ -253,19 +253,19 @@ class Copies:
             state = json.loads(np.concatenate(shard.arriving).tobytes())
             shard.retire_rows(state["unused"])
             shard.applied = AppliedIds.from_json(state["applied"])
-            shard.filling, shard.arriving = False, []
+            shard.incomplete, shard.arriving = False, []
         else:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
 
 
 def _check_takes(shard: Shard, place: Place, route_version: int) -> None:
-    if shard.filling:
+    if shard.incomplete:
         raise StaleRouteError(f"{_copy_of(place)} cannot be used before it has been sent as a whole")
     _check_not_sealed(shard, place, route_version)
 
 
 def _check_not_sealed(shard: Shard, place: Place, route_version: int) -> None:
-    if route_version <= shard.sealed:
+    if route_version <= shard.refused_version:
         raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that replaces the primary")
 
 

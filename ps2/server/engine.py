@@ -194,7 +194,7 @@ class Engine:
         return size
 
     def release(self, size: int) -> None:
-        self.memory.leave(size)
+        self.memory.release(size)
 
     def open_fast_path(self, request: Request) -> CompiledFastPath | None:
         return self.fast_paths.open(request)
@@ -263,10 +263,10 @@ class Engine:
 
     def _of_matrix(self, matrix: int) -> list[Shard]:
         with self._lock:
-            found = [shard for (owner, _), shard in self._shards.items() if owner == matrix]
-        if not found:
+            shards = [shard for (owner, _), shard in self._shards.items() if owner == matrix]
+        if not shards:
             raise StaleRouteError(f"this server holds nothing of matrix {matrix:x}")
-        return found
+        return shards
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:

@@ -34,7 +34,7 @@ NOTHING = np.zeros(0, np.uint8)
 class FastPaths:
     """Makes fast paths for connections with plain requests, once the loop is loaded. Safe for threads.
 
-    Their buffers count as spare memory: they are dropped when requests or shards need it.
+    Their buffers are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
 
     Attributes:
         nbytes: size of all buffers.
@@ -80,7 +80,7 @@ class FastPaths:
         with self._lock:
             added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
             room = self._memory.limit_bytes // SHARE - self.nbytes
-            if added > 0 and (added > room or not self._memory.spare(added)):
+            if added > 0 and (added > room or not self._memory.take_cache(added)):
                 return False
             self._set(fast_path, size)
             return True
@@ -103,7 +103,7 @@ class FastPaths:
             self._fast_paths.add(fast_path)
         else:
             self._fast_paths.discard(fast_path)
-            self._memory.give_spare(before)
+            self._memory.give_cache(before)
 
 
 class CompiledFastPath:

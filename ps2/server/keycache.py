@@ -62,7 +62,7 @@ class KeySet:
 class KeyCache:
     """Key sets by name; the least recently used set is dropped first. Safe for threads.
 
-    The sets count as spare memory: the cache gives it up when requests or shards need it.
+    The sets are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
     """
 
     def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
@@ -121,7 +121,7 @@ class KeyCache:
                 return
             while self._bytes + size > self._limit_bytes:
                 self._drop(next(iter(self._sets)))
-            if not self._memory.spare(size):
+            if not self._memory.take_cache(size):
                 return
             self._sets[name] = keys
             self._bytes += size
@@ -154,4 +154,4 @@ class KeyCache:
     def _drop(self, name: Name) -> None:
         size = 8 * self._sets.pop(name).count
         self._bytes -= size
-        self._memory.give_spare(size)
+        self._memory.give_cache(size)

@@ -109,7 +109,7 @@ class Loading:
                     shard.check_rows(np.array(matrix.rows, np.int64))
                     # Remove the leftovers of an earlier attempt.
                     shard.reset(shard.rows)
-                    shard.session = session
+                    shard.newest_filling = session
                     shards[at] = shard
         if not shards:
             return
@@ -117,7 +117,7 @@ class Loading:
         def check(shard: Shard) -> None:
             engine.check_call(route_version, id)
             shard.check_rows(np.empty(0, np.int64))
-            if shard.session != session:
+            if shard.newest_filling != session:
                 raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call reads it now")
 
         mine = [shard.partition for shard in shards.values()]

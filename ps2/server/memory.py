@@ -30,15 +30,15 @@ class MemoryAccount:
     """The bytes that a server has allocated, never above ``limit_bytes``. Safe for threads.
 
     There are three kinds. Permanent allocations are shards (``take``, ``give``). Transient allocations are requests
-    with their replies (``admit``, ``leave``) and temporary copies (``borrow``, ``give_back``). Spare allocations are
-    caches (``spare``, ``give_spare``): they are dropped when one of the other kinds needs their memory.
+    with their replies (``admit``, ``release``) and temporary copies (``take_transient``, ``give_transient``). Caches
+    (``take_cache``, ``give_cache``) are dropped when one of the other kinds needs their memory.
 
     Attributes:
         holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
             reserved for changes of copies. Requests there hold memory until their changes are applied here, and
             requests here may hold memory until theirs are applied there: without the reserve, both could wait for
             each other.
-        sheds: called in order, each with a number of bytes; each frees that many spare bytes, or all that it has.
+        sheds: called in order, each with a number of bytes; each drops that many bytes of a cache, or all of it.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -46,7 +46,7 @@ class MemoryAccount:
         self.holds_copies = False
         self.sheds: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
-        self._permanent = self._transient = self._spare = 0
+        self._permanent = self._transient = self._caches = 0
         # Admission queues, first come first served: clients' requests, and changes of copies.
         self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
         self._wanted, self._wanted_until_s = 0, 0.0
@@ -54,7 +54,7 @@ class MemoryAccount:
 
     @property
     def taken_bytes(self) -> int:
-        return self._permanent + self._transient + self._spare
+        return self._permanent + self._transient + self._caches
 
     def take(self, size: int, purpose: str) -> None:
         """Count a permanent allocation.
@@ -82,7 +82,7 @@ class MemoryAccount:
             self._permanent -= size
             self._admit_waiting()
 
-    def borrow(self, size: int, purpose: str) -> None:
+    def take_transient(self, size: int, purpose: str) -> None:
         """Count a transient allocation without waiting; raises like ``take``."""
         self._make_room(size)
         with self._lock:
@@ -90,14 +90,14 @@ class MemoryAccount:
                 raise self._refusal(size, purpose)
             self._transient += size
 
-    def give_back(self, size: int) -> None:
+    def give_transient(self, size: int) -> None:
         """Release a transient allocation."""
         with self._lock:
             self._transient -= size
             self._admit_waiting()
 
     def admit(self, size: int, purpose: str, of_copies: bool = False) -> None:
-        """Wait in the admission queue, then count the transient memory of a request; ``leave`` releases it.
+        """Wait in the admission queue, then count the transient memory of a request; ``release`` releases it.
 
         The caller must not hold locks or other resources that requests wait for.
 
@@ -128,22 +128,22 @@ class MemoryAccount:
                     raise error
         self._mine.bytes = size
 
-    def leave(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release the memory of an admitted request."""
         self._mine.bytes = 0
-        self.give_back(size)
+        self.give_transient(size)
 
-    def spare(self, size: int) -> bool:
-        """Count a spare allocation and return True; return False if other allocations may need the memory."""
+    def take_cache(self, size: int) -> bool:
+        """Count memory of a cache and return True; return False if other allocations may need it."""
         with self._lock:
             fits = self._free >= size and not any(self._queues) and not self._reserved
-            self._spare += size * fits
+            self._caches += size * fits
             return fits
 
-    def give_spare(self, size: int) -> None:
-        """Release a spare allocation."""
+    def give_cache(self, size: int) -> None:
+        """Release memory of a cache."""
         with self._lock:
-            self._spare -= size
+            self._caches -= size
             self._admit_waiting()
 
     @property
@@ -168,7 +168,7 @@ class MemoryAccount:
 
     def _make_room(self, size: int) -> None:
         for shed in self.sheds:
-            if (missing := min(size - self._free, self._spare)) > 0:
+            if (missing := min(size - self._free, self._caches)) > 0:
                 shed(missing)
 
     def _fits(self, size: int, of_copies: bool) -> bool:

@@ -87,12 +87,12 @@ class Pieces:
         try:
             run(request)
         finally:
-            self._memory.give_back(taken_bytes)
+            self._memory.give_transient(taken_bytes)
 
     def _drop(self, name: Name) -> None:
         begun = self._begun.pop(name, None)
         if begun is not None:
-            self._memory.give_back(begun.taken_bytes)
+            self._memory.give_transient(begun.taken_bytes)
 
 
 class _Begun:
@@ -124,7 +124,7 @@ class _Begun:
         return None
 
     def _reserve(self, draft: RequestDraft) -> None:
-        self._memory.borrow(draft.memory_bytes, "a forwarded request")
+        self._memory.take_transient(draft.memory_bytes, "a forwarded request")
         self.taken_bytes = draft.memory_bytes
 
 

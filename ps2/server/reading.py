@@ -116,8 +116,8 @@ class Reader:
         for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
             if saved.partition not in matrix.partitions:
                 size = 8 * count_keys(self.fs, self.root, saved.files["keys"])
-                self.memory.borrow(size, "the places of a checkpoint's keys")
-                counted.callback(self.memory.give_back, size)
+                self.memory.take_transient(size, "the places of a checkpoint's keys")
+                counted.callback(self.memory.give_transient, size)
 
     def _locate(self, matrix: LoadMatrix, shards: Shards) -> list[_Source]:
         mine = [shards[matrix.matrix, partition.index] for partition in matrix.partitions]
@@ -194,9 +194,9 @@ def check_fits(matrix: LoadMatrix) -> None:
     """Raise CheckpointCorruptError unless the saved shards fit the matrix and cover its partitions."""
     name = f"matrix {matrix.matrix:x}"
     for field in ("dim", "dtype", "kind", "layout"):
-        expected, found = getattr(matrix.spec, field), getattr(matrix.saved, field)
-        if found != expected:
-            raise CheckpointCorruptError(f"{name}: expected {field} {expected!r}, the checkpoint has {found!r}")
+        expected, saved = getattr(matrix.spec, field), getattr(matrix.saved, field)
+        if saved != expected:
+            raise CheckpointCorruptError(f"{name}: expected {field} {expected!r}, the checkpoint has {saved!r}")
     if matrix.saved.rows > matrix.spec.rows:
         raise CheckpointCorruptError(
             f"{name}: expected at most {matrix.spec.rows} rows, the checkpoint has {matrix.saved.rows}"

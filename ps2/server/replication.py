@@ -183,11 +183,11 @@ class Replication:
                 if shard is None or shard.copy is copies:
                     raise StaleRouteError(f"this server holds no {'shard' if copies else 'copy'} of {where}")
                 with shard.lock:
-                    if shard.filling:
+                    if shard.incomplete:
                         raise RecoveryError(f"the copy of {where} here is incomplete: it was still being sent")
                     if shard.copy:
                         # A suspended primary may resume. Changes that it forwards now would be lost on its replacement.
-                        shard.sealed = self._engine.fence.route_version
+                        shard.refused_version = self._engine.fence.route_version
                     sent += self._fill(peers, to, place, shard)
             return sent
         finally:

@@ -52,7 +52,7 @@ def _snapshot_of(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int])
             frozen = replace(frozen, arrays={**frozen.arrays, "values": (shard.blocks[:, rows[0] : rows[-1] + 1],)})
         copied = copies([frozen], engine.memory, "the copy of rows that are saved")
         if copied is not None:
-            counted.callback(engine.memory.give_back, frozen.nbytes)
+            counted.callback(engine.memory.give_transient, frozen.nbytes)
             held.close()
             (frozen,) = copied
         yield frozen

@@ -32,11 +32,12 @@ class Shard:
     more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
 
     Attributes:
-        filling: True while the shard must not be used: another server is sending its content, or has yet to send it.
-        session: the newest filling that has begun, as (route version, number).
+        incomplete: the shard must not be used, because another server is sending its content or has yet to send it.
+        newest_filling: the newest transfer of the shard's content that has begun, as (route version, number).
         arriving: pieces of the applied ids' JSON that the current filling has brought so far.
         restored: replies read from a checkpoint, until the shard is put in place.
-        sealed: for a copy that was sent to a replacement server: changes at this or an older route version are refused.
+        refused_version: for a copy that was sent to a replacement server, changes at this or an older route version are
+            refused; else -1.
         rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
         layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
             knows of the rows is valid for one value of it.
@@ -51,10 +52,10 @@ class Shard:
         self.spec = spec
         self.partition = partition
         self.copy = copy
-        self.filling = copy
-        self.session = (-1, -1)
+        self.incomplete = copy
+        self.newest_filling = (-1, -1)
         self.arriving: list[Array] = []
-        self.sealed = -1
+        self.refused_version = -1
         self.rows_changed = (-1, 0)
         self.lock = ShardLock()
         self.layout = np.array([0])
@@ -112,14 +113,14 @@ class Shard:
             yield rows
             return
         size = sum(row.nbytes for row in rows)
-        self._memory.borrow(size, "rows of a matrix with layout 'column'")
+        self._memory.take_transient(size, "rows of a matrix with layout 'column'")
         try:
             copies = [row.copy() for row in rows]
             yield copies
             for row, copy in zip(rows if written else (), copies, strict=False):
                 row[:] = copy
         finally:
-            self._memory.give_back(size)
+            self._memory.give_transient(size)
 
     def uses(self, number: int) -> bool:
         """Return True if a row is in use."""

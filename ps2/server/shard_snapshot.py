@@ -86,14 +86,14 @@ def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str)
     """
     size = sum(one.nbytes for one in frozen)
     try:
-        memory.borrow(size, purpose)
+        memory.take_transient(size, purpose)
     except (LimitError, BusyError) as error:
         log.warning("%s: requests wait until it is written", error)
         return None
     try:
         return tuple(one.copy() for one in frozen)
     except MemoryError:
-        memory.give_back(size)
+        memory.give_transient(size)
         log.warning("the system does not have %d bytes for %s: requests wait until it is written", size, purpose)
         return None
 

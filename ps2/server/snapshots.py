@@ -165,7 +165,7 @@ class Snapshots:
                 self._current = None
             under_way.shards = ()
             counted, under_way.counted = under_way.counted, 0
-        self._engine.memory.give_back(counted)
+        self._engine.memory.give_transient(counted)
 
     @contextlib.contextmanager
     def _ending_on_error(self, under_way: _UnderWay) -> Iterator[None]:

@@ -37,7 +37,7 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
     """
     size = sum(row.nbytes for row in rows)
     try:
-        memory.borrow(size, "undoing a failed function")
+        memory.take_transient(size, "undoing a failed function")
     except (LimitError, BusyError):
         try:
             return _run(fn, leading, rows)
@@ -52,7 +52,7 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
                 row[:] = saved
             raise
     finally:
-        memory.give_back(size)
+        memory.give_transient(size)
 
 
 def look(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:

@@ -81,13 +81,13 @@ def find(url: str) -> list[Found]:
     """
     fs, root = place(url)
     entries = _entries(fs, root, url)
-    found = []
+    checkpoints = []
     for entry in entries:
         match = NAME.fullmatch(entry["name"].rstrip("/").rpartition("/")[2])
         if match and entry["type"] == "directory":
             mine = f"{url.rstrip('/')}/{match[0]}"
-            found.append(Found(mine, int(match[1]), match[2], is_complete(mine)))
-    return sorted(found, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
+            checkpoints.append(Found(mine, int(match[1]), match[2], is_complete(mine)))
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
 
 
 def at(url: str) -> Found:
@@ -116,14 +116,14 @@ def newest(url: str) -> str:
     entries = _entries(fs, root, url)
     if is_complete(url):
         return url
-    found = find(url)
-    complete = [checkpoint for checkpoint in found if checkpoint.complete]
+    checkpoints = find(url)
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if complete:
         last = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
         # Two runs may have chosen the same number: take the later checkpoint.
         return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
-    if found:
-        there = f"{len(found)} checkpoint(s) without {MANIFEST}, which never became complete"
+    if checkpoints:
+        there = f"{len(checkpoints)} checkpoint(s) without {MANIFEST}, which never became complete"
     elif entries:
         there = f"{len(entries)} other file(s)"
     else:
@@ -208,12 +208,12 @@ def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
     Raises:
         RecoveryError: the file system refuses.
     """
-    found = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
-    complete = [checkpoint for checkpoint in found if checkpoint.complete]
+    checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     kept = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0
     # A run writes one checkpoint at a time, so no process still writes to an earlier one.
-    gone = [old.url for old in found if old not in kept and (old.complete or old.number < last)]
+    gone = [old.url for old in checkpoints if old not in kept and (old.complete or old.number < last)]
     for old in gone:
         remove(old)
     return gone

@@ -505,7 +505,7 @@ def test_memory_when_request_needs_lane_share_then_gets_it():
         before = quick(engine)
         ask(Request((push(values=2),), an_id(50)))
         assert quick(engine) == before
-        memory.leave(most)
+        memory.release(most)
         bound(ask)
         before = quick(engine)
         assert ask(Request((pull(),))).results[0].arrays[0][0] >= 2

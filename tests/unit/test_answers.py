@@ -97,7 +97,7 @@ def as_a_copy(engine, *requests):
     """Return another server's engine that has got what was forwarded to it, with its copies as its own shards."""
     backup = an_engine(copies=True)
     for shard in backup.shards().values():
-        shard.filling = False
+        shard.incomplete = False
     for request in requests:
         backup.execute(replace(request, forwarded=True))
     for shard in backup.shards().values():

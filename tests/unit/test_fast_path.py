@@ -89,7 +89,7 @@ def test_memory_when_others_need_lane_share_then_get_it():
     engine.memory.take(FIRST_BYTES, "data")
     assert engine.fast_paths.nbytes == FIRST_BYTES
     assert [one.generation[0] for one in some].count(1) == 2
-    engine.memory.leave(limit - 2 * FIRST_BYTES)
+    engine.memory.release(limit - 2 * FIRST_BYTES)
     engine.memory.admit(limit - FIRST_BYTES, "a request")
     assert engine.fast_paths.nbytes == 0
 

@@ -82,7 +82,7 @@ def impatient(monkeypatch):
 
 def test_take_when_transient_usage_blocks_it_then_busy_error():
     account = MemoryAccount(1000)
-    account.borrow(700, "a")
+    account.take_transient(700, "a")
     with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are taken by requests"):
         account.take(500, "b")
 
@@ -93,19 +93,19 @@ def test_take_when_only_own_request_blocks_it_then_limit_error():
     account.admit(700, "a")
     with pytest.raises(LimitError):
         account.take(500, "b")
-    account.leave(700)
+    account.release(700)
     account.take(500, "b")
 
 
 def test_take_when_refused_for_transient_use_then_room_is_held(impatient, monkeypatch):
     monkeypatch.setattr(memory, "WANTED_S", 1000.0)
     account = MemoryAccount(1000)
-    account.borrow(300, "a")
+    account.take_transient(300, "a")
     with pytest.raises(BusyError):
         account.take(800, "b")
     with pytest.raises(BusyError):
         account.admit(100, "c")
-    account.give_back(300)
+    account.give_transient(300)
     account.take(800, "b")
     account.admit(100, "c")
     assert account.taken_bytes == 900
@@ -113,10 +113,10 @@ def test_take_when_refused_for_transient_use_then_room_is_held(impatient, monkey
 
 def test_admit_when_no_room_then_waits_until_there_is(until):
     account = MemoryAccount(1000)
-    account.borrow(700, "a")
+    account.take_transient(700, "a")
     with elsewhere(lambda: account.admit(500, "b")):
         until(lambda: waiting(account), "it waits")
-        account.give_back(700)
+        account.give_transient(700)
     assert account.taken_bytes == 500
 
 
@@ -126,14 +126,14 @@ def test_admit_when_large_one_waits_then_small_ones_queue_behind(until):
     def admit(size):
         account.admit(size, "it")
         order.append(size)
-        account.leave(size)
+        account.release(size)
 
-    account.borrow(700, "a")
+    account.take_transient(700, "a")
     with elsewhere(lambda: admit(1000)):
         until(lambda: waiting(account) == 1, "the large one waits")
         with elsewhere(lambda: admit(100)):
             until(lambda: waiting(account) == 2, "the small one waits")
-            account.give_back(700)
+            account.give_transient(700)
     assert (order, account.taken_bytes) == ([1000, 100], 0)
 
 
@@ -147,7 +147,7 @@ def test_admit_when_no_room_for_long_then_busy_and_next_enters(until, monkeypatc
         except BusyError as error:
             failed.append(str(error))
 
-    account.borrow(300, "a")
+    account.take_transient(300, "a")
     with elsewhere(admit_much):
         until(lambda: waiting(account), "it waits")
         monkeypatch.setattr(memory, "PATIENCE_S", 10.0)
@@ -184,7 +184,7 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
             size = sizes.randrange(1001)
             account.admit(size, "it")
             over.append(account.taken_bytes > 1000)
-            account.leave(size)
+            account.release(size)
 
     threads = [threading.Thread(target=come_and_go, args=(seed,)) for seed in range(8)]
     for thread in threads:
@@ -196,9 +196,9 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
 
 def test_spare_when_others_need_its_room_then_it_is_shed():
     account = MemoryAccount(1000)
-    account.sheds.append(account.give_spare)
-    assert account.spare(900)
+    account.sheds.append(account.give_cache)
+    assert account.take_cache(900)
     account.take(300, "a")
     account.admit(400, "b")
-    account.borrow(300, "c")
-    assert (account.taken_bytes, account.spare(1)) == (1000, False)
+    account.take_transient(300, "c")
+    assert (account.taken_bytes, account.take_cache(1)) == (1000, False)

@@ -285,17 +285,17 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found
         for kind, count in counts.items():
             wrong = wrong | conditions[kind] if count else wrong
         words = {"strange": "no such class"}
-        told = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
+        faults = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
         some = frame.where(F.coalesce(wrong, F.lit(True)))
         mend = "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1" if counts.get("strange") else ""
-        _fail(some, columns, f"column {name!r}: expected {expected}", told, total, mend)
+        _fail(some, columns, f"column {name!r}: expected {expected}", faults, total, mend)
 
 
-def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, total: int, mend: str = "") -> NoReturn:
+def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, faults: str, total: int, mend: str = "") -> NoReturn:
     """Raise InputError with counts, one of the faulty rows, and advice."""
     row = wrong.select(*map(column, names_of(columns))).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
-    raise InputError(f"{expected}, got {told} in {total} rows{sample}{mend}")
+    raise InputError(f"{expected}, got {faults} in {total} rows{sample}{mend}")
 
 
 def _facts(used: list[Row], labels: _Labels, shift: float, unit: float) -> Facts:
@@ -355,8 +355,8 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
         return len(features)
     attributes = field(frame, features).metadata.get("ml_attr", {})
     if "num_attrs" in attributes or "attrs" in attributes:
-        told = attributes.get("num_attrs") or sum(map(len, attributes["attrs"].values()))
-        return int(told)
+        dim = attributes.get("num_attrs") or sum(map(len, attributes["attrs"].values()))
+        return int(dim)
     return None
 
 
@@ -366,9 +366,9 @@ def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int
     Raises:
         InputError: the row holds null, or no feature.
     """
-    told = known_dim(frame, features)
-    if told is not None:
-        return told
+    dim = known_dim(frame, features)
+    if dim is not None:
+        return dim
     assert isinstance(features, str)
     value = first[features]
     if value is None:

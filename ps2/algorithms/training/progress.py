@@ -81,12 +81,12 @@ class _LogLine:
     def __init__(self, name: str, steps: int) -> None:
         self._name = name
         self._steps = steps
-        self._told_s = time.monotonic()
+        self._logged_s = time.monotonic()
 
     def __call__(self, report: StepReport) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s >= LOG_INTERVAL_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
             log.info("%s: %s", self._name, ", ".join(describe(report, self._steps)))
 
 

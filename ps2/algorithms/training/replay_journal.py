@@ -107,19 +107,19 @@ class ReplayJournal:
         self._heard.append(heard)
         return heard
 
-    def message(self, opening: bool = False, **told: Any) -> Message | None:
+    def message(self, opening: bool = False, **data: Any) -> Message | None:
         """Return what ``onClock`` is to return: data for the workers, and the page of the clock for a later driver.
 
         Args:
             opening: whether this is the first clock of the run.
-            told: the data for the workers, by name.
+            data: the data for the workers, by name.
         """
         kept, self._page = self._page, {}
         if opening:
             kept = {SETTINGS: self._settings, BEFORE: self._before, **kept}
         if self._name and kept:
-            told[JOURNAL] = {TRAINING: self._name, **kept}
-        return Message(told) if told else None
+            data[JOURNAL] = {TRAINING: self._name, **kept}
+        return Message(data) if data else None
 
 
 def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:

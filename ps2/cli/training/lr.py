@@ -106,7 +106,7 @@ def _print(
     """Print how it went, before files are written, which may fail."""
     classes = found.train.classes()
     if setting.form != "table":
-        told = {
+        record = {
             "rows": len(found.train),
             "features": found.features,
             "classes": list(classes),
@@ -115,7 +115,7 @@ def _print(
             "measures": printed.measures_record(measures),
             "output": setting.output,
         }
-        print_data(told, setting.form)
+        print_data(record, setting.form)
         return
     printed.print_rows(len(found.train), found.features, classes)
     printed.print_pace(history, "steps of Adam", setting)
