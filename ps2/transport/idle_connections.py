@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LINGER_S = 0.1
 END_TIMEOUT_S = 1.0
 # How long a thread without a connection waits for another one.
-SPARE_S = 5.0
+SPARE_S = 2.0
 
 
 class IdleConnectionPoller:

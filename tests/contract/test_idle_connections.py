@@ -1,11 +1,13 @@
 """Connections on which nothing happens: they take no thread, and are served again when they ask."""
 
+import socket
 import threading
 
 import pytest
 
 from ps2.config import WireConfig
 from ps2.rpc.network import FleetNetwork
+from ps2.transport.acceptor import AuthenticatedPeer
 from ps2.transport.idle_connections import IdleConnectionPoller
 from tests.certificates import write
 from tests.contract.servers import TOKEN, an_engine, changing, op, send, serving
@@ -64,3 +66,17 @@ def test_poller_when_stopped_twice_then_nothing_happens():
     poller.stop()
     poller.stop()
     assert len(poller) == 0
+
+
+def test_thread_when_its_connection_is_idle_then_takes_another(until):
+    attended = []
+    poller = IdleConnectionPoller(lambda peer: attended.append(threading.get_ident()))
+    pairs = [socket.socketpair() for _ in range(3)]
+    for count, (ours, theirs) in enumerate(pairs, 1):
+        poller.park(AuthenticatedPeer(ours, ours, None, b""))
+        theirs.sendall(b"request")
+        until(lambda count=count: len(attended) == count and poller._spare == 1, "one is attended to")
+    poller.stop()
+    for end in (end for pair in pairs for end in pair):
+        end.close()
+    assert len(set(attended)) == 1
