@@ -48,7 +48,7 @@ class AsyncWriter:
         self._error: Exception | None = None  # the first one that nobody has been told
         self._thread: threading.Thread | None = None
         self._lingers = False
-        self._holders = 0
+        self._sending: list[ReadYourWrites] = []  # reads under way
         self._readings: list[ReadYourWrites] = []
 
     @property
@@ -128,12 +128,17 @@ class AsyncWriter:
 
     @contextmanager
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
-        """Send nothing meanwhile; yield what collects, until ``forget``, what a read sent now lacks."""
+        """Send nothing meanwhile that changes what is read; yield what collects, until ``forget``, what a read sent now
+        lacks.
+
+        Anything else may travel at the same time: in a rotation, the block that a worker has left travels to the
+        servers while its next one comes from there, and links carry both ways at once.
+        """
         reading = ReadYourWrites(plans)
         try:
             with self._changed:
-                self._holders += 1
-                wait_for(self._changed, lambda: not self._flying)
+                self._sending.append(reading)
+                wait_for(self._changed, lambda: not any(reading.touches(update.plan) for update in self._flying))
                 for update in self._waiting:
                     reading.lacks(update.plan)
                 self._readings.append(reading)
@@ -141,7 +146,7 @@ class AsyncWriter:
             yield reading
         finally:
             with self._changed:
-                self._holders -= 1
+                self._sending.remove(reading)
                 self._changed.notify_all()
 
     def forget(self, reading: ReadYourWrites) -> None:
@@ -182,10 +187,14 @@ class AsyncWriter:
         """Return what leaves next, when it may; nothing if nothing has waited for a while: then the thread ends."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
-                if self._holders:
+                taken = [
+                    update
+                    for update in in_turn(self._waiting)
+                    if not any(reading.touches(update.plan) for reading in self._sending)
+                ]
+                if not taken:
                     self._changed.wait()
                     continue
-                taken = in_turn(self._waiting)
                 gone = set(taken)
                 self._waiting = [update for update in self._waiting if update not in gone]
                 self._flying = taken

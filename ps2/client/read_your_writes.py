@@ -66,10 +66,12 @@ class ReadYourWrites:
 
     def may_lack(self, plan: Plan[Any]) -> None:
         """Note a plan whose changes may be in what was read, or not."""
-        if self.is_void:
-            return
-        if any(_touches(write, read) for write in plan.operations for read in self._meant(write)):
+        if not self.is_void and self.touches(plan):
             self.void()
+
+    def touches(self, plan: Plan[Any]) -> bool:
+        """Tell whether a plan may change what is read."""
+        return any(_touches(write, read) for write in plan.operations for read in self._meant(write))
 
     def void(self) -> None:
         self.is_void = True

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ps2.client import plans
+from ps2.client import blocks, plans
 from ps2.client.async_writer import AsyncWriter
 from ps2.client.plans import Target
 from ps2.errors import LimitError
@@ -59,7 +59,7 @@ def put(box, value, clock=0):
 
 @contextmanager
 def nothing_leaves(box):
-    with box.held([]) as reading:
+    with box.held([plans.pull(TARGET, 0, 10)]) as reading:
         yield
     box.forget(reading)
 
@@ -140,6 +140,24 @@ def test_read_when_an_addition_is_under_way_then_it_waits_for_it(box, sends):
     threading.Timer(0.05, sends.release.set).start()
     with box.held([plans.pull(TARGET, 0, 10)]):
         assert sends.sent == [[2]]
+
+
+def test_read_when_an_addition_is_elsewhere_then_both_travel(box, sends, until):
+    elsewhere = Target(2, TARGET.spec, TARGET.route, (0,))
+    with box.held([plans.pull(elsewhere, 0, 10)]):
+        put(box, 2)
+        until(lambda: sends.sent == [[2]], "the addition leaves during the read")
+
+
+def test_read_when_blocks_differ_then_only_its_own_waits(box, sends, until):
+    spec = MatrixSpec(10, 2, "float64", layout="column")
+    target = Target(1, spec, TARGET.route, (0, 1))
+    with box.held([blocks.pull(target, np.array([4, 5]))]):
+        for column, value in ((5, 3.0), (6, 2.0)):
+            plan = blocks.add(target, np.array([column]), np.full((1, 2), value))
+            box.put(plan, lambda: RequestId("run", next(box.numbers)), 0)
+        until(lambda: sends.sent, "the addition elsewhere leaves")
+        assert [value.tolist() for (value,) in sends.sent] == [[2.0, 2.0]]
 
 
 def test_thread_when_nothing_waits_then_it_ends(box, until):

@@ -607,7 +607,7 @@ def test_ids_when_ctrl_c_interrupts_wait_then_later_ones_settle(fleet, target, m
     monkeypatch.setattr(async_writer, "WINDOW_PLANS", 1)
     over = session_over(fleet)
     interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    with over.async_writer.held([]) as reading:
+    with over.async_writer.held([plans.pull(target, 0, 10)]) as reading:
         over.dispatch.run_later(add_ones(target))
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
