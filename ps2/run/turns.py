@@ -89,10 +89,12 @@ class Turn:
         return self.timeLeft <= 0
 
     def parts(self, items: Sequence[T]) -> Iterator[T]:
-        """Yield pieces of this worker's work on the block until the budget is spent.
+        """Yield pieces of this worker's work on the block until the budget is spent, to the nearest piece.
 
-        Begins where the worker's last turn on the block stopped. Yields at least one piece, and each at most once. The
-        rest comes first in the next rotation. The timeline records its share.
+        A turn that ends late keeps all workers waiting. So no piece begins if less is left of the budget than half of
+        what this turn's pieces have taken on average. Begins where the worker's last turn on the block stopped. Yields
+        at least one piece, and each at most once. The rest comes first in the next rotation. The timeline records its
+        share.
 
         Args:
             items: the pieces, the same in every rotation, such as batches of this worker's tokens of the block's words.
@@ -102,7 +104,7 @@ class Turn:
             self.done(count, len(items))
             yield item
             self.workS = time.monotonic() - self._began_s
-            if self.expired():
+            if self.expired() or self.timeLeft < 0.5 * self.workS / count:
                 return
 
     def done(self, count: int, of: int) -> None:

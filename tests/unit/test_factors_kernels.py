@@ -132,6 +132,20 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
     assert found[0][2] == found[1][2]
 
 
+def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
+    layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 60]), np.array([0, 60]))
+    users, items = np.divmod(np.arange(9000, dtype=np.int32) % 3600, np.int32(60))
+    grid = ordered(layout, (0, 60), (users, items, np.ones(9000, np.float32), np.empty(0, np.float32)))
+    found = []
+    for budget_s in (None, 1.0):
+        settings = SgdSettings(FactorOptions(rank=5, budget_s=budget_s), 1.0)
+        descent = BlockDescent(grid, settings, 0, rows(60, 5))
+        done = [descent.take(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
+        found.append([one["ratings"] for one in done])
+    assert [len(one) for one in found] == [1, 2]
+    assert [sum(one) for one in found] == [9000, 9000]
+
+
 def test_kernels_when_warm_then_training_compiles_nothing():
     outer = sgd_kernels.descend, sgd_kernels.squared_errors, sgd_kernels.draw_rows
     outer += grid_kernels.count_cells, grid_kernels.fill_cells, grid_kernels.sort_cells

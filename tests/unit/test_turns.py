@@ -130,6 +130,17 @@ def test_parts_when_time_is_up_then_rest_is_first_next_rotation(start_worker, cl
     assert [times.block for times in control.times[1:]] == order(3)
 
 
+@pytest.mark.parametrize(("piece_s", "count"), [(0.3, 3), (0.65, 2), (0.7, 1), (5.0, 1)])
+def test_parts_when_budget_ends_then_nearest_piece_is_last(start_worker, clock_s, piece_s, count):
+    worker, _ = start_worker(1)
+    for turn in worker.rotate(BLOCKS, 1, budgetS=1.0):
+        done = 0
+        for _ in turn.parts("abcde"):
+            clock_s[0] += piece_s
+            done += 1
+        assert done == count
+
+
 def test_parts_when_budget_is_auto_then_run_decides(start_worker, clock_s):
     """The first turn tells how long a block takes; then another worker is four times as fast."""
     worker, control = start_worker(1)

@@ -26,8 +26,8 @@ from ps2.algorithms.factors.shared_factors import SharedFactors, share
 
 Float32s = npt.NDArray[np.float32]
 
-# Ratings of one thread between two draws of the order, or two checks of the time.
-PIECE_RATINGS = 1 << 16
+# Ratings of one thread between two draws of the order; between two checks of the time, if turns have a budget.
+PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class BlockDescent:
     def pieces(self, block: int) -> list[Piece]:
         """Return the work on a block, in a fixed order."""
         groups = self.grid.layout.groups
-        each = max(1, self.grid.ratings_in(block) // (groups * groups * PIECE_RATINGS))
+        ratings = PIECE_RATINGS if self.settings.options.budget_s is None else TIMED_RATINGS
+        each = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
         return [Piece(turn, number) for turn in range(groups) for number in range(each)]
 
     def ordered(self, block: int, iteration: int) -> list[Piece]:

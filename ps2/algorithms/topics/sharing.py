@@ -13,7 +13,7 @@ from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 
 # Tokens between two checks of the time, if turns have a time budget.
-PIECE_TOKENS = 1 << 14
+PIECE_TOKENS = 1 << 12
 # Groups of words per worker: the next worker at a group is far enough behind to read the changes made there.
 GROUPS = 2
 
