@@ -50,8 +50,10 @@ from ps2.run.message import Message, Stop
 Phase = Literal["describe", "pass", "block", "search"]
 
 # Coordinates of a round at most whose products are all computed, and whose products are kept at most; products that
-# travel in a report: 48 MiB.
-MOST_NEW, MOST_KEPT, MOST_PRODUCTS = 2048, 4096, 6 << 20
+# travel in a report: 48 MiB. Of the logistic loss all products are computed anew, so a set has the whole support while
+# it can.
+MOST_NEW, MOST_KEPT, MOST_PRODUCTS = 1024, 4096, 6 << 20
+MOST_ANEW = 2048
 # Products of earlier clocks that stay for a fleet that goes back, and the clocks whose products are looked through.
 REMEMBERED_BYTES, REMEMBERED_CLOCKS = 128 << 20, 64
 # A round ends when a sweep changes gradients by less than this part of the gap, or of its tolerance, relatively; or by
@@ -299,9 +301,9 @@ class Sap:
         options, dim = self._context.options, self._context.problem.dim
         by_change, keeps = options.schedule in BY_CHANGE, self._context.problem.loss == "squared"
         support = state.support.columns
-        count = options.set_size
+        count, most = options.set_size, MOST_NEW if keeps else MOST_ANEW
         if by_change:
-            count = min(max(count, len(support)), MOST_NEW)
+            count = min(max(count, len(support)), most)
         drawn, kept = self._drawn(count, state.drawn), state.kept
         rounds = max(state.rounds - 1, 0)
         if not by_change:
@@ -310,11 +312,11 @@ class Sap:
         else:
             new = drawn[~np.isin(drawn, kept.columns)] if keeps else np.union1d(drawn, support)
             together = len(new) + len(kept.columns)
-            if len(new) > MOST_NEW or together > MOST_KEPT or len(new) * together > MOST_PRODUCTS:
+            if len(new) > most or together > MOST_KEPT or len(new) * together > MOST_PRODUCTS:
                 new, kept = np.union1d(drawn, support), NO_PRODUCTS
-            if len(new) > MOST_NEW:  # the model is too large for one set
-                new = self._drawn(MOST_NEW, state.drawn)
-                rounds = state.rounds - 1 if state.rounds else -(-int(self._vectors.change.nnz()) // MOST_NEW) - 1
+            if len(new) > most:  # the model is too large for one set
+                new = self._drawn(most, state.drawn)
+                rounds = state.rounds - 1 if state.rounds else -(-int(self._vectors.change.nnz()) // most) - 1
             block = np.concatenate([new, kept.columns])
         return replace(
             state,
