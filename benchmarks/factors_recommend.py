@@ -16,7 +16,7 @@ from ps2.algorithms.recommendation import MatrixFactorizationModel
 
 K, RANK = 10, 64
 # Users and items. Of the large one, pyspark.ml would take hours for all 500,000 users; the work is by user.
-SIZES = {"MovieLens 1M": (6_040, 3_706), "500K x 100K, for 2,000 users": (2_000, 100_000)}
+SIZES = {"MovieLens 1M": (6_040, 3_706), "500K x 100K, for 20,000 users": (20_000, 100_000)}
 GOAL = 3.0
 # Ratings that differ by less, relatively, may come in either order: sums are rounded in another order.
 ROUNDING = 1e-5

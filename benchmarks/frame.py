@@ -113,12 +113,14 @@ class Part:
     Attributes:
         facts: what was measured, for the heading.
         sizes: lines of an additional table.
+        curves: for pictures: by what falls, and by way, its seconds and its values.
     """
 
     lines: Sequence[Line] = ()
     checks: Sequence[Check] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     sizes: Sequence[dict[str, Any]] = ()
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -126,6 +128,7 @@ class Part:
             "lines": [line.as_json() for line in self.lines],
             "checks": [check.as_json() for check in self.checks],
             "sizes": list(self.sizes),
+            "curves": dict(self.curves),
         }
 
 

@@ -12,7 +12,7 @@ import click
 from benchmarks.compared import Chosen, Parts
 from benchmarks.lasso_part import Asked
 
-PARTS = Parts(names=("correlated", "news20", "path"), generated=("correlated", "path"))
+PARTS = Parts(names=("correlated", "news20", "path", "news20_path"), generated=("correlated", "path"))
 RATIO = click.FloatRange(0.0, 1.0, min_open=True, max_open=True)
 
 

@@ -92,8 +92,15 @@ def spark_and_servers(asked: Asked, part: str) -> Iterator[tuple[Any, PS2Context
         yield spark, ps
 
 
-def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, most_s: float = np.inf) -> Trained:
-    """Train with ours; a training that takes too long returns what it had reached."""
+def ours(
+    ps: PS2Context,
+    data: Data,
+    strength: float,
+    options: SolverOptions,
+    most_s: float = np.inf,
+    target: float = -np.inf,
+) -> Trained:
+    """Train with ours; a training that takes too long, or is as good as the target, returns what it had reached."""
     problem = Problem("squared", data.x.shape[1], l1=strength, standardize=False)
     objectives: list[float] = []
     at_s: list[float] = []
@@ -101,7 +108,7 @@ def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, mo
     def note(step: Any) -> None:
         objectives.append(step.objective)
         at_s.append(step.seconds)
-        if step.seconds > most_s:
+        if step.seconds > most_s or step.objective <= target:
             raise _Enough
 
     began_s = time.monotonic()
@@ -112,7 +119,7 @@ def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, mo
         w, path = made.weight.pull(), made.path
         made.weight.free()
     except _Enough:
-        tell(f"{options.solver} {options.schedule}: given up after {len(objectives)} steps")
+        tell(f"{options.solver} {options.schedule}: ended after {len(objectives)} steps")
     return Trained(time.monotonic() - began_s, np.array(objectives), np.array(at_s), w, path)
 
 
