@@ -31,8 +31,8 @@ OPTIONS = FactorOptions(rank=RANK, reg=0.2, iterations=8, save_interval=0)
 FIXED_S = 0.03
 ROTATIONS = {
     PLAIN: OPTIONS,
-    "rotation, fixed budget": replace(OPTIONS, iterations=55, budget_s=FIXED_S),
-    CONTROLLED: replace(OPTIONS, iterations=55, budget_s="auto"),
+    "rotation, fixed budget": replace(OPTIONS, iterations=40, budget_s=FIXED_S),
+    CONTROLLED: replace(OPTIONS, iterations=40, budget_s="auto"),
 }
 BY_SPEED = "rotation, users dealt by speed"
 COPIES = {

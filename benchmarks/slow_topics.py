@@ -20,7 +20,7 @@ from ps2.algorithms.clustering import LDA
 from ps2.algorithms.topics import trainer, worker
 from ps2.algorithms.topics.sampling_worker import SamplingWorker
 
-TOKENS, WORDS, LENGTH = 2_000_000, 20_000, 100
+TOKENS, WORDS, LENGTH = 3_000_000, 20_000, 100
 TOPICS = 100
 SERVERS, WORKERS = 2, len(SLOWNESS)
 
@@ -38,11 +38,11 @@ class Way:
 
 
 WAYS = {
-    PLAIN: Way(12, {"sync": "rotation"}),
-    "rotation, fixed budget": Way(32, {"sync": "rotation", "budgetS": 0.06}),
-    CONTROLLED: Way(32, {"sync": "rotation", "budgetS": "auto"}),
-    "ssp": Way(8, {"sync": "ssp", "staleness": 1}),
-    "averaging": Way(8, {"sync": "average"}),
+    PLAIN: Way(6, {"sync": "rotation"}),
+    "rotation, fixed budget": Way(25, {"sync": "rotation", "budgetS": 0.08}),
+    CONTROLLED: Way(25, {"sync": "rotation", "budgetS": "auto"}),
+    "ssp": Way(6, {"sync": "ssp", "staleness": 1}),
+    "averaging": Way(6, {"sync": "average"}),
 }
 
 
