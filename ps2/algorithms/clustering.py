@@ -19,7 +19,7 @@ from ps2.algorithms.estimators.documents import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import SharesHead
-from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
@@ -109,7 +109,7 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         return place(self.getVia(), size, wanted)
 
 
-class LDAModel(TrainedModel, LDAParams, Model):
+class LDAModel(FittedModel, LDAParams, Model):
     """What ``LDA.fit`` returns."""
 
     setFeaturesCol = setter(HasFeaturesCol.featuresCol)

@@ -15,7 +15,7 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ml import frames
@@ -135,7 +135,7 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         return super().write()
 
 
-class MatrixFactorizationModel(TrainedModel, FactorModelParams, Model):
+class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
     """What ``MatrixFactorization.fit`` returns."""
 
     def __repr__(self) -> str:

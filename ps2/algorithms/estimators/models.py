@@ -22,7 +22,7 @@ from ps2.errors import UsageError
 M = TypeVar("M", bound="FleetModel")
 
 
-class TrainedModel(ByName, MLReadable[Any], MLWritable):
+class FittedModel(ByName, MLReadable[Any], MLWritable):
     """Base class of everything that ``fit`` or ``load`` returns."""
 
     def __init__(self, fitted: Any) -> None:
@@ -102,7 +102,7 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
         return new_model(cls, self.uid, arguments, self)
 
 
-class FleetModel(TrainedModel, FleetParams):
+class FleetModel(FittedModel, FleetParams):
     """A trained model that predicts. ``fit`` and ``load`` make it."""
 
     # -- what it is ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.jvm import word2vec_model
 from ps2.algorithms.training.record import TrainingHistory
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SOME = 4096
 
 
-class EmbeddingModel(TrainedModel, EmbeddingParams):
+class EmbeddingModel(FittedModel, EmbeddingParams):
     """A vector for each name."""
 
     def __repr__(self) -> str:
