@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from benchmarks.compared import Parts, print_compared, print_sizes
-from benchmarks.frame import command, exit_code, machine, print_parts, publish, tell
+from benchmarks.compared import Parts, print_report
+from benchmarks.frame import command, exit_code, machine, publish, tell
 from benchmarks.links_part import Asked
 from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
 
@@ -44,13 +44,8 @@ def main(
         click.echo(f"skipped: {error}")
         return
     report: dict[str, Any] = {"machine": machine(), "rounds": rounds, "parts": found}
-    publish(report, form, output, lambda: _print(report))
+    publish(report, form, output, lambda: print_report(report))
     sys.exit(exit_code(report, strict))
-
-
-def _print(report: dict[str, Any]) -> None:
-    print_parts(report, print_compared)
-    print_sizes(report)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import click
 import numpy as np
 import pyspark
 
-from benchmarks.compared import Parts, print_compared, print_sizes
-from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
+from benchmarks.compared import Parts, print_report
+from benchmarks.frame import ask_all, command, exit_code, machine, publish
 from benchmarks.slow_part import Asked
 from benchmarks.slow_plot import plot
 
@@ -43,15 +43,10 @@ def main(
     found = ask_all("slow", PARTS.chosen(parts, None), Asked(rounds, memory))
     of = machine(pyspark=pyspark.__version__, numpy=np.__version__)
     report: dict[str, Any] = {"machine": of, "rounds": rounds, "parts": found}
-    publish(report, form, output, lambda: _print(report))
+    publish(report, form, output, lambda: print_report(report))
     if plots is not None:
         plot(found, plots / "slow.png")
     sys.exit(exit_code(report, strict))
-
-
-def _print(report: dict[str, Any]) -> None:
-    print_parts(report, print_compared)
-    print_sizes(report)
 
 
 if __name__ == "__main__":
