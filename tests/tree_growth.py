@@ -71,5 +71,6 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
 def _found(growing: Growth, m: Any, recipe: BoostingOptions, features: int) -> BestSplits:
     if growing.subtract:
         ops.subtract(m, *np.array(growing.subtract).T)
-    given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules
-    return BestSplits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=recipe.features))
+    given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules, growing.allowed
+    drawn = 0 if recipe.feature_weights else recipe.features
+    return BestSplits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=drawn))

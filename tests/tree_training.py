@@ -125,6 +125,7 @@ def grow(rows, pairs, scales, margins, recipe):
             np.array([node.bounds for node in open_nodes]),
             np.zeros(len(open_nodes), np.int64),
             rules,
+            np.empty((len(open_nodes), 0), np.int64),
             words=words,
         )
         below = []

@@ -167,7 +167,8 @@ class LDAModel(FittedModel, LDAParams, Model):
             return dataset
         topics = self.topics
         share = self._share(dataset.sparkSession.sparkContext)
-        return with_predictions(dataset, self._features, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
+        columns = ColumnNames(self._features, label=None)
+        return with_predictions(dataset, columns, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
 
     def logLikelihood(self, dataset: DataFrame) -> float:
         """Return a lower bound of the documents' log-likelihood, as in pyspark.ml: see ``LDATopics.logLikelihood``."""

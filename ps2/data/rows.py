@@ -165,12 +165,16 @@ class LocalRows:
         x: scipy csr_array of float32 or float64, shape (n, k): its columns are positions in ``keys``.
         y: labels, float64, shape (n,); None if there are none.
         weights: float64, shape (n,); None: all weights are equal.
+        margins: what rows' predictions begin with, float64, shape (n,); None: all begin alike.
+        groups: the group of each row, int64, shape (n,); None: there are none.
     """
 
     keys: Int64Array
     x: sp.csr_array
     y: Float64Array | None = None
     weights: Float64Array | None = None
+    margins: Float64Array | None = None
+    groups: Int64Array | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -190,18 +194,17 @@ class LocalRows:
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         used = renumber(columns, columns, len(self.keys))
         x = _matrix(values, columns, indptr, len(used))
-        return LocalRows(
-            self.keys[used],
-            x,
-            None if self.y is None else self.y[rows],
-            None if self.weights is None else self.weights[rows],
-        )
+        return LocalRows(self.keys[used], x, *self._of_rows(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
         """Return some rows, in the order given, with all keys."""
         rows = np.asarray(numbers, np.int64)
-        weights = None if self.weights is None else self.weights[rows]
-        return LocalRows(self.keys, self.x[rows], None if self.y is None else self.y[rows], weights)
+        return LocalRows(self.keys, self.x[rows], *self._of_rows(rows))
+
+    def _of_rows(self, rows: Int64Array) -> tuple[Any, ...]:
+        """Return labels, weights, margins and groups of some rows."""
+        kept = (self.y, self.weights, self.margins, self.groups)
+        return tuple(None if one is None else one[rows] for one in kept)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
         """Return a random minibatch with the keys that it uses; it may be empty.

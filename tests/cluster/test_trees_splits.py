@@ -45,6 +45,7 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps, dtype):
         "bounds": np.tile([-np.inf, np.inf], (NODES, 1)),
         "keys": np.zeros(NODES, np.int64),
         "rules": np.array([0.5, 0.25, 1.0, 0.0, 1.0]),
+        "allowed": np.empty((NODES, 0), np.int64),
     }
     found = m.apply("trees.best_splits", rows=np.arange(1, NODES + 1), words=1, **given)
     whole = np.vstack((layout[None].astype(dtype), histograms))

@@ -50,7 +50,7 @@ class Case:
         self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
         self.rows = np.arange(1, nodes + 1)
 
-    def found(self, rules=(1, 1, 0, 0, 0), bounds=FREE, keys=None, **scalars):
+    def found(self, rules=(1, 1, 0, 0, 0), bounds=FREE, keys=None, allowed=None, **scalars):
         nodes = len(self.totals)
         return ops.best_splits(
             self.m,
@@ -59,6 +59,7 @@ class Case:
             np.tile(np.array(bounds, np.float64), (nodes, 1)),
             np.zeros(nodes, np.int64) if keys is None else keys,
             np.array(rules, np.float64),
+            np.empty((nodes, 0), np.int64) if allowed is None else allowed,
             channels=self.channels,
             words=1,
             **scalars,

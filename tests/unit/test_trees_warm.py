@@ -9,9 +9,12 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import (
     binning_kernels,
+    contribution_kernels,
     decision_kernels,
+    feature_sets,
     gradient_kernels,
     growing_kernels,
+    metrics,
     nonempty_bins,
     ops,
     predict_kernels,
@@ -21,12 +24,19 @@ from ps2.algorithms.trees import (
     tree_kernels,
     warm,
 )
+from ps2.algorithms.trees.contributions import Explainer
+from ps2.algorithms.trees.feature_sets import FeatureSets
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions
 from tests.tree_training import Recipe, train
 
 MODULES = (
     binning_kernels,
+    contribution_kernels,
+    feature_sets,
+    metrics,
     decision_kernels,
     gradient_kernels,
     growing_kernels,
@@ -60,6 +70,9 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
             forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2, sums=sums))
             Predictor(forest).margins(given)
             Predictor(forest).leaves(given)
+            Explainer(forest).contributions(given)
+    Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
+    FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     for options in ({"growth": "leaf", "leaves": 4}, {"bits": 32, "min_rows": 2}, {"features": 1, "depth": 2}):
         warm.grow_here(BoostingOptions(rounds=1, **options))
     assert compiled() == before

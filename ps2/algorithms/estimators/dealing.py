@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from ps2.algorithms.estimators.loads import NO_LOAD, Load, unevenness
-from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, names_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, field, names_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import SlotsError
@@ -131,9 +132,19 @@ def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:
 
 
 def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:
-    """Return the columns that training needs; labels and weights as doubles, weights multiplied by their unit."""
+    """Return the columns that training needs: groups as int64, numbers as doubles, weights times their unit."""
     chosen = {name: column(name) for name in names_of(columns)}
-    for name, unit in ((columns.label, 1.0), (columns.weight, weight_unit)):
+    for name, unit in ((columns.label, 1.0), (columns.weight, weight_unit), (columns.margin, 1.0)):
         if name is not None:
             chosen[name] = column(name).cast("double") * unit if unit != 1.0 else column(name).cast("double")
+    if columns.group is not None:
+        chosen[columns.group] = group_number(frame, columns.group)
     return frame.select(*(chosen[name].alias(name) for name in chosen))
+
+
+def group_number(frame: Any, name: str) -> Column:
+    """Return a column of groups as int64: strings by their hash; null stays null."""
+    groups = column(name)
+    if isinstance(field(frame, name).dataType, StringType):
+        return F.when(groups.isNotNull(), F.xxhash64(groups))
+    return groups.cast("bigint")

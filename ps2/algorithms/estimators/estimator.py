@@ -141,9 +141,8 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         def named(param: str) -> str | None:
             return self.getOrDefault(param) or None if self.hasParam(param) and self.isSet(param) else None
 
-        return ColumnNames(
-            self._features, self.getOrDefault("labelCol"), named("weightCol"), named("validationIndicatorCol")
-        )
+        others = map(named, ("weightCol", "validationIndicatorCol", "baseMarginCol", "groupCol"))
+        return ColumnNames(self._features, self.getOrDefault("labelCol"), *others)
 
 
 def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
 from ps2.algorithms.estimators.predict import Float64Array, Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.jvm import new_model
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import UsageError
 
@@ -144,7 +145,8 @@ class FleetModel(FittedModel, FleetParams):
         if not names:
             return dataset
         share = self._share(dataset.sparkSession.sparkContext)
-        return with_predictions(dataset, self._features, self.numFeatures, share, self._head(), names)
+        columns = ColumnNames(self._features, label=None, margin=self._margin_column)
+        return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
@@ -169,6 +171,11 @@ class FleetModel(FittedModel, FleetParams):
         if not unnamed:
             return self
         return self.copy({getattr(self, columns[what]): f"{what} of {self.uid}" for what in unnamed})
+
+    @property
+    def _margin_column(self) -> str | None:
+        """Name of the column that margins begin with; None: they begin with what the model says."""
+        return None
 
     @property
     def _weight_column(self) -> str | None:

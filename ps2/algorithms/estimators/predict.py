@@ -16,13 +16,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.tables import check_features, column, field, known_dim, unwrapped
-from ps2.data.columns import read_features
+from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim, unwrapped
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.data.columns import read_features, read_numbers
 from ps2.errors import InputError, UsageError
 
 Float64Array = npt.NDArray[np.float64]
 _WHOLE = "ps2 predictions"
-_STRUCT = "raw array<double>, probability array<double>, prediction double, leaf array<double>, fault string"
+# Of the struct that a task gets; vectors have no field of this name.
+MARGIN = "margin"
+_ARRAYS = ("raw", "probability", "leaf", "contrib")
+_STRUCT = ", ".join([*(f"{name} array<double>" for name in _ARRAYS), "prediction double", "fault string"])
 _VECTOR = pa.struct(
     [
         ("type", pa.int8()),
@@ -57,11 +61,14 @@ class Fitted(Protocol):
         """Compute the margins of rows, before any link function; shape (n, outputs)."""
 
 
-class WithLeaves(Fitted, Protocol):
+class FittedTrees(Fitted, Protocol):
     """Trained trees."""
 
     def leaves(self, x: sp.csr_array) -> Any:
         """Return the leaf that each row reaches in each tree, shape (n, trees)."""
+
+    def contributions(self, x: sp.csr_array) -> Any:
+        """Return what each feature, and then the base, contributes to the margins, shape (n, ..., features + 1)."""
 
 
 class Head(Protocol):
@@ -107,7 +114,7 @@ def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
 
 def with_predictions(
     frame: DataFrame,
-    features: str | tuple[str, ...],
+    columns: ColumnNames,
     dim: int,
     share: Callable[[], Fitted],
     head: Head,
@@ -116,16 +123,18 @@ def with_predictions(
     """Add columns of predictions.
 
     Args:
-        features: a column of vectors or arrays, or columns of numbers.
+        columns: of features and, perhaps, of margins, which are added to the model's.
         dim: number of features.
         share: gives a task the trained parameters.
-        names: of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf".
+        names: of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
+            "contrib".
 
     Raises:
         InputError: there is no such feature column, its known size is not ``dim``, or one of the new columns exists
             already. Faults within rows raise an error of Spark when the rows are read.
     """
-    check_features(frame, features)
+    features = columns.features
+    check_columns(frame, columns)
     found = known_dim(frame, features)
     if found not in (None, dim):
         # Spark takes the number of features of a LIBSVM file from its largest index.
@@ -135,8 +144,8 @@ def with_predictions(
     for name, _ in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    with_leaves = any(what == "leaf" for _, what in names)
-    predicted = _vectorised(_predictor(share, head, _name(features), with_leaves))(*_inputs(frame, features))
+    of_trees = {what for _, what in names} & {"leaf", "contrib"}
+    predicted = _vectorised(_predictor(share, head, columns, of_trees))(_input(frame, columns))
     with_all = frame.select("*", predicted.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
@@ -169,32 +178,40 @@ def _described(value: Column, what: str) -> Column:
 
 def _metadata(what: str, head: Head) -> dict[str, Any]:
     """Return pyspark.ml's metadata for a column of predictions."""
-    if head.classes is None or what == "leaf":
+    if head.classes is None or what in ("leaf", "contrib"):
         return {"ml_attr": {}}
     if what == "prediction":
         return {"ml_attr": {"type": "nominal", "num_vals": head.classes}}
     return {"ml_attr": {"num_attrs": head.classes}}
 
 
-def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
+def _input(frame: DataFrame, columns: ColumnNames) -> Column:
     """Return the argument of the UDF: a struct, which pandas holds as columns."""
+    features = columns.features
+    margin = [] if columns.margin is None else [column(columns.margin).cast("double").alias(MARGIN)]
     if not isinstance(features, str):
-        return [F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"))]
+        return F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"), *margin)
     if isinstance(field(frame, features).dataType, ArrayType):
-        return [F.struct(column(features).cast("array<double>").alias("values"))]
-    return [unwrapped(column(features))]
+        return F.struct(column(features).cast("array<double>").alias("values"), *margin)
+    vectors = unwrapped(column(features))
+    return F.struct(*(vectors[part.name].alias(part.name) for part in _VECTOR), *margin) if margin else vectors
 
 
-def _predictor(share: Callable[[], Fitted], head: Head, name: str, with_leaves: bool) -> Any:
+def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, of_trees: set[str]) -> Any:
+    name = _name(columns.features)
+
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         fitted = share()
         before = 0
         for batch in batches:
             try:
                 x = _read(batch, name, before, fitted)
-                predicted = _predicted(fitted, head, x)
-                if with_leaves:
-                    predicted["leaf"] = list(cast(WithLeaves, fitted).leaves(x).astype(np.float64))
+                starts = _starts(batch, columns, before)
+                predicted = _predicted(head, fitted.margins(x) + starts)
+                if "leaf" in of_trees:
+                    predicted["leaf"] = list(cast(FittedTrees, fitted).leaves(x).astype(np.float64))
+                if "contrib" in of_trees:
+                    predicted["contrib"] = list(_contributions(cast(FittedTrees, fitted), x, starts))
             except UsageError as error:
                 predicted = _faulty(len(batch), str(error))
             yield predicted
@@ -203,26 +220,36 @@ def _predictor(share: Callable[[], Fitted], head: Head, name: str, with_leaves: 
     return predict
 
 
-def _predicted(fitted: Fitted, head: Head, x: sp.csr_array) -> pd.DataFrame:
-    raw = head.raw(fitted.margins(x))
+def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
+    """Return the margins that rows begin with, shape (n, 1), or 0."""
+    if columns.margin is None:
+        return 0.0
+    numbers = pa.record_batch([pa.array(batch[MARGIN], pa.float64(), from_pandas=False)], [columns.margin])
+    return read_numbers(numbers, columns.margin, before)[:, None]
+
+
+def _contributions(fitted: FittedTrees, x: sp.csr_array, starts: Any) -> Float64Array:
+    """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
+    found = fitted.contributions(x).reshape(x.shape[0], -1, fitted.dim + 1)
+    found[:, :, -1] += starts
+    flat: Float64Array = found.reshape(x.shape[0], -1)
+    return flat
+
+
+def _predicted(head: Head, margins: Float64Array) -> pd.DataFrame:
+    raw = head.raw(margins)
     probability = head.probability(raw)
-    none = [None] * len(raw)
-    return pd.DataFrame(
-        {
-            "raw": list(raw),
-            "probability": none if probability is None else list(probability),
-            "prediction": head.prediction(raw),
-            "leaf": none,
-            "fault": none,
-        }
-    )
+    found = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(raw)), "prediction": head.prediction(raw)})
+    found["raw"] = list(raw)
+    if probability is not None:
+        found["probability"] = list(probability)
+    found["fault"] = None
+    return found
 
 
 def _faulty(rows: int, fault: str) -> pd.DataFrame:
     none = [None] * rows
-    return pd.DataFrame(
-        {"raw": none, "probability": none, "prediction": np.full(rows, np.nan), "leaf": none, "fault": fault}
-    )
+    return pd.DataFrame({**dict.fromkeys(_ARRAYS, none), "prediction": np.full(rows, np.nan), "fault": fault})
 
 
 def _read(batch: pd.DataFrame, name: str, before: int, fitted: Fitted) -> sp.csr_array:

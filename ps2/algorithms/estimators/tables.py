@@ -14,7 +14,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
+from pyspark.sql.types import ArrayType, BooleanType, IntegralType, NumericType, StringType, StructField
 
 from ps2.algorithms.estimators.attributes import values_of
 from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
@@ -77,7 +77,11 @@ class Survey(TableSurvey):
 def names_of(columns: ColumnNames) -> list[str]:
     """Return all column names, each once."""
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
-    others = [name for name in (columns.label, columns.weight, columns.validation) if name is not None]
+    others = [
+        name
+        for name in (columns.label, columns.weight, columns.validation, columns.margin, columns.group)
+        if name is not None
+    ]
     return list(dict.fromkeys([*features, *others]))
 
 
@@ -89,12 +93,15 @@ def column(name: str) -> Column:
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     """Raise InputError unless all columns exist and have usable types; starts no job."""
     check_features(frame, columns.features)
-    for name, role in ((columns.label, "labels"), (columns.weight, "weights")):
+    for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):
         if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
             raise InputError(f"column {name!r}: expected numbers as {role}, got {_type(frame, name)}")
     name = columns.validation
     if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
+    name = columns.group
+    if name is not None and not isinstance(field(frame, name).dataType, (IntegralType, StringType)):
+        raise InputError(f"column {name!r}: expected integers or strings as groups, got {_type(frame, name)}")
 
 
 def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:

@@ -36,6 +36,9 @@ KINDS = {
     "wild weight": ("weight", "hold NaN or an infinite value"),
     "negative weight": ("weight", "hold a negative value"),
     "null validation": ("validation", "hold null"),
+    "null margin": ("margin", "hold null"),
+    "wild margin": ("margin", "hold NaN or an infinite value"),
+    "null group": ("group", "hold null"),
 }
 # A worker's array: rows; size of its first row's features (-1: no row); then, by kind, the count, the first row, its
 # value and the feature, where one is to blame.
@@ -55,12 +58,16 @@ class ColumnNames:
         label: numbers or booleans; None: there are none.
         weight: numbers that are not negative; None: all rows count the same.
         validation: booleans, true for rows to hold out; None: no row is.
+        margin: numbers that rows' predictions begin with; None: all begin alike.
+        group: int64, the group of a row; None: there are none.
     """
 
     features: str | tuple[str, ...] = "features"
     label: str | None = "label"
     weight: str | None = None
     validation: str | None = None
+    margin: str | None = None
+    group: str | None = None
 
     def shown(self, role: str) -> str:
         """Return the name of a column for messages."""
@@ -143,6 +150,10 @@ class Faults:
             self._count_numbers(batch, self.columns.weight, "weight")
         if self.columns.validation is not None:
             self._note("null validation", _nulls(validation_column(batch, self.columns.validation)))
+        if self.columns.margin is not None:
+            self._count_numbers(batch, self.columns.margin, "margin")
+        if self.columns.group is not None:
+            self._note("null group", _nulls(named_column(batch, self.columns.group)))
         self.rows += batch.num_rows
 
     def array(self) -> Float64Array:
@@ -170,7 +181,7 @@ class Faults:
         fine = ~null & ~wild
         if role == "weight":
             self._note("negative weight", fine & (values < 0), values)
-        elif self.form.classes is not None:
+        elif role == "label" and self.form.classes is not None:
             self._note("class", fine & outside(values, self.form.classes), values)
 
     def _count_features(self, batch: pa.RecordBatch) -> None:

@@ -7,14 +7,14 @@ so that an error can tell of all rows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, Mask, outside, validation_column
-from ps2.data.columns import read_features, read_numbers, read_weights
+from ps2.data.columns import named_column, read_features, read_numbers, read_weights
 from ps2.data.rows import LocalRows, RowParts
 from ps2.errors import InputError
 
@@ -81,6 +81,8 @@ class _Parts:
         self._columns = columns
         self._form = form
         self._held_out: list[Mask] = [np.zeros(0, bool)]
+        self._margins: list[Float64Array] = [np.zeros(0)]
+        self._groups: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Read a batch, or raise InputError for its first fault."""
@@ -100,11 +102,22 @@ class _Parts:
             if marks.null_count:
                 raise InputError(f"column {names.validation!r}: expected no null")
             self._held_out.append(marks.to_numpy(zero_copy_only=False).astype(bool))
+        if names.margin is not None:
+            self._margins.append(read_numbers(batch, names.margin, before))
+        if names.group is not None:
+            groups = named_column(batch, names.group)
+            if groups.null_count:
+                raise InputError(f"column {names.group!r}: expected no null")
+            self._groups.append(groups.to_numpy(zero_copy_only=False))
         rows.add(found.lengths, found.columns, found.values, found.size)
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
         """Return the rows for training, and those to hold out if a column marks them, with the same keys."""
         rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
+        if self._columns.margin is not None:
+            rows = replace(rows, margins=np.concatenate(self._margins))
+        if self._columns.group is not None:
+            rows = replace(rows, groups=np.concatenate(self._groups))
         if self._columns.validation is None:
             return rows, None
         held_out = np.concatenate(self._held_out)

@@ -15,6 +15,7 @@ from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
+from ps2.algorithms.trees.starts import starting_margins
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
@@ -42,7 +43,7 @@ class RowGroup:
     def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
-        margins = np.tile(np.array(problem.base), (len(rows), 1))
+        margins = starting_margins(rows, problem.base, problem.initial)
         return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
 
     def in_root(self, numbers: Int64s) -> NodeRows:
@@ -80,7 +81,7 @@ class BoostedRows:
         self._ids = row_ids(rows, problem.absent) if ids is None else ids
         self.metric = Metric.parsed(options.metric)
         # No margin is below the one, or above the other.
-        self._span = min(problem.base), max(problem.base)
+        self._span = problem.span
         self.training = RowGroup.of(problem, rows, bins, columns)
         # A feature without missing values in the training rows may have some here.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)

@@ -75,7 +75,8 @@ class BoostingRecord:
         found = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self.trees[: objective.width * (1 + self._stopping.best(found))] if found else self.trees
-        forest = Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
+        before = () if self._problem.initial is None else self._problem.initial.trees
+        forest = Forest((*before, *trees), base, self._problem.dim, objective.loss, objective.shape)
         return replace(forest, absent=self._problem.absent)
 
     def history(self) -> TrainingHistory:

@@ -36,7 +36,7 @@ NO_SPARSE = (readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32)), r
 
 def is_compiled(options: BoostingOptions, rows: Binned) -> bool:
     """Return whether the trees of some rows are grown by the kernel."""
-    if options.features:
+    if options.features or options.groups:
         return False
     if isinstance(rows, DenseRows):
         # Kernels are compiled for bins of a byte.

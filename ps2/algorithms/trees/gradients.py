@@ -123,6 +123,11 @@ class Objective:
         return {"logistic": 2, "softmax": self.width}.get(self.loss)
 
     @property
+    def has_shape(self) -> bool:
+        """Whether the loss depends on ``shape``."""
+        return self.loss in ("huber", "quantile")
+
+    @property
     def hessians_are_weights(self) -> bool:
         """Whether each row's hessian is its weight."""
         return self.loss in ("squared", "absolute", "huber", "quantile")

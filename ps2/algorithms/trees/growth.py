@@ -28,6 +28,7 @@ from ps2.algorithms.trees.driver_messages import (
     ROW,
     FinalNodes,
 )
+from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingOptions, key_of
@@ -112,6 +113,8 @@ class Growth:
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
         self.room = ROOT + 1
+        drawn = options.features if options.feature_weights else 0
+        self._sets = FeatureSets(bins.features, options.groups, options.feature_weights, drawn)
         self._free: list[int] = []
         self._root = self._node(1, totals, options.bounds)
         self._root.number, self._root.row = 0, ROOT
@@ -145,9 +148,14 @@ class Growth:
         return np.array([node.bounds for node in self._open])
 
     @property
+    def allowed(self) -> Int64s:
+        """The features that the open nodes may be split by: ``FeatureSets.words``."""
+        return self._sets.words([node.path for node in self._open], self.keys)
+
+    @property
     def keys(self) -> Int64s:
         """Random keys that draw the open nodes' features."""
-        if not self._options.features:
+        if not (self._options.features or self._options.feature_weights):
             return np.zeros(len(self._open), np.int64)
         return np.array([key_of(self._options.seed, self._tree, node.place) for node in self._open], np.int64)
 
@@ -220,11 +228,13 @@ class Growth:
         weights = [self._weight_of(total, node.bounds) for total in sums]
         sign = self._options.monotone[split.feature] if self._options.monotone else 0
         bounds = child_bounds(weights[0], weights[1], sign, node.bounds)
-        return self._node(2 * node.place, sums[0], bounds[0]), self._node(2 * node.place + 1, sums[1], bounds[1])
+        path = node.path | {split.feature} if self._options.groups else node.path
+        places = 2 * node.place, 2 * node.place + 1
+        return self._node(places[0], sums[0], bounds[0], path), self._node(places[1], sums[1], bounds[1], path)
 
-    def _node(self, place: int, totals: Int64s, bounds: Float64s) -> Node:
+    def _node(self, place: int, totals: Int64s, bounds: Float64s, path: frozenset[int] = frozenset()) -> Node:
         may = may_split(place, readable(totals), self._options.depth, self._options.min_third, self.rules)
-        return Node(place, totals, bounds, bool(may))
+        return Node(place, totals, bounds, bool(may), path)
 
     def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
         """Number the children of nodes; return ``splits`` of the message."""

@@ -85,9 +85,9 @@ class LocalHistograms:
         if growth.subtract:
             whole, part = np.array(growth.subtract).T.copy()
             ops.subtract(self._m, whole, part, **form)
-        given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules
+        given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules, growth.allowed
         least = {"words": self._problem.words, "min_third": self._options.min_third}
-        drawn = {"features": self._bins.features, "drawn": self._options.features}
+        drawn = {"features": self._bins.features, "drawn": self._options.drawn}
         return BestSplits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.files import load_forest
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import Forest, Int32s
@@ -102,6 +103,23 @@ class GBTModel:
         """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
         return self._predictor.leaves(x)
 
+    def contributions(self, x: Any, numTrees: int | None = None) -> Float64s:
+        """Compute SHAP values: what each feature contributes to the margins of rows (path-dependent TreeSHAP, exact).
+
+        Args:
+            x, numTrees: as of ``predict``.
+
+        Returns:
+            float64, shape (n, features + 1), of several classes (n, classes, features + 1), as xgboost's
+            ``pred_contribs``: a row's numbers sum up to its margin, and the last one is the mean margin of the training
+            rows, by their hessians.
+
+        Raises:
+            ConfigError, ShapeError, DTypeError: as of ``predict``.
+        """
+        found = self._of(numTrees)._explainer.contributions(x)
+        return found[:, 0] if self.forest.width == 1 else found
+
     def predict(self, x: Any, numTrees: int | None = None) -> Float64s:
         """Return classes or values, float64, shape (n,).
 
@@ -148,6 +166,10 @@ class GBTModel:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"forest": self.forest}
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        return Explainer(self.forest)
 
     @cached_property
     def _predictor(self) -> Predictor:

@@ -23,7 +23,7 @@ from ps2.algorithms.trees.nonempty_bins import (
     subtract_marked,
 )
 from ps2.algorithms.trees.nonempty_bins import check_rows as check_marks
-from ps2.algorithms.trees.search_kernels import search
+from ps2.algorithms.trees.search_kernels import WORD_BITS, search
 from ps2.errors import OutOfRangeError
 from ps2.ops.guards import check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
@@ -127,6 +127,7 @@ def best_splits(
     bounds: Annotated[Floats, along("rows", 2)],
     keys: Annotated[Integers, along("rows")],
     rules: Annotated[Floats, along(5)],
+    allowed: Annotated[Integers, along("rows", "")],
     *,
     layout: int = 0,
     channels: Channels = 2,
@@ -149,6 +150,7 @@ def best_splits(
         bounds: least and largest weight that a node's children may have; infinite without monotone constraints.
         keys: of nodes: what their features are drawn by.
         rules: what 1 of a sum of gradients stands for, and of hessians; regLambda, regAlpha, minChildWeight.
+        allowed: the features that a node may use, 64 in a word: ``FeatureSets.words``; no words: all.
         layout: the row that has what ``layout_of`` returns.
         marks: whether bins are marked.
         words: of 64 categories each, for the sets of categorical features.
@@ -172,7 +174,9 @@ def best_splits(
     where = np.full((count, len(rows), 3), -1, np.int64)
     left = np.zeros((count, len(rows), 3), np.int64)
     sets = np.zeros((count, len(rows), words), np.int64)
-    nodes = (readable(totals), readable(bounds), readable(keys))
+    if allowed.shape[1] and allowed.shape[1] * WORD_BITS < features:
+        raise OutOfRangeError(f"allowed: expected a bit for each of {features} features, got {allowed.shape[1]} words")
+    nodes = (readable(totals), readable(bounds), readable(keys), readable(allowed))
     over_blocks(
         search,
         (np.arange(count),),

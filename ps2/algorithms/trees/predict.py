@@ -66,7 +66,7 @@ class Predictor:
             ShapeError: x has another number of features.
             DTypeError: it holds no numbers.
         """
-        x = self._matrix(x)
+        x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], self._forest.width))
         out[:] = self._forest.base
         self._run(kernels.dense_margins, kernels.sparse_margins, x, out)
@@ -77,25 +77,10 @@ class Predictor:
 
         Args and Raises: as of ``margins``.
         """
-        x = self._matrix(x)
+        x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
         self._run(kernels.dense_leaves, kernels.sparse_leaves, x, out)
         return self._numbers[out]
-
-    def _matrix(self, x: Any) -> Any:
-        """Return rows as an array of float32 or float64, or as CSR; raise what is wrong with them."""
-        expected = f"x: expected shape (n, {self._forest.features})"
-        try:
-            x = sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
-        except ValueError as error:
-            raise ShapeError(f"{expected}, got what is no array: {error}") from error
-        if x.ndim != 2 or x.shape[1] != self._forest.features:
-            raise ShapeError(f"{expected}, got {x.shape}")
-        if x.dtype in (np.float32, np.float64):
-            return x
-        if x.dtype.kind not in "biuf":
-            raise DTypeError(f"x: expected numbers, got {x.dtype}")
-        return x.astype(np.float64)
 
     def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
         if not len(self._forest.trees):
@@ -111,6 +96,26 @@ class Predictor:
             over_blocks(sparse, (np.arange(len(out)), out), *how, *forest, cost=cost)
         else:
             over_blocks(dense, (readable(x), out), readable(self._nodes), *forest, cost=cost)
+
+
+def matrix_of(x: Any, features: int) -> Any:
+    """Return rows as an array of float32 or float64, or as CSR.
+
+    Raises:
+        ShapeError, DTypeError: they are none, or have another number of features.
+    """
+    expected = f"x: expected shape (n, {features})"
+    try:
+        x = sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"{expected}, got what is no array: {error}") from error
+    if x.ndim != 2 or x.shape[1] != features:
+        raise ShapeError(f"{expected}, got {x.shape}")
+    if x.dtype in (np.float32, np.float64):
+        return x
+    if x.dtype.kind not in "biuf":
+        raise DTypeError(f"x: expected numbers, got {x.dtype}")
+    return x.astype(np.float64)
 
 
 def _breadth_first(tree: Tree) -> list[Int32s]:

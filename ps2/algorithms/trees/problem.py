@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.tree import Absent
+from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.errors import ConfigError
 
 MOST_DEPTH = 30
@@ -38,6 +38,8 @@ class TreeProblem:
         base: the margins before any tree, one an output.
         absent: what it is that sparse rows do not hold.
         categories: how many a feature has, by its number; others are numeric.
+        initial: a forest that the training goes on from, with this base; None: it begins anew.
+        reach: by how much rows' margins may lie below and above the base before the first new tree.
     """
 
     objective: Objective
@@ -45,6 +47,13 @@ class TreeProblem:
     base: tuple[float, ...]
     absent: Absent = "zero"
     categories: Mapping[int, int] = field(default_factory=dict)
+    initial: Forest | None = field(default=None, repr=False)
+    reach: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """No margin before the first new tree is below the one, or above the other."""
+        return min(self.base) + self.reach[0], max(self.base) + self.reach[1]
 
     @property
     def words(self) -> int:
@@ -82,6 +91,8 @@ class BoostingOptions:
         min_rows: the least number of rows of a node.
         fraction: share of the rows that a tree is grown from.
         features: number of features drawn for each node; 0: all.
+        feature_weights: of the features, when they are drawn; none: all weigh the same.
+        groups: of features that may interact (``FeatureSets``); none: all may.
         monotone: -1, 0 or 1 per feature: direction of predictions; empty (also given as zeros only): no constraint.
         bits: of sums in histograms: 64, or 32: half the memory and time, less precision (``scales_of``).
         seed: of rounding and sampling.
@@ -113,6 +124,8 @@ class BoostingOptions:
     min_rows: int = 1
     fraction: float = 1.0
     features: int = 0
+    feature_weights: tuple[float, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
     monotone: tuple[int, ...] = ()
     bits: Bits = 64
     seed: int = 0
@@ -149,6 +162,11 @@ class BoostingOptions:
     def bounds(self) -> npt.NDArray[np.float64]:
         """Least and largest value of a leaf."""
         return np.array([-self.most_weight, self.most_weight])
+
+    @property
+    def drawn(self) -> int:
+        """Number of features that the search itself draws for each node; 0: it looks at all that a node may use."""
+        return 0 if self.feature_weights else self.features
 
     @property
     def _is_weighed(self) -> bool:

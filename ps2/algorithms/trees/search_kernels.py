@@ -48,7 +48,7 @@ def search(
     rows: Int64s,
     layout_row: int,
     channels: int,
-    nodes: tuple[Int64s, Float64s, Int64s],
+    nodes: tuple[Int64s, Float64s, Int64s, Int64s],
     rules: Float64s,
     limits: tuple[int, int, int, bool],
     out: tuple[Float64s, Int64s, Int64s, Int64s],
@@ -81,7 +81,7 @@ def search_node(
     span: tuple[int, int],
     channels: int,
     node: int,
-    nodes: tuple[Int64s, Float64s, Int64s],
+    nodes: tuple[Int64s, Float64s, Int64s, Int64s],
     rules: Float64s,
     limits: tuple[int, int, int, bool],
     scratch: tuple[Int64s, Int64s, Int64s, Float64s],
@@ -96,7 +96,7 @@ def search_node(
         scratch: ``scratch_of()``.
         out: by node, as of ``search``; a split has to gain more than is there.
     """
-    totals, bounds, keys = nodes
+    totals, bounds, keys, allowed = nodes
     min_third, features, drawn, is_full = limits
     places, sums, order, ratios = scratch
     gains, where, lefts, sets = out
@@ -113,7 +113,8 @@ def search_node(
         implied = (word & PLACES) - 1
         flags = word >> (2 * PLACE_BITS)
         feature = int(layout[column * channels])
-        if drawn == 0 or is_drawn(feature, features, drawn, keys[node]):
+        is_tried = allowed.shape[1] == 0 or _is_in(feature, allowed, node)
+        if is_tried and (drawn == 0 or is_drawn(feature, features, drawn, keys[node])):
             bins = (column, size, implied, channels)
             missing = flags & HAS_MISSING and histogram[(column + size - 1) * channels] != 0
             if is_full and not (flags & CATEGORICAL or missing):
@@ -160,6 +161,12 @@ def _keep_full(
     if implied >= 0 and not flags & HAS_MISSING:
         taken = implied <= last
     where[node, 0], where[node, 1], where[node, 2] = feature, last, taken
+
+
+@kernel
+def _is_in(feature: int, allowed: Int64s, node: int) -> bool:
+    """Tell whether a node may use a feature."""
+    return bool((allowed[node, feature // WORD_BITS] >> np.int64(feature % WORD_BITS)) & 1)
 
 
 @kernel

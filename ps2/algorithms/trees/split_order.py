@@ -34,6 +34,7 @@ class Node:
         place: 1 for the root; 2p and 2p + 1 for the children of p.
         totals: int64: sums of hessians, gradients, and of the third channel.
         bounds: of the weights below it.
+        path: the features of the splits above it, where features interact by groups.
         may_split: whether both sides of a split can be heavy enough; else its best split is not searched.
         number: the workers' number of it, once its parent's rows are parted.
         row: of its histogram, while it has one.
@@ -45,6 +46,7 @@ class Node:
     totals: Int64s
     bounds: Float64s
     may_split: bool
+    path: frozenset[int] = frozenset()
     number: int = NONE
     row: int = NONE
     split: Split | None = None

@@ -27,6 +27,7 @@ from ps2.algorithms.trees.local_worker import LocalTreeProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room, check_rows
 from ps2.algorithms.trees.worker import TreeProgram
@@ -131,7 +132,9 @@ def least_rows(problem: TreeProblem, options: BoostingOptions, mean_weight: floa
 
 def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
     """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
-    settings = {**asdict(problem), **asdict(options), "rows": rows, "weighted": mean_weight is not None}
+    initial = "" if problem.initial is None else fingerprint(problem.initial)
+    settings = {**asdict(replace(problem, initial=None)), **asdict(options), "rows": rows, "initial": initial}
+    settings["weighted"] = mean_weight is not None
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
 
 

@@ -187,7 +187,7 @@ def _search(
 ) -> bool:
     """Find the best split of a node; return whether it gains enough. columns: how many bins a histogram has."""
     _, totals, bounds, keys, gains, where, lefts, sets, _, _ = nodes
-    given, found = (totals, bounds, keys), (gains, where, lefts, sets)
+    given, found = (totals, bounds, keys, np.empty((0, 0), np.int64)), (gains, where, lefts, sets)
     span, most = (0, bins[1][-1]), (min_third, 0, 0, len(rows[0]) > 0)
     search_node(
         histogram, layout[:0], layout, span, len(histogram) // columns, node, given, rules, most, scratch, found

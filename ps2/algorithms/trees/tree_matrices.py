@@ -117,12 +117,13 @@ class TreeMatrices:
                 bounds=growth.bounds,
                 keys=growth.keys,
                 rules=growth.rules,
+                allowed=growth.allowed,
                 layout=LAYOUT,
                 **self._form,
                 words=self.problem.words,
                 min_third=options.min_third,
                 features=self.bins.features,
-                drawn=options.features,
+                drawn=options.drawn,
             )
         return BestSplits(*found.result())
 

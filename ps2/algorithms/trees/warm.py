@@ -8,8 +8,10 @@ import scipy.sparse as sp
 from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
+from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, packed
@@ -37,6 +39,7 @@ def warm() -> None:
         for rows in (x, sparse):
             predictor.margins(rows)
             predictor.leaves(rows)
+            Explainer(_forest()).contributions(rows)
     for dtype in (np.int32, np.int64):
         one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), dtype)
         add(m, one, np.zeros((1, 2), dtype), row=0, marks=True)
@@ -45,7 +48,7 @@ def warm() -> None:
         mark(m)
         for marks in (False, True):
             subtract(m, one, other, marks=marks)
-        best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
+        best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
     _grow()
     for bits in (32, 64):
         for least in (1, 2):
@@ -59,6 +62,10 @@ def _forest() -> Forest:
     draft.add_child(0, 0.0, 1.0, 1)
     draft.add_child(0, 0.0, 1.0, 1)
     return Forest((draft.finish(),), np.zeros(1), 1)
+
+
+def _rules() -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(5), np.zeros((1, 0), np.int64)
 
 
 def _bounds() -> tuple[np.ndarray, np.ndarray]:
@@ -90,6 +97,7 @@ def _grow() -> None:
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
     exponents_of(pairs, np.ones(1))
+    FeatureSets(1, weights=(1.0,), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+from pyspark.ml.util import MLWriter
+from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.attributes import categories_of
 from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.tables import Survey, column
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -22,13 +24,15 @@ from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.label_sums import label_sums
+from ps2.algorithms.trees.ml.models import ForestModel
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.starts import reach_of
 from ps2.algorithms.trees.trainer import TrainedForest, begun_via, train
-from ps2.algorithms.trees.tree import Absent
+from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError, LimitError
+from ps2.errors import ConfigError, LimitError, UsageError
 from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark import active_context, total_slots
 
@@ -39,6 +43,33 @@ class TreeEstimator(FleetEstimator, TreeSetters):
     """What the estimators of boosted trees have in common."""
 
     _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
+
+    # The trees that the training goes on from.
+    _initial: Forest | None = None
+
+    def setInitialModel(self: E, value: ForestModel | GBTModel | None) -> E:
+        """Set a model to go on from; None: begin anew. ``maxIter`` counts the new trees; the new model has all.
+
+        The model may have been loaded. It is not part of the estimator's file.
+
+        Raises:
+            TypeError: it is no model of boosted trees.
+        """
+        trained = value._trained if isinstance(value, ForestModel) else value
+        if trained is not None and not isinstance(trained, GBTModel):
+            raise TypeError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")
+        self._initial = None if trained is None else trained.forest
+        return self
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``.
+
+        Raises:
+            UsageError: there is an initial model, which is not part of the file.
+        """
+        if self._initial is not None:
+            raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")
+        return super().write()
 
     def onRound(self: E, function: Callable[[StepReport], Any]) -> E:
         """Call a function in the driver after each round of trees: it is no param, and is not saved.
@@ -64,6 +95,8 @@ class TreeEstimator(FleetEstimator, TreeSetters):
     def _check(self) -> None:
         super()._check()
         check_tree_params(self)
+        if self._initial is not None and self.isSet("baseScore"):
+            raise ConfigError("baseScore: expected without an initial model, which has its own")
 
     def _plan(self) -> BoostingOptions:
         return replace(options_of(self), name=self._name)
@@ -80,12 +113,22 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         )
         categories = categories_of(found.features)
         check_categories(categories, plan.monotone)
+        check_features(options, found.dim)
+        initial = self._initial
+        if initial is not None:
+            check_initial(initial, objective, found.dim)
+            # The first new tree is no first one; other random numbers than those of the trees before.
+            options = replace(options, first_rate=None, seed=key_of(options.seed, len(initial.trees)))
         placement = self._placement(found, options, objective)
         options = replace(options, via=placement.via)
         table = dealt(1) if placement.via == "local" else dealt()
         warn_of_wide_integers(table.frame, found.features)
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
-        problem = TreeProblem(objective, found.dim, self._base(objective, found, table), absent, categories)
+        if initial is not None and initial.absent != absent:
+            raise ConfigError(f"absentAsMissing: expected {not self.getAbsentAsMissing()}, as of the initial model")
+        base = self._base(objective, found, table)
+        reach = self._reach(table) if options.metric else (0.0, 0.0)
+        problem = TreeProblem(objective, found.dim, base, absent, categories, initial, reach)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest:
             def on_round(report: StepReport) -> Any:
@@ -113,6 +156,14 @@ class TreeEstimator(FleetEstimator, TreeSetters):
     def _base(self, objective: Objective, found: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins of a model without trees."""
         facts, share = found.facts, objective.label_share
+        if self._initial is not None:
+            return tuple(self._initial.base.tolist())
+        if self.isSet("baseMarginCol"):
+            if objective.width > 1:
+                raise ConfigError(
+                    f"baseMarginCol: expected one margin a row, but {objective.width} classes have one each"
+                )
+            return (0.0,)
         if self.isSet("baseScore"):
             return self._given_base(objective, self.getBaseScore())
         quantile = 0.0 if share is None else label_quantile(table, share, facts)
@@ -123,6 +174,15 @@ class TreeEstimator(FleetEstimator, TreeSetters):
             mean, row_weight = sums.mean, sums.weight / facts.rows
             of_classes = tuple(sums.class_weights.get(label, 0.0) for label in range(len(of_classes)))
         return tuple(objective.base(mean, np.array(of_classes), quantile, row_weight).tolist())
+
+    def _reach(self, table: Table) -> tuple[float, float]:
+        """Return by how much margins may lie below and above the base, before the first new tree."""
+        least, most = (0.0, 0.0) if self._initial is None else reach_of(self._initial)
+        if table.columns.margin is not None:
+            margin = column(table.columns.margin).cast("double")
+            found = table.frame.agg(F.min(margin), F.max(margin)).first()
+            least, most = least + (found[0] or 0.0), most + (found[1] or 0.0)
+        return least, most
 
     def _given_base(self, objective: Objective, score: float) -> tuple[float, ...]:
         if objective.loss == "softmax":
@@ -157,3 +217,26 @@ def check_categories(categories: Mapping[int, int], monotone: Sequence[int]) -> 
                 f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "
                 f"got {monotone[feature]}"
             )
+
+
+def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
+    """Raise ConfigError unless a training can go on from a forest."""
+    for what, wanted, had in (
+        ("loss", objective.loss, initial.loss),
+        ("features", dim, initial.features),
+        ("classes", objective.width, initial.width),
+        ("lossShape", objective.shape if objective.has_shape else None, initial.shape if objective.has_shape else None),
+    ):
+        if wanted != had:
+            raise ConfigError(f"initialModel: expected a model of {what} {wanted!r}, as this training is, got {had!r}")
+
+
+def check_features(options: BoostingOptions, dim: int) -> None:
+    """Raise ConfigError unless weights and groups are of the features that there are."""
+    if options.feature_weights and len(options.feature_weights) != dim:
+        raise ConfigError(
+            f"featureWeights: expected one for each of {dim} features, got {len(options.feature_weights)}"
+        )
+    for feature in (feature for group in options.groups for feature in group):
+        if not 0 <= feature < dim:
+            raise ConfigError(f"interactionConstraints: expected features from 0 to {dim - 1}, got {feature}")

@@ -16,6 +16,7 @@ from ps2.algorithms.training.reading import read
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.rows import with_all_columns
+from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.errors import InputError
 
@@ -33,7 +34,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
     """
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
-    numbers = [name for name in (columns.label, columns.weight) if name is not None]
+    numbers = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
     chosen = [column(name) for name in features]
     chosen += [column(name).cast("double").alias(name) for name in numbers if name not in features]
 
@@ -58,7 +59,7 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     objective = Objective(loss_name, forest.width, forest.shape)
     given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
     nodes = model.nodes(with_all_columns(rows, model.dim))
-    margins = np.tile(forest.base, (len(rows), 1))
+    margins = starting_margins(rows, tuple(forest.base.tolist()), None)
     sums = []
     for number, tree in enumerate(forest.trees):
         margins[:, number % forest.width] += tree.value[nodes[:, number]]

@@ -19,11 +19,14 @@ from ps2.algorithms.trees.ml.tree_models import BoostedTreeModel
 from ps2.algorithms.trees.ml.vectors import as_sparse
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, LimitError
 from ps2.run.drawing import needs_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Of a row's vector: tasks hold those of ten thousand rows at a time.
+MOST_CONTRIBUTIONS = 20_000
 
 
 class ForestModel(FleetModel, TreeParams):
@@ -46,6 +49,7 @@ class ForestModel(FleetModel, TreeParams):
 
     _first: tuple[int, GBTModel] | None = None
     setNumTrees = setter(TreeParams.numTrees)
+    setContribCol = setter(TreeParams.contribCol)
 
     @property
     def featureImportances(self) -> Vector:
@@ -149,7 +153,14 @@ class ForestModel(FleetModel, TreeParams):
         return made.withMetadata(name, {"ml_attr": {**attributes, "num_attrs": len(leaves)}})
 
     def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [*outputs, (self.getLeafCol(), "leaf")]
+        contrib = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""
+        numbers = (self.numFeatures + 1) * self._trained.forest.width
+        if contrib and numbers > MOST_CONTRIBUTIONS:
+            raise LimitError(
+                f"contribCol: expected up to {MOST_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
+                "contributions computes those of a few rows"
+            )
+        return [*outputs, (self.getLeafCol(), "leaf"), (contrib, "contrib")]
 
     def evaluateEachIteration(self, dataset: DataFrame) -> list[float]:
         """Return the mean loss of a DataFrame's rows after each round of trees.
@@ -159,8 +170,14 @@ class ForestModel(FleetModel, TreeParams):
         """
         return self._losses_by_round(dataset, self._trained.forest.loss)
 
+    @property
+    def _margin_column(self) -> str | None:
+        return self.getOrDefault("baseMarginCol") if self.isSet("baseMarginCol") else None
+
     def _losses_by_round(self, dataset: DataFrame, loss: LossName) -> list[float]:
-        columns = ColumnNames(self._features, self.getOrDefault("labelCol"), self._weight_column)
+        columns = ColumnNames(
+            self._features, self.getOrDefault("labelCol"), self._weight_column, margin=self._margin_column
+        )
         return losses_by_round(dataset, columns, self._trained, loss)
 
     def saveXGBoost(self, path: str) -> None:

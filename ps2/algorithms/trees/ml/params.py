@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
@@ -56,8 +56,22 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 # What a leaf of classes says at most, before stepSize: as much as leaves of pyspark.ml's trees may, whose margins are
 # half as large. Newton's step of rows that are alike is the inverse of a probability, which may be tiny.
 MOST_OF_CLASSES = 8.0
+# As many features as any strategy can leave some of.
+MANY = 2**31
 # Gains are rounding where residuals are so small a part of the labels.
 ROUNDED_PART = 1e-14
+
+
+def are_weights(values: Sequence[float]) -> bool:
+    """Return True if all are finite and not negative, and some are above 0."""
+    return all(0 <= value < math.inf for value in values) and any(values)
+
+
+def _to_groups(value: Any) -> list[list[int]]:
+    """Convert to lists of whole numbers."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"expected a list of lists of feature numbers, got {value!r}")
+    return [TypeConverters.toListInt(group) for group in value]
 
 
 class TreeParams(HasVia, FleetParams, _GBTParams):
@@ -82,6 +96,7 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
         "minSplitLoss": NOT_NEGATIVE,
         "minChildWeight": NOT_NEGATIVE,
         "baseScore": (math.isfinite, "a finite number"),
+        "featureWeights": (are_weights, "finite numbers that are not negative, of which some are above 0"),
         "earlyStoppingRounds": COUNT,
         "numTrees": COUNT,
         "histogramBits": (lambda bits: bits in BITS, f"one of {', '.join(map(str, BITS))}"),
@@ -119,6 +134,27 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
         TypeConverters.toListInt,
     )
 
+    interactionConstraints: Param[list[list[int]]] = own_param(
+        "interactionConstraints",
+        "groups of features, as lists of their numbers: only features of one group may be split by below each other",
+        _to_groups,
+    )
+    featureWeights: Param[list[float]] = own_param(
+        "featureWeights",
+        "one entry per feature: how likely it is drawn, where featureSubsetStrategy draws features",
+        TypeConverters.toListFloat,
+    )
+    baseMarginCol: Param[str] = own_param(
+        "baseMarginCol",
+        "column of margins that rows begin with, in training and in predictions; not set: all begin alike",
+        TypeConverters.toString,
+    )
+    contribCol: Param[str] = own_param(
+        "contribCol",
+        "column for what each feature, and last the mean margin, contributes to a row's margin (SHAP values); of more "
+        "than two classes, one class after the other; not set: none",
+        TypeConverters.toString,
+    )
     earlyStoppingRounds: Param[int] = own_param(
         "earlyStoppingRounds",
         "with validationIndicatorCol: rounds one after the other that do not improve evalMetric before the training "
@@ -168,6 +204,10 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     getMinChildWeight = getter(minChildWeight)
     getBaseScore = getter(baseScore)
     getMonotoneConstraints = getter(monotoneConstraints)
+    getInteractionConstraints = getter(interactionConstraints)
+    getFeatureWeights = getter(featureWeights)
+    getBaseMarginCol = getter(baseMarginCol)
+    getContribCol = getter(contribCol)
     getEarlyStoppingRounds = getter(earlyStoppingRounds)
     getEvalMetric = getter(evalMetric)
     getHistogramBits = getter(histogramBits)
@@ -195,6 +235,10 @@ class TreeSetters(TreeParams, FleetSetters):
     setMinChildWeight = setter(TreeParams.minChildWeight)
     setBaseScore = setter(TreeParams.baseScore)
     setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
+    setInteractionConstraints = setter(TreeParams.interactionConstraints)
+    setFeatureWeights = setter(TreeParams.featureWeights)
+    setBaseMarginCol = setter(TreeParams.baseMarginCol)
+    setContribCol = setter(TreeParams.contribCol)
     setEarlyStoppingRounds = setter(TreeParams.earlyStoppingRounds)
     setEvalMetric = setter(TreeParams.evalMetric)
     setHistogramBits = setter(TreeParams.histogramBits)
@@ -226,6 +270,10 @@ def check_tree_params(params: TreeParams) -> None:
             raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
     if params.isSet("evalMetric"):
         Metric.parsed(params.getEvalMetric())
+    if params.isSet("featureWeights") and not features_of(params.getFeatureSubsetStrategy(), MANY):
+        raise ConfigError("featureWeights: expected with a featureSubsetStrategy that draws features, got all")
+    if params.isSet("baseScore") and params.isSet("baseMarginCol"):
+        raise ConfigError("baseScore: expected without baseMarginCol, which says where each row begins")
     if params.isSet("numTrees"):
         raise ConfigError("numTrees: expected for a model, whose predictions use so many trees; maxIter is for fit")
 
@@ -247,6 +295,8 @@ def options_of(params: TreeParams) -> BoostingOptions:
         min_child_weight=params.getMinChildWeight(),
         min_rows=params.getMinInstancesPerNode(),
         fraction=params.getSubsamplingRate(),
+        groups=tuple(map(tuple, params.getInteractionConstraints())) if params.isSet("interactionConstraints") else (),
+        feature_weights=tuple(params.getFeatureWeights()) if params.isSet("featureWeights") else (),
         monotone=tuple(params.getMonotoneConstraints()) if params.isSet("monotoneConstraints") else (),
         bits=64 if params.getHistogramBits() == 64 else 32,
         # A seed of pyspark.ml may be a hash, of either sign.

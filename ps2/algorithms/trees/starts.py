@@ -1,0 +1,46 @@
+"""Where the margins of rows begin: at the base, at a margin of the row's own, or at what an earlier model says."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.rows import with_all_columns
+from ps2.algorithms.trees.tree import LEAF, Forest
+from ps2.data.rows import LocalRows
+
+Float64s = npt.NDArray[np.float64]
+
+
+def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:
+    """Return the margins of a worker's rows before the first new tree: float64, shape (n, width).
+
+    Args:
+        rows: with margins of their own, perhaps, which are added.
+        base: of a model without trees.
+        initial: a forest that the training goes on from, with the same base; None: there is none.
+    """
+    if initial is None:
+        margins = np.tile(np.array(base), (len(rows), 1))
+    else:
+        margins = Predictor(initial).margins(with_all_columns(rows, initial.features))
+    return margins if rows.margins is None else margins + rows.margins[:, None]
+
+
+def reach_of(forest: Forest) -> tuple[float, float]:
+    """Return by how much the trees can move a margin down, and up: of a forest with one output."""
+    leaves = [tree.value[tree.feature == LEAF] for tree in forest.trees]
+    return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
+
+
+def fingerprint(forest: Forest) -> str:
+    """Return a hash of all that a forest says."""
+    hashed = hashlib.sha256(np.ascontiguousarray(forest.base).tobytes())
+    for tree in forest.trees:
+        for field in fields(tree):
+            hashed.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
+    return hashed.hexdigest()
