@@ -15,8 +15,8 @@ from benchmarks.trees_part import Asked
 from benchmarks.trees_peers import PEERS
 
 PARTS = Parts(
-    names=("agaricus", "higgs", "same", "pulled", "features", "precision", "dense", "news20"),
-    generated=("same", "pulled", "features", "precision", "dense"),
+    names=("agaricus", "higgs", "same", "pulled", "features", "precision", "dense", "ranking", "news20"),
+    generated=("same", "pulled", "features", "precision", "dense", "ranking"),
 )
 DISTRIBUTIONS = ("xgboost-cpu", "xgboost", "lightgbm")
 
@@ -32,7 +32,9 @@ DISTRIBUTIONS = ("xgboost-cpu", "xgboost", "lightgbm")
         default=tuple(PEERS),
         help="Who trains beside ours, if it is installed.",
     ),
-    click.option("--rows", type=click.IntRange(1000), default=1_000_000, help="Rows of the part dense."),
+    click.option(
+        "--rows", type=click.IntRange(1000), default=1_000_000, help="Rows of the part dense; ranking has a tenth."
+    ),
     click.option("--features", default="10000,100000,1690000", metavar="N,...", help="Sizes of the part features."),
     click.option("--seeds", type=click.IntRange(2), default=4, help="Sets of rows of the part precision."),
 )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Node2VecModel,
         RandomWalks,
     )
+    from ps2.algorithms.ranking import GBTRanker, GBTRankerModel
     from ps2.algorithms.recommendation import MatrixFactorization, MatrixFactorizationModel
     from ps2.algorithms.regression import (
         FMRegressionModel,
@@ -55,6 +56,8 @@ _HOME = {
     "GBTClassificationModel": "ps2.algorithms.classification",
     "GBTClassifier": "ps2.algorithms.classification",
     "GBTModel": "ps2.algorithms.trees.model",
+    "GBTRanker": "ps2.algorithms.ranking",
+    "GBTRankerModel": "ps2.algorithms.ranking",
     "GBTRegressionModel": "ps2.algorithms.regression",
     "GBTRegressor": "ps2.algorithms.regression",
     "LDA": "ps2.algorithms.clustering",
@@ -91,6 +94,8 @@ __all__ = [
     "GBTClassificationModel",
     "GBTClassifier",
     "GBTModel",
+    "GBTRanker",
+    "GBTRankerModel",
     "GBTRegressionModel",
     "GBTRegressor",
     "LDAModel",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xgboost
+from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F
 from tree_frames import data, frame_of
 
@@ -24,7 +25,7 @@ def table():
 @pytest.fixture(scope="module")
 def frame(spark, table):
     """Rows with a margin that is the second feature."""
-    start = F.udf(lambda vector: float(vector[1]), "double")("features")
+    start = vector_to_array("features")[1]
     return frame_of(spark, *table, np.arange(240) % 4 == 0).withColumn("start", start).cache()
 
 

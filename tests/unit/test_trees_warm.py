@@ -18,6 +18,7 @@ from ps2.algorithms.trees import (
     nonempty_bins,
     ops,
     predict_kernels,
+    ranking_kernels,
     rows,
     scan_kernels,
     search_kernels,
@@ -30,6 +31,7 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.algorithms.trees.row_groups import RowGroups
 from tests.tree_training import Recipe, train
 
 MODULES = (
@@ -43,6 +45,7 @@ MODULES = (
     nonempty_bins,
     ops,
     predict_kernels,
+    ranking_kernels,
     rows,
     scan_kernels,
     search_kernels,
@@ -75,4 +78,8 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
     FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     for options in ({"growth": "leaf", "leaves": 4}, {"bits": 32, "min_rows": 2}, {"features": 1, "depth": 2}):
         warm.grow_here(BoostingOptions(rounds=1, **options))
+    groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
+    ranks.gradients(x[:, :1], x[:, 0], groups=groups)
+    for metric in ("ndcg@3", "map"):
+        Metric.parsed(metric).sums(ranks, x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0), groups)
     assert compiled() == before

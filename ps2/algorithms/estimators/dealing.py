@@ -29,6 +29,9 @@ UNEVEN = 0.05
 # For each worker there is a number whose hash leads to it, among so many for each: all but surely.
 CANDIDATES = 32
 
+# Buckets of groups for each worker, and in all.
+BUCKETS, MOST_BUCKETS = 64, 4096
+
 # The column that says where a row goes.
 WORKER = "ps2_worker"
 
@@ -55,6 +58,8 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     rows, partitions = fixed_frame(_typed(frame, columns, found.weight_unit))
     loads = [found.loads.get(number, NO_LOAD) for number in range(partitions)]
     workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
+    if columns.group is not None:
+        return Table(*_by_group(rows, columns, workers))
     how = way(loads, workers)
     if sum(load.rows for load in loads) != found.rows and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
@@ -119,6 +124,27 @@ def _balanced(rows: DataFrame, cost: Column, workers: int) -> DataFrame:
     worker = F.pmod(place + part, F.lit(workers)).cast("int")
     dealt = ordered.withColumn(WORKER, F.element_at(numbers, worker + 1))
     return dealt.repartition(workers, WORKER).drop(WORKER)
+
+
+def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[DataFrame, ColumnNames, int]:
+    """Deal the rows of a group to one worker, so that workers get about equal sums of costs.
+
+    Groups go by their hash to buckets, and these, by falling cost, to the worker that has least. There are no more
+    workers than buckets with rows.
+    """
+    assert columns.group is not None
+    count = min(BUCKETS * workers, max(MOST_BUCKETS, workers))
+    bucket = F.pmod(F.xxhash64(column(columns.group)), F.lit(count))
+    costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(cost_of(rows, columns.features)).alias("cost")).collect()
+    workers = min(workers, len(costs))
+    owners, loads = [0] * count, [0.0] * workers
+    for row in sorted(costs, key=lambda row: (-row["cost"], row["bucket"])):
+        owner = loads.index(min(loads))
+        owners[row["bucket"]], loads[owner] = owner, loads[owner] + row["cost"]
+    numbers = _numbers_with_hash(rows, workers)
+    of_buckets = F.array(*(F.lit(numbers[owner]).cast("bigint") for owner in owners))
+    dealt = rows.withColumn(WORKER, F.element_at(of_buckets, (bucket + 1).cast("int")))
+    return dealt.repartition(workers, WORKER).drop(WORKER), columns, workers
 
 
 def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:

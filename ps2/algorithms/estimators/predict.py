@@ -230,9 +230,10 @@ def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
 
 def _contributions(fitted: FittedTrees, x: sp.csr_array, starts: Any) -> Float64Array:
     """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
-    found = fitted.contributions(x).reshape(x.shape[0], -1, fitted.dim + 1)
+    found = fitted.contributions(x)
+    found = found[:, None] if found.ndim == 2 else found
     found[:, :, -1] += starts
-    flat: Float64Array = found.reshape(x.shape[0], -1)
+    flat: Float64Array = found.reshape(found.shape[0], found.shape[1] * found.shape[2])
     return flat
 
 

@@ -99,8 +99,13 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     name = columns.validation
     if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
-    name = columns.group
-    if name is not None and not isinstance(field(frame, name).dataType, (IntegralType, StringType)):
+    if columns.group is not None:
+        check_group(frame, columns.group)
+
+
+def check_group(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless a column can name the groups of rows; starts no job."""
+    if not isinstance(field(frame, name).dataType, (IntegralType, StringType)):
         raise InputError(f"column {name!r}: expected integers or strings as groups, got {_type(frame, name)}")
 
 

@@ -14,6 +14,7 @@ from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
 from ps2.algorithms.trees.starts import starting_margins
 from ps2.data.rows import LocalRows
@@ -32,19 +33,24 @@ class RowGroup:
     Attributes:
         y, weights: float64, shape (n,); without weights each counts 1.
         margins: float64, shape (n, width).
+        groups: of rankings.
     """
 
     rows: Binned
     y: Float64s
     weights: Float64s
     margins: Float64s
+    groups: RowGroups | None = None
 
     @staticmethod
     def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = starting_margins(rows, problem.base, problem.initial)
-        return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
+        groups = None
+        if rows.groups is not None:
+            groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
+        return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
 
     def in_root(self, numbers: Int64s) -> NodeRows:
         """Return some of the rows, all in the root of a tree."""
@@ -99,10 +105,11 @@ class BoostedRows:
     def compute_gradients(self) -> dict[str, Any]:
         """Compute gradients of a round; return losses, sums of the metric of rows held out, and counts by exponent."""
         of, objective = self.training, self._problem.objective
-        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
+        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs, of.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (held := self.held_out) is not None:
-            sums["held"] = self.metric.sums(objective, held.margins, held.y, held.weights, self._span)
+            given = held.margins, held.y, held.weights, self._span, held.groups
+            sums["held"] = self.metric.sums(objective, *given)
         return {**sums, "rows": len(of.y), "exponents": exponents_of(self._pairs, of.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:

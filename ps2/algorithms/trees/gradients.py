@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import gradient_kernels as kernels
+from ps2.algorithms.trees.ranking import MOST_OF_GROUP, lambda_gradients, lost_ndcg
+from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.tree import LossName
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -42,13 +44,15 @@ SLACK = 1 + 1e-6
 class Objective:
     """A loss.
 
-    Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), else any numbers. The
-    hessian of "absolute", "huber" and "quantile" counts as 1: a leaf is the mean of gradients.
+    Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), whole numbers from 0 to 31
+    ("lambdarank"), else any numbers. Gradients of "lambdarank" depend on the rows of a group; its loss is 1 - NDCG, and
+    each group counts 1. The hessian of "absolute", "huber" and "quantile" counts as 1: a leaf is the mean of gradients.
 
     Attributes:
         loss: its name.
         width: margins of a row: the number of classes ("softmax"), else 1.
-        shape: where "huber" turns linear, above 0; which "quantile", in (0, 1).
+        shape: where "huber" turns linear, above 0; which "quantile", in (0, 1); of "lambdarank", of how many rows at
+            the head of a group pairs are made.
     """
 
     loss: LossName
@@ -56,7 +60,12 @@ class Objective:
     shape: float = 0.5
 
     def gradients(
-        self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, out: Float64s | None = None
+        self,
+        margins: Float64s,
+        y: Float64s,
+        weights: Float64s = NO_WEIGHTS,
+        out: Float64s | None = None,
+        groups: RowGroups | None = None,
     ) -> tuple[Float64s, tuple[float, float]]:
         """Compute hessians and gradients, and losses with them.
 
@@ -65,11 +74,15 @@ class Objective:
             y: shape (n,).
             weights: shape (n,), not negative; none: each row counts 1. A row of weight 0 has zeros.
             out: what it returned before, to be written to: new memory costs as much as to compute them.
+            groups: of the rows ("lambdarank").
 
         Returns:
             Shape (width, n, 2): hessian, then gradient; what ``losses`` returns.
         """
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
+        if self.loss == "lambdarank":
+            assert groups is not None
+            return pairs, lambda_gradients(margins[:, 0], y, weights, groups, int(self.shape), pairs[0])
         if self.loss == "softmax":
             return pairs, kernels.softmax_gradients(readable(margins), readable(y), readable(weights), pairs)
 
@@ -81,8 +94,13 @@ class Objective:
         found = over_blocks(compute, rows, cost=ROW_COST)
         return pairs, (math.fsum(loss for loss, _ in found), math.fsum(weight for _, weight in found))
 
-    def losses(self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS) -> tuple[float, float]:
+    def losses(
+        self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, groups: RowGroups | None = None
+    ) -> tuple[float, float]:
         """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
+        if self.loss == "lambdarank":
+            assert groups is not None
+            return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
         held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
         if self.loss == "softmax":
             return kernels.softmax_losses(*held)
@@ -106,6 +124,9 @@ class Objective:
             # The absolute gradients of a row's classes sum up to 2 at most.
             most_g = min(self.width, 2) * weight
             return min(h * factor, self.width * self.most_hessian * weight), min(g * factor, most_g)
+        if self.loss == "lambdarank":
+            # A row may come to be ranked in any other way.
+            return MOST_OF_GROUP * weight, MOST_OF_GROUP * weight
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
         of_one = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
@@ -125,7 +146,7 @@ class Objective:
     @property
     def has_shape(self) -> bool:
         """Whether the loss depends on ``shape``."""
-        return self.loss in ("huber", "quantile")
+        return self.loss in ("huber", "quantile", "lambdarank")
 
     @property
     def hessians_are_weights(self) -> bool:
@@ -135,12 +156,12 @@ class Objective:
     @property
     def has_bounded_gradients(self) -> bool:
         """Whether no gradient of a row that weighs 1 is much larger than 1, however large labels are."""
-        return self.loss in ("logistic", "softmax", "absolute", "quantile")
+        return self.loss in ("logistic", "softmax", "absolute", "quantile", "lambdarank")
 
     @property
     def most_hessian(self) -> float:
         """The largest hessian that a row of weight 1 may have."""
-        return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf}.get(self.loss, 1.0)
+        return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property
     def leaf_share(self) -> float | None:

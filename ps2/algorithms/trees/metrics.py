@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
+from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.tree import LossName
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
@@ -25,11 +27,12 @@ from ps2.ops.kernels import kernel
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
 
-MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae"]
+MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
 # Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.
 CELLS = 1 << 14
 CLASSES: tuple[MetricName, ...] = ("logloss", "error")
 NUMBERS: tuple[MetricName, ...] = ("rmse", "mae")
+RANKS: tuple[MetricName, ...] = ("ndcg", "map")
 # The metrics that a loss's predictions can be measured by.
 METRICS: dict[LossName, tuple[MetricName, ...]] = {
     "logistic": (*CLASSES, "auc"),
@@ -39,6 +42,7 @@ METRICS: dict[LossName, tuple[MetricName, ...]] = {
     "huber": NUMBERS,
     "poisson": NUMBERS,
     "quantile": NUMBERS,
+    "lambdarank": RANKS,
 }
 
 
@@ -48,22 +52,26 @@ class Metric:
 
     Attributes:
         name: "loss" is that of the training.
+        at: the rows at the head of a group that "ndcg" and "map" look at.
     """
 
     name: MetricName = "loss"
+    at: int = ALL
 
     @staticmethod
     def parsed(text: str) -> Metric:
-        """Return the metric of a name, in any case; "" is the loss of the training.
+        """Return the metric of a name, in any case, such as "auc" or "ndcg@10"; "" is the loss of the training.
 
         Raises:
             ConfigError: there is none of that name.
         """
+        if not text:
+            return Metric()
         names = [name for name in get_args(MetricName) if name != "loss"]
-        name = text.lower() or "loss"
-        if not re.fullmatch("|".join(["loss"] * (not text) + names), name):
-            raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, got {text!r}")
-        return Metric(name)  # type: ignore[arg-type]
+        name, *at = text.lower().split("@")
+        if name not in names or (at and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", at[0]) and not at[1:])):
+            raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, ndcg@10 or such, got {text!r}")
+        return Metric(name, int(at[0]) if at else ALL)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
         """Raise ConfigError if predictions of a loss cannot be measured by the metric."""
@@ -75,10 +83,16 @@ class Metric:
     @property
     def is_larger_better(self) -> bool:
         """Whether a model is better where the metric is larger."""
-        return self.name == "auc"
+        return self.name in ("auc", *RANKS)
 
     def sums(
-        self, objective: Objective, margins: Float64s, y: Float64s, weights: Float64s, span: tuple[float, float]
+        self,
+        objective: Objective,
+        margins: Float64s,
+        y: Float64s,
+        weights: Float64s,
+        span: tuple[float, float],
+        groups: RowGroups | None = None,
     ) -> Float64s:
         """Return what a worker reports of its rows; reports are added.
 
@@ -86,6 +100,7 @@ class Metric:
             margins: shape (n, width).
             y, weights: shape (n,); without weights, shape (0,), each row counts 1.
             span: no margin is less than the one, or larger than the other ("auc").
+            groups: of the rows of rankings.
 
         Returns:
             Shape (2, 1): the weighted sum of what the metric is the mean of, and the sum of weights. Of "auc": shape
@@ -96,8 +111,11 @@ class Metric:
             least, width = span[0], (span[1] - span[0]) / CELLS
             count_cells(readable(margins[:, 0]), readable(y), readable(weights), least, width, out)
             return out
+        if groups is not None and self.name in RANKS:
+            total = (sum_of_ndcg if self.name == "ndcg" else sum_of_precisions)(margins[:, 0], y, groups, self.at)
+            return np.array([[total], [float(len(groups))]])
         if self.name in ("loss", "logloss"):
-            return np.array(objective.losses(margins, y, weights))[:, None]
+            return np.array(objective.losses(margins, y, weights, groups))[:, None]
         each = self._of_rows(objective, margins, y)
         if not len(weights):
             return np.array([[each.sum()], [float(len(y))]])

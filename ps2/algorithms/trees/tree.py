@@ -18,7 +18,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
-LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile"]
+LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile", "lambdarank"]
 ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
 
 Absent = Literal["zero", "missing"]
@@ -134,7 +134,7 @@ class Forest:
         base: float64, shape (width,): the margins before any tree; one, or ("softmax") one a class.
         features: how many there are.
         loss: that the trees were grown for.
-        shape: of the loss: where "huber" turns linear; which "quantile".
+        shape: of the loss: where "huber" turns linear; which "quantile"; how many rows "lambdarank" ranks.
         absent: what it is that sparse rows do not hold: 0, or missing, as NaN is.
     """
 

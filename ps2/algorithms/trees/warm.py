@@ -22,6 +22,7 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales
+from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
 from ps2.algorithms.trees.tree import Forest, TreeBuilder
 from ps2.data.rows import LocalRows
@@ -96,6 +97,7 @@ def _grow() -> None:
         margins, y = np.zeros((1, objective.width)), np.zeros(1)
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
+    _rank()
     exponents_of(pairs, np.ones(1))
     FeatureSets(1, weights=(1.0,), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
@@ -130,6 +132,13 @@ def grow_here(options: BoostingOptions) -> None:
     of = BoostedRows(problem, options, bins, (rows, rows), columns)
     scales = first_scales(options, sums_below(of.compute_gradients()["exponents"]))
     LocalGrower(problem, options, bins, of, 0.0).grow(0, scales)
+
+
+def _rank() -> None:
+    objective, groups = Objective("lambdarank"), RowGroups.of(np.zeros(1, np.int64), np.zeros(1, np.int64), NO_FLOATS)
+    objective.gradients(np.zeros((1, 1)), np.zeros(1), groups=groups)
+    for metric in (Metric("ndcg"), Metric("map")):
+        metric.sums(objective, np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0), groups)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,10 @@ def _objective(forest: Forest) -> dict[str, Any]:
         # Its own loss is a smooth one; what it predicts is the margin all the same.
         "huber": {"name": "reg:pseudohubererror", "pseudo_huber_param": {"huber_slope": shape}},
         "poisson": {"name": "count:poisson", "poisson_regression_param": {"max_delta_step": "0.7"}},
+        "lambdarank": {
+            "name": "rank:ndcg",
+            "lambdarank_param": {"lambdarank_num_pair_per_sample": f"{forest.shape:.0f}"},
+        },
         "quantile": {"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": f"[{shape}]"}},
     }
     return objectives[forest.loss]

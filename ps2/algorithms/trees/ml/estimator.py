@@ -164,6 +164,8 @@ class TreeEstimator(FleetEstimator, TreeSetters):
                     f"baseMarginCol: expected one margin a row, but {objective.width} classes have one each"
                 )
             return (0.0,)
+        if objective.loss == "lambdarank" and not self.isSet("baseScore"):
+            return (0.0,)
         if self.isSet("baseScore"):
             return self._given_base(objective, self.getBaseScore())
         quantile = 0.0 if share is None else label_quantile(table, share, facts)

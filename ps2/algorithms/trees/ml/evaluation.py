@@ -10,12 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.dealing import group_number
 from ps2.algorithms.estimators.tables import check_columns, column
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
-from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.rows import with_all_columns
+from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.rows import row_ids, with_all_columns
 from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.errors import InputError
@@ -38,10 +40,16 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
     chosen = [column(name) for name in features]
     chosen += [column(name).cast("double").alias(name) for name in numbers if name not in features]
 
+    if columns.group is not None:
+        chosen.append(group_number(frame, columns.group).alias(columns.group))
+
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model, loss).tolist()]})
 
-    parts = frame.select(*chosen).mapInArrow(summed, "sums array<double>").collect()
+    rows = frame.select(*chosen)
+    if columns.group is not None:
+        rows = rows.repartition(column(columns.group))
+    parts = rows.mapInArrow(summed, "sums array<double>").collect()
     *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
     if not weight > 0:
         raise InputError("expected rows to evaluate, got none with a weight above 0")
@@ -57,7 +65,11 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     rows = reading.training
     assert rows.y is not None
     objective = Objective(loss_name, forest.width, forest.shape)
-    given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
+    weights = NO_WEIGHTS if rows.weights is None else rows.weights
+    groups = None
+    if rows.groups is not None:
+        groups = RowGroups.of(rows.groups, row_ids(rows, forest.absent), weights)
+    given = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)
     sums = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from pyspark.ml.linalg import Vector, Vectors
@@ -15,6 +16,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.ml.evaluation import losses_by_round
 from ps2.algorithms.trees.ml.params import TreeParams
+from ps2.algorithms.trees.ml.ranking_summaries import check_relevance
 from ps2.algorithms.trees.ml.tree_models import BoostedTreeModel
 from ps2.algorithms.trees.ml.vectors import as_sparse
 from ps2.algorithms.trees.model import GBTModel
@@ -178,6 +180,9 @@ class ForestModel(FleetModel, TreeParams):
         columns = ColumnNames(
             self._features, self.getOrDefault("labelCol"), self._weight_column, margin=self._margin_column
         )
+        if self.hasParam("groupCol"):
+            columns = replace(columns, group=self.getOrDefault("groupCol"))
+            check_relevance(dataset, columns)
         return losses_by_round(dataset, columns, self._trained, loss)
 
     def saveXGBoost(self, path: str) -> None:

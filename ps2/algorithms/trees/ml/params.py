@@ -163,7 +163,8 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     )
     evalMetric: Param[str] = own_param(
         "evalMetric",
-        "metric of the rows held out, as in xgboost: logloss, error or auc of classes, rmse or mae of numbers; not "
+        "metric of the rows held out, as in xgboost: logloss, error or auc of classes, rmse or mae of numbers, ndcg or "
+        "map of rankings (of k rows: ndcg@k); not "
         "set: the loss that is trained",
         TypeConverters.toString,
     )
@@ -322,7 +323,8 @@ def resolved(
         # Relative to labels and weights, so that trees do not depend on their units.
         size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
         least_gain = _short(facts.weight / facts.rows * (ROUNDED_PART * size) ** 2)
-        most_weight = min(most_weight, MOST_OF_CLASSES if objective.classes else math.inf)
+        is_bounded = objective.classes or objective.loss == "lambdarank"
+        most_weight = min(most_weight, MOST_OF_CLASSES if is_bounded else math.inf)
         first_rate = 1.0
     return replace(
         options,
