@@ -22,6 +22,8 @@ LINES = "'user item' or 'user item rating'"
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 COMMENT, SEPARATOR = "#", ","
+# White space of Java's regular expressions, beside the space and the end of a line.
+WHITE = "\t\x0b\x0c\r"
 BYTE_ORDER_MARK = "\ufeff"
 # Number of fields without and with a rating.
 SIZES = (2, 3)
@@ -115,7 +117,10 @@ class TextForm:
     def split(self, line: Any) -> dict[str, Any]:
         from pyspark.sql import functions as F
 
-        fields = F.split(F.regexp_replace(line, r"^\s+|\s+$", ""), r"\s+")
+        bare = _bare(line)
+        single = F.when(F.instr(bare, "  ") > 0, F.regexp_replace(bare, " +", " ")).otherwise(bare)
+        # Java splits by one character without a regular expression, which it would compile for each line.
+        fields = F.split(single, " ")
         found = {role: F.get(fields, F.lit(at)) for at, role in enumerate(self.roles)}
         return {**found, BAD: F.size(fields) != self.size}
 
@@ -281,8 +286,15 @@ def _skipped(header: str | None) -> Any:
     """Return whether a line, of Spark's column ``line``, has no fields; header: of CSV, None: of text."""
     from pyspark.sql import functions as F
 
-    bare = F.regexp_replace("line", r"^\s+|\s+$", "")
+    bare = _bare(F.col("line"))
     return (bare == "") | (bare.startswith(COMMENT) if header is None else F.col("line") == header)
+
+
+def _bare(line: Any) -> Any:
+    """Return a line, of a column of Spark, with spaces for all white space, and none at its ends."""
+    from pyspark.sql import functions as F
+
+    return F.trim(F.translate(line, WHITE, " " * len(WHITE)))
 
 
 def _fault_in(spark: Any, lines: Any, form: LineForm) -> str | None:
