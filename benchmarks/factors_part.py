@@ -81,7 +81,7 @@ def fit(ps: Any, frame: Any, options: FactorOptions) -> tuple[FittedFactors, flo
     began_s = time.monotonic()
     survey = survey_ratings(frame, RatingColumns(), options)
     deal = Deal.of(survey, WORKERS, 1, 4 * SgdSettings(options, 1.0).width)
-    found = train(ps, deal_ratings(frame, survey, deal), survey, options)
+    found = train(ps, deal_ratings(frame, survey, deal, options), survey, options)
     return found, time.monotonic() - began_s
 
 

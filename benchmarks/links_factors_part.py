@@ -65,7 +65,8 @@ def _regular(curve: Curve) -> Any:
 def _train(ps: Any, frame: Any, options: FactorOptions, copies: Copies | None) -> Curve:
     """Train, and evaluate held-out rows if the frame has any."""
     survey = survey_ratings(frame, RatingColumns(validation="held"), options)
-    dealt = deal_ratings(frame, survey, Deal.of(survey, WORKERS, 1, 4 * sgd.SgdSettings(options, 1.0).width))
+    deal = Deal.of(survey, WORKERS, 1, 4 * sgd.SgdSettings(options, 1.0).width)
+    dealt = deal_ratings(frame, survey, deal, options)
     if copies is None:
         history = trainer.train(ps, dealt, survey, options).history
         return Curve(np.cumsum(history.seconds), np.array(history.validation))

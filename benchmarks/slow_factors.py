@@ -17,7 +17,7 @@ from benchmarks.frame import Part, answer, tell
 from benchmarks.local_spark import start_spark
 from benchmarks.slow_part import CONTROLLED, PLAIN, SLOWNESS, Asked, Curve, compared, slowly
 from ps2 import PS2Context
-from ps2.algorithms.factors import sgd, trainer
+from ps2.algorithms.factors import sgd, sgd_solver, trainer
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.grid import Grid, Layout
 from ps2.algorithms.factors.options import FactorOptions
@@ -63,7 +63,7 @@ def measure(asked: Asked) -> Part:
     held = np.random.default_rng(1).random(RATINGS) < HELD_OUT
     ways = [*ROTATIONS, BY_SPEED, *COPIES]
     curves: dict[str, list[Curve]] = {way: [] for way in ways}
-    with _spark_and_servers(asked) as (spark, ps), patch.object(trainer, "SgdProgram", SlowRotation):
+    with _spark_and_servers(asked) as (spark, ps), patch.object(sgd_solver, "SgdProgram", SlowRotation):
         frame = _frame(spark, ratings, held)
         _rotate(ps, frame, replace(OPTIONS, iterations=1))  # Python workers start
         for _ in range(asked.rounds):
@@ -71,7 +71,9 @@ def measure(asked: Asked) -> Part:
                 if way in COPIES:
                     copies, options = COPIES[way]
                     survey, deal = _dealt(frame, options)
-                    curve = train_copies(ps, deal_ratings(frame, survey, deal), survey, options, copies, SlowCopies)
+                    curve = train_copies(
+                        ps, deal_ratings(frame, survey, deal, options), survey, options, copies, SlowCopies
+                    )
                     survey.release()
                 else:
                     curve = _rotate(ps, frame, ROTATIONS.get(way, OPTIONS), way == BY_SPEED)
@@ -84,7 +86,7 @@ def _rotate(ps: Any, frame: Any, options: FactorOptions, by_speed: bool = False)
     survey, deal = _dealt(frame, options)
     if by_speed:
         deal = deal_users_by_speed(survey, deal)
-    history = trainer.train(ps, deal_ratings(frame, survey, deal), survey, options).history
+    history = trainer.train(ps, deal_ratings(frame, survey, deal, options), survey, options).history
     return Curve(np.cumsum(history.seconds), np.array(history.validation))
 
 

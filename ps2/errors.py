@@ -148,5 +148,9 @@ class PrecisionWarning(UserWarning):
     """Numbers that float64 cannot hold were rounded."""
 
 
+class DivergenceWarning(UserWarning):
+    """A training diverged, and was done with smaller steps."""
+
+
 class CheckpointWarning(UserWarning):
     """A periodic checkpoint failed; the one before stays the newest."""

@@ -1,11 +1,15 @@
 """Small problems for coordinate descent, solved in one process, and what their objectives are made of."""
 
-import numpy as np
+from dataclasses import replace
 
-from ps2.algorithms.factors import ops
-from ps2.algorithms.factors.ccd_descent import Descent, padded
-from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
-from ps2.algorithms.factors.ops import SUMS
+import numpy as np
+from factors_training import COLUMNS, chunk_of, ratings, surveyed
+
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
+from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
+from ps2.algorithms.factors.ccd_reading import read_ratings
+from ps2.algorithms.factors.ccd_solver import first_vectors
+from ps2.algorithms.factors.dealing import Deal, keys_of, packed
 from ps2.algorithms.factors.options import FactorOptions
 
 KINDS = [
@@ -20,58 +24,66 @@ KINDS = [
 USERS, ITEMS, RANK = 30, 17, 5
 
 
-class Local:
-    """Items' coordinates, solved in this process by the servers' operation."""
+class Vectors:
+    """Vectors that answer at once."""
 
-    def __init__(self, options, descent, ridge):
-        self.ranks, items = descent.q.shape
-        self.m, self.sums = np.zeros((2 * self.ranks, items), np.float32), np.zeros((SUMS + 2, items), np.float32)
-        self.sums[SUMS] = ridge
-        self.descent, self.iteration, self.step = descent, 0, 0
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __call__(self, columns):
+        return Vectors(self.rows[columns])
+
+    def result(self):
+        return self.rows
+
+
+class Descent:
+    """Both sides in this process."""
+
+    def __init__(self, options, raw, mean=0.0, held_out=None, threads=1):
+        users, items, r, w = raw
+        self.options = options
+        of_users, of_items = RatingRows(users, items, r, w), RatingRows(items, users, r, w)
+        self.users = SideDescent(options, SideRatings.of(of_users, USERS, options), mean, None, threads)
+        self.items = SideDescent(options, SideRatings.of(of_items, ITEMS, options), mean, held_out, threads)
 
     def iterate(self):
-        self.old, self.new = self.iteration % 2 * self.ranks, (self.iteration + 1) % 2 * self.ranks
-        self.m[self.old : self.old + self.ranks] = self.descent.q
-        self.descent.iterate(self.solve)
-        self.iteration += 1
-        return self.descent.evaluate()
+        """Return the loss, the objective and the loss of held-out ratings."""
+        p, q = self.users, self.items
+        p.solve(Vectors(q.own), self._gram(q.own))
+        loss, held = q.solve(Vectors(p.own), self._gram(p.own))
+        if self.options.implicit:
+            loss += np.sum(gram_of(p.own) * gram_of(q.own))
+        return loss, loss + p.penalty() + q.penalty(), held
 
-    def solve(self, one, sums, products):
-        self.sums[: one.sums] = sums.T
-        self.step += 1
-        where = {"rank": one.first, "width": one.width, "ranks": self.ranks, "old": self.old, "new": self.new}
-        rows = {"first": 0, "workers": 1, "ridge": SUMS, "done": SUMS + 1, "step": self.step}
-        ops.solve(self.m, self.sums, products.reshape(-1), **where, **rows, nonnegative=one.nonnegative)
-        return self.m[self.new + one.first : self.new + one.end].copy()
+    def _gram(self, vectors):
+        return gram_of(vectors) if self.options.implicit else np.zeros((0, 0))
 
 
 def options_of(**given):
     return FactorOptions(**{"rank": RANK, "reg": 0.1, "solver": "ccd", "alpha": 3.0, **given})
 
 
-def ratings_of(options, weighted=False, seed=0):
-    """Return users, items, ratings and weights of random cells, and the same as UserRatings."""
+def raw_of(weighted=False, seed=0):
+    """Return users, items, ratings and weights of random cells."""
     rng = np.random.default_rng(seed)
     cells = rng.permutation(USERS * ITEMS)[:200]
     users, items = cells // ITEMS, cells % ITEMS
     users[users == 3] = 4  # repeated cells, and a user without ratings
     r = rng.integers(1, 6, len(cells)).astype(np.float32)
     w = rng.uniform(0.5, 2, len(cells)).astype(np.float32) if weighted else None
-    return (users, items, r, w), UserRatings.of(RatingRows(users, items, r, w), USERS, options)
+    return users, items, r, w
 
 
-def begun(options, weighted=False, mean=0.0):
-    raw, ratings = ratings_of(options, weighted)
-    descent = Descent(options, ITEMS, ratings, mean=mean)
-    rng = np.random.default_rng(1)
-    descent.q[:] = rng.normal(size=descent.q.shape)
-    descent.p[:] = rng.normal(size=descent.p.shape)
-    # Coordinates beyond the rank.
-    descent.p[options.rank : padded(options.rank)] = descent.q[options.rank : padded(options.rank)] = 0
-    if options.nonnegative:
-        descent.q[:], descent.p[:] = np.abs(descent.q), np.abs(descent.p)
-    descent.evaluate()
-    return raw, descent, Local(options, descent, cells_of(options, raw)[3])
+def begun(options, weighted=False, mean=0.0, **more):
+    raw = raw_of(weighted)
+    descent, rng = Descent(options, raw, mean, **more), np.random.default_rng(1)
+    for side in (descent.items, descent.users):
+        side.own = rng.normal(size=side.own.shape[::-1]).astype(np.float32).T.copy()
+        side.own[:, options.rank : padded(options.rank)] = 0
+        if options.nonnegative:
+            np.abs(side.own, out=side.own)
+    return raw, descent
 
 
 def cells_of(options, raw):
@@ -91,3 +103,45 @@ def cells_of(options, raw):
         counts_u[users[e]] += counted
         counts_i[items[e]] += counted
     return a + options.implicit, b, options.reg * counts_u, options.reg * counts_i
+
+
+def positive(given):
+    """Return ratings as feedback."""
+    return replace(given, values=np.abs(given.values))
+
+
+def dealt(options, columns=COLUMNS, workers=1):
+    """Survey the planted problem of positive ratings, and deal it; return also each worker's packed rows."""
+    given = positive(ratings())
+    survey = surveyed(given, options, columns)
+    deal = replace(Deal.of(survey, workers, 1, 4 * (options.rank + 4)), by_item=True)
+    chunk = chunk_of(given.table(columns))
+    rows = packed(chunk, survey.users, survey.items, deal, keys_of(workers), (0, 0))
+    return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]
+
+
+def replayed_descent(options, columns=COLUMNS, workers=2):
+    """Solve the planted problem in one process, worker after worker, with arrays for servers.
+
+    Returns:
+        Vectors of users and of items, by id.
+    """
+    survey, deal, rows = dealt(options, columns, workers)
+    mean = survey.mean if options.biases else 0.0
+    p, q = (np.empty_like(drawn) for drawn in first_vectors(options, len(survey.users), len(survey.items)))
+    p[deal.user_places], q[deal.item_places] = first_vectors(options, len(survey.users), len(survey.items))
+    gram, sides = gram_of(q) if options.implicit else np.zeros((0, 0)), ([], [])
+    for rank in range(workers):
+        bounds = tuple(deal.layout.users_of(rank)[[0, -1]].tolist()), deal.layout.items_owned_by(rank)
+        read = read_ratings(rows[rank], *bounds, options)
+        for side, of, vectors, some in zip(sides, (read.of_users, read.of_items), (p, q), bounds, strict=True):
+            side.append((SideDescent(options, of, mean), slice(*some)))
+            side[-1][0].own = vectors[slice(*some)].copy()
+    for _ in range(options.iterations):
+        for side, own, others in ((sides[0], p, q), (sides[1], q, p)):
+            for descent, some in side:
+                descent.solve(Vectors(others), gram)
+                own[some] = descent.own
+            if options.implicit:
+                gram = sum(gram_of(descent.own) for descent, _ in side)
+    return p[deal.user_places][:, : options.rank], q[deal.item_places][:, : options.rank]

@@ -15,14 +15,14 @@ from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings, surveyor_for
-from ps2.algorithms.factors.rows import Beginning, Scaling
+from ps2.algorithms.factors.rows import Beginning, Scaling, default_step
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.survey_rows import gathered
 from ps2.algorithms.factors.trainer import train
 from ps2.run.rotation import schedule
 
 USERS, ITEMS, RANK = 100, 80, 3
-OPTIONS = FactorOptions(rank=5, iterations=6, reg=0.02, seed=3, save_interval=2)
+OPTIONS = FactorOptions(rank=5, iterations=6, reg=0.02, seed=3, save_interval=2, step_size=0.1)
 COLUMNS = RatingColumns()
 
 
@@ -85,7 +85,7 @@ def trained(
     frame = frame_of(spark, given or ratings(), columns)
     survey = survey_ratings(frame, columns, options).together_with(start)
     deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
-    return train(ps, deal_ratings(frame, survey, deal), survey, options, start, on_step)
+    return train(ps, deal_ratings(frame, survey, deal, options), survey, options, start, on_step)
 
 
 def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
@@ -116,7 +116,8 @@ def replayed(
     given = given or ratings()
     survey = surveyed(given, options, columns).together_with(start)
     deal, scaling = Deal.of(survey, workers, groups, 4 * (options.rank + 4)), Scaling.of(survey, options)
-    layout, settings = deal.layout, SgdSettings(options, scaling.scale)
+    step = default_step(survey.rows) if options.step_size is None else options.step_size
+    layout, settings = deal.layout, SgdSettings(options, scaling.scale, step)
     users, items = np.empty((layout.users, settings.width), np.float32), np.empty((layout.items, settings.width), "f4")
     beginning = Beginning(settings, scaling, start)
     users[deal.user_places] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)

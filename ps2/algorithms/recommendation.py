@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,10 +17,10 @@ from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ml import frames
 from ps2.algorithms.factors.ml.params import FactorizationParams, FactorModelParams, options_of
+from ps2.algorithms.factors.ml.summaries import FactorizationSummary
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
@@ -28,7 +29,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError, UsageError
+from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.slots import cores_each
 from ps2.run.spark import total_slots
 
@@ -95,6 +96,14 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         options, columns = self._plan(), self._columns()
         check_workers(dataset.sparkSession.sparkContext, self.getNumWorkers() if self.isSet(self.numWorkers) else None)
         fitted = done_anew(lambda: self._factorize(dataset, columns, options))
+        if fitted.halvings and fitted.step_size is not None:
+            first = fitted.step_size * 2**fitted.halvings
+            warnings.warn(
+                f"stepSize: the training diverged with a step of {first:.3g}; the model was trained with "
+                f"{fitted.step_size:.3g}: set that, and the time of the first attempt is saved",
+                DivergenceWarning,
+                stacklevel=3,
+            )
         kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
         model = MatrixFactorizationModel(MatrixFactors.of(fitted, *kinds))._resetUid(self.uid)
         model = self._copyValues(model)
@@ -116,7 +125,7 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
         deal = Deal.of(survey, workers, cores_each(spark_context, workers), NUMBER_BYTES * (options.rank + MORE))
-        dealt = deal_ratings(dataset, survey, deal)
+        dealt = deal_ratings(dataset, survey, deal, options)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
             return train(ps, dealt, survey, options, start, on_step)
@@ -257,7 +266,7 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         return MatrixFactors.read(path, url, content)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        self._summary = HistorySummary(history)
+        self._summary = FactorizationSummary(history)
 
     def toPyspark(self) -> recommendation.ALSModel:
         """Return a pyspark.ml model with the same predictions.

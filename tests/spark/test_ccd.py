@@ -1,5 +1,6 @@
 """Factorizations by coordinate descent on a fleet, against pyspark.ml's ALS on the same ratings."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -39,7 +40,7 @@ def options_of(**given):
 def fit(ps, frame, options, workers=2, start=None, **columns):
     names = RatingColumns(**columns)
     survey = survey_ratings(frame, names, options).together_with(start)
-    dealt = deal_ratings(frame, survey, Deal.of(survey, workers, 1, 4 * options.rank))
+    dealt = deal_ratings(frame, survey, Deal.of(survey, workers, 1, 4 * options.rank), options)
     return train(ps, dealt, survey, options, start)
 
 
@@ -128,12 +129,17 @@ def test_weights_when_two_then_as_two_ratings(ps, spark, rows):
     np.testing.assert_allclose(one.item_factors, other.item_factors, rtol=1e-3, atol=1e-4)
 
 
-def test_fit_when_patience_ends_then_stops(ps, spark, rows):
+def test_fit_when_patience_ends_then_best_stays(ps, spark, rows):
     rng = np.random.default_rng(5)
     frame = frame_of(spark, rows, held=rng.random(len(rows[0])) < 0.2)
-    found = fit(ps, frame, options_of(iterations=60, patience=2, reg=0.0, rank=12), validation="held")
-    assert found.history.steps < 60
-    assert len(found.history.validation) == found.history.steps
+    options = options_of(iterations=60, patience=2, reg=0.0, rank=12)
+    found = fit(ps, frame, options, validation="held")
+    best, losses = found.history.best, found.history.validation
+    assert best < found.history.steps == len(losses) < 60
+    assert losses[best - 1] == min(losses)
+    expected = fit(ps, frame, replace(options, iterations=best, patience=0), validation="held")
+    assert found.user_factors.tobytes() == expected.user_factors.tobytes()
+    assert found.item_factors.tobytes() == expected.item_factors.tobytes()
 
 
 def test_fit_when_started_from_model_then_goes_on(ps, spark, rows):

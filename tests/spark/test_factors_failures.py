@@ -13,7 +13,7 @@ from factors_training import COLUMNS, OPTIONS, replayed, trained
 from faults import processes
 
 from ps2 import PS2Context
-from ps2.algorithms.factors import sgd, trainer
+from ps2.algorithms.factors import sgd, sgd_solver
 from ps2.algorithms.factors.plan import START
 from ps2.errors import ConfigError
 
@@ -72,7 +72,7 @@ def assert_undisturbed(found, options, columns=COLUMNS):
 def test_vectors_when_worker_is_killed_then_are_the_same(spark, by_value, tmp_path, monkeypatch, clock, columns):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock}.items():
         monkeypatch.setattr(DyingProgram, name, value)
-    monkeypatch.setattr(trainer, "SgdProgram", DyingProgram)
+    monkeypatch.setattr(sgd_solver, "SgdProgram", DyingProgram)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         found = trained(ps, spark, columns=columns)
     assert (tmp_path / "died").exists()

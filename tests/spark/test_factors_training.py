@@ -73,13 +73,16 @@ def test_planted_vectors_when_trained_then_predict_held_out_rows(ps, spark, bias
     assert steps[-1].metrics["ratings_per_s"] > 0
 
 
-def test_training_when_validation_is_stuck_then_it_ends(ps, spark):
-    options = replace(LONG, iterations=200, patience=2, reg=0.001)
+def test_training_when_validation_is_stuck_then_best_stays(ps, spark):
+    options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
     found = trained(ps, spark, options, HELD)
-    assert found.history.steps < 200
-    assert "no progress" in found.history.reason
-    users, _, _ = replayed(replace(options, iterations=found.history.steps), HELD)
+    best, losses = found.history.best, found.history.validation
+    assert best < found.history.steps < 200
+    assert losses[best - 1] == min(losses)
+    assert found.history.reason.endswith(f"for 2 iterations; the vectors are those of iteration {best}")
+    users, items, _ = replayed(replace(options, iterations=best), HELD)
     np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
 
 
 def test_training_when_model_is_given_then_its_vectors_continue(ps, spark):
@@ -106,8 +109,16 @@ def test_training_when_model_has_other_rank_then_is_refused(ps, spark):
 
 
 def test_training_when_it_diverges_then_error_says_so(ps, spark):
-    with pytest.raises(PS2Error, match=r"the training has diverged; a smaller stepSize"):
+    with pytest.raises(PS2Error, match=r"iteration 1: .*the training has diverged, also with a step of 1/1024"):
         trained(ps, spark, replace(OPTIONS, step_size=1e30))
+
+
+def test_training_when_step_is_too_large_then_it_is_halved(ps, spark):
+    found = trained(ps, spark, replace(OPTIONS, step_size=3.0))
+    assert found.step_size == 3.0 / 2**found.halvings < 3.0
+    users, _, losses = replayed(replace(OPTIONS, step_size=found.step_size))
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_allclose(found.history.objective, losses)
 
 
 def test_ratings_when_ids_were_missing_at_first_then_are_told(ps, spark):
@@ -115,7 +126,7 @@ def test_ratings_when_ids_were_missing_at_first_then_are_told(ps, spark):
     survey = replace(survey, chunks=survey_ratings(frame, COLUMNS, OPTIONS).chunks)
     deal = Deal.of(survey, 2, 1, 36)
     with pytest.raises(InputError, match="rows have ids that were missing at the first reading: persist"):
-        train(ps, deal_ratings(frame, survey, deal), survey, OPTIONS)
+        train(ps, deal_ratings(frame, survey, deal, OPTIONS), survey, OPTIONS)
 
 
 def cached(spark):
@@ -129,7 +140,7 @@ def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
     before = cached(spark)
     survey = survey_ratings(frame, COLUMNS, OPTIONS)
     assert len(cached(spark) - before) == 1
-    train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36)), survey, replace(OPTIONS, iterations=1))
+    train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36), OPTIONS), survey, replace(OPTIONS, iterations=1))
     until(lambda: cached(spark) <= before, "the ratings of the survey are gone")
     with pytest.raises(InputError, match="negative"):
         survey_ratings(frame, COLUMNS, replace(OPTIONS, nonnegative=True))

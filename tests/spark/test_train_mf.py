@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ps2.algorithms import MatrixFactors
-from tests.commands import assert_one_line
+from tests.commands import assert_one_line, newest_clock
 
 PNG = b"\x89PNG"
 NO_SPARK = "there is no such Spark"
+BEGUN = 10  # a clock when iterations have been made
 USERS, ITEMS = 30, 20
 SMALL = ["--rank", 2, "--iterations", 8, "--reg", 0.02]
 
@@ -25,7 +26,8 @@ def files(tmp_path_factory):
     ratings = rng.normal(size=(USERS, 2)) @ rng.normal(size=(2, ITEMS)) + 3
     cells = [(u, i, round(float(ratings[u, i]), 3)) for u in range(USERS) for i in range(ITEMS)]
     train = [cell for cell in cells if (cell[0] + 2 * cell[1]) % 5]
-    (folder / "ratings").write_text("# a comment\n\n" + "".join(f"{u}\t{i} {r}\n" for u, i, r in train))
+    lines = [f"{u}\t{i} {r}\n" if u else f"  {u} \t {i}  {r} \n" for u, i, r in train]
+    (folder / "ratings").write_text(" # a comment\n \t\n" + "".join(lines))
     (folder / "test").write_text("".join(f"{u} {i} {r}\n" for u, i, r in cells if not (u + 2 * i) % 5) + "99 3 1\n")
     with gzip.open(folder / "named.csv.gz", "wt") as file:
         file.write("time,movieId,userId,rating\n")
@@ -108,7 +110,7 @@ WRONG_OPTIONS = {
     "no file": (["--test", "nowhere"], 1, "nowhere: there is no such file"),
     "rank": (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
     "iterations": (["--iterations", "0"], 2, "--iterations: expected 1 at least, got 0"),
-    "reg": (["--reg", "-1"], 2, "--reg: expected a finite number that is not negative"),
+    "reg": (["--reg", "-1"], 2, "--reg: expected a number from 0 to 1e+18, got -1.0"),
     "rate": (["--lr", "0"], 2, "--lr: expected a finite positive number"),
     "budget": (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),
     "budget of ccd": (["--budget", "1", "--solver", "ccd"], 2, "--budget: solver 'ccd' does not use it"),
@@ -126,3 +128,25 @@ def test_mf_when_option_is_invalid_then_named_before_spark(train, files, name):
     options, code, told = WRONG_OPTIONS[name]
     found, _, stderr = train("--input", files / "ratings", *options, master=NO_SPARK)
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
+
+
+def test_mf_when_driver_was_killed_then_restore_goes_on(start_program, ps2_command, train, files, until, tmp_path):
+    folder = tmp_path / "checkpoints"
+    options = ["--input", files / "ratings", "--solver", "ccd", "--rank", 2, "--workers", 1]
+    often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1, "--servers", 2, "--output", tmp_path / "killed"]
+    program, output = start_program(ps2_command, "train", "mf", *options, "--iterations", 100_000, *often)
+
+    def has_begun():
+        assert program.poll() is None, output.read_text()
+        return newest_clock(folder) > BEGUN
+
+    until(has_begun, "there is a checkpoint of some iterations", 120)
+    program.kill()
+    program.wait()
+    code, _, stderr = train(*options, "--reg", 0.5, "--restore", folder)
+    assert (code, "reg was 0.1, and is 0.5" in stderr) == (2, True), stderr
+    iterations = newest_clock(folder) + 3
+    code, stdout, stderr = train(*options, "--iterations", iterations, "--restore", folder, "-o", "json")
+    assert code == 0, stderr
+    assert len(json.loads(stdout)["iterations"]) == iterations
+    assert len(MatrixFactors.load(str(tmp_path / "model")).users) == USERS

@@ -9,8 +9,9 @@ import pytest
 from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, replayed, surveyed
 
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
+from ps2.algorithms.factors.driver import Driver, Problem
 from ps2.algorithms.factors.grid import read_grid
-from ps2.algorithms.factors.trainer import _Driver
+from ps2.algorithms.factors.sgd_solver import SgdSolver
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.protocol.plain_data import decode
 from ps2.run.message import STOP
@@ -54,7 +55,7 @@ class OnlyWorker:
         self._lost, self._stops, self._read, self._reports = lost, stops, 0, []
 
     def rotate(self, blocks, slices, budgetS, fetch, at):
-        turns = Rotations(self, RotationSchedule(1, blocks, slices), self.driver.seed, 1, fetch, at)
+        turns = Rotations(self, RotationSchedule(1, blocks, slices), OPTIONS.seed, 1, fetch, at)
         while True:
             if self.clock in self._lost:
                 self.epoch, self._read = self.epoch + 1, 0
@@ -102,14 +103,14 @@ class Training:
             return self._vectors[-1]
 
         names.give = kept
-        driver = _Driver(deal, survey, options, names, self.steps.append)
-        driver.begin(None)
+        driver = Driver(Problem(survey, deal, options), SgdSolver, names, self.steps.append)
+        driver.begin()
         rows = packed(chunk_of(ratings().table(self.columns)), survey.users, survey.items, deal, keys_of(1), (0, 0))
-        scaling = driver.scaling
+        scaling = driver.solver.scaling
         grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
         opening = [] if clocks else [decode(said.encoded) for said in [driver.on_clock(0, [0])] if said is not None]
         worker = OnlyWorker(driver, max(clocks, 1), [*messages, *opening], **happens)
-        driver.program()(worker, grid)
+        driver.solver.program()(worker, grid)
         self.worker = worker
         return driver
 
@@ -129,10 +130,34 @@ def test_vectors_when_fleet_goes_back_then_match_serial(lost, columns):
 
 @pytest.mark.parametrize("stops", [1, 2, 5, 9, 14, 15, 16, 17])
 @pytest.mark.parametrize("iterations", [6, 9])
-def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations):
-    training, named = Training(), replace(OPTIONS, name="factors")
+@pytest.mark.parametrize("patience", [0, 5])
+def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations, patience):
+    columns = replace(COLUMNS, validation="held") if patience else COLUMNS
+    training, named = Training(columns), replace(OPTIONS, name="factors", patience=patience)
     training.run(named, stops=stops)
     messages = training.worker.sent
     more = replace(named, iterations=iterations)
     driver = training.run(more, clocks=stops, messages=messages)
-    assert_same(driver.fitted(), more)
+    assert driver.fitted().history.best is None
+    assert_same(driver.fitted(), more, columns)
+
+
+@pytest.mark.parametrize("lost", [(), (4, 9)], ids=str)
+def test_vectors_when_step_diverges_then_match_serial_halved(lost):
+    driver = Training().run(replace(OPTIONS, step_size=3.0), lost=lost)
+    found = driver.fitted()
+    assert found.halvings > 0
+    assert found.step_size == 3.0 / 2**found.halvings
+    assert_same(found, replace(OPTIONS, step_size=found.step_size))
+
+
+@pytest.mark.parametrize("lost", [(), (7, 30, 31)], ids=str)
+def test_vectors_when_validation_is_stuck_then_best_ones(lost):
+    columns = replace(COLUMNS, validation="held")
+    options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
+    history = (found := Training(columns).run(options, lost=lost).fitted()).history
+    assert history.validation[history.best - 1] == min(history.validation)
+    assert history.best < history.steps < 200
+    users, items, _ = replayed(replace(options, iterations=history.best), columns, workers=1)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
-from ps2.algorithms.factors.plan import LAST, RESTART, START, Kind, Lengths, Place, Plan
+from ps2.algorithms.factors.plan import HALVED, LAST, RESTART, START, Kind, Lengths, Place, Plan
 from ps2.algorithms.factors.progress import Progress, Stopping
 from ps2.errors import UsageError
 
@@ -54,7 +56,7 @@ def test_generations_when_saves_follow_then_they_alternate(interval):
     lengths = Lengths(2, 6, interval, False)
     plan = Plan(lengths)
     saved = [0, *(iteration for iteration in range(1, 7) if plan.saves(iteration))]
-    generations = [lengths.generation(iteration) for iteration in saved]
+    generations = [plan.generation(iteration) for iteration in saved]
     assert generations == [at % 2 for at in range(len(saved))]
 
 
@@ -72,7 +74,7 @@ def test_progress_when_worker_asks_then_all_restart_from_save():
     assert progress.plan.place(START + 8) == Place(Kind.BEGIN, 2)
     told(progress, range(START + 9, START + 17), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
     assert progress.is_over
-    assert [result.rmse for result in progress.results] == [2.0] * 5
+    assert [result.objective for result in progress.results] == [2.0] * 5
 
 
 def test_progress_when_save_is_partial_then_earlier_one_counts():
@@ -101,6 +103,40 @@ def test_progress_when_validation_is_stuck_then_next_is_last(tolerance, end):
     assert message == {LAST: end}
     assert progress.stopped_early
     assert progress.is_over
+
+
+def test_progress_when_diverged_then_begins_anew_halved():
+    progress = Progress(LENGTHS, Stopping(), most=10.0)
+    rmse = {1: 2.0, 2: 11.0}
+
+    def report(clock):
+        return {LOSS: rmse.get(progress.plan.place(clock).iteration, 1.0) ** 2, WEIGHT: 1.0}
+
+    messages = told(progress, range(START, START + 6), report)
+    assert messages == {START + 5: {RESTART: [START + 7, 0], HALVED: 1}}
+    assert (progress.plan.halvings, progress.saved, progress.results) == (1, 0, [])
+    assert places(progress.plan, START + 7, 3) == [("B", 0), ("T", 1), ("T", 1)]
+
+
+def test_progress_when_half_step_diverges_too_then_fails():
+    progress = Progress(Lengths(2, 1, 0, False), Stopping())
+    told(progress, range(START, START + 60), lambda clock: {LOSS: math.nan, WEIGHT: 1.0})
+    assert progress.halvings == 10
+    assert "iteration 1: the RMSE is nan: the training has diverged" in progress.failure
+
+
+def test_plan_when_best_is_kept_then_no_save_overwrites_it():
+    progress = Progress(Lengths(2, 7, 0, True, keeps_best=True), Stopping(patience=3))
+    errors, held = [3.0, 1.0, 2.0, 0.5, 0.7, 0.8, 0.9], {}
+    for clock in range(START, START + 1 + 3 * 7):
+        place = progress.plan.place(clock)
+        if place.kind is Kind.CLOSE:
+            held[progress.plan.generation(place.iteration)] = place.iteration
+            assert progress.best is None or progress.best in held.values()
+            assert place.iteration == 1 or place.iteration - 1 in held.values()
+        error = errors[place.iteration - 1] if place.kind is Kind.CLOSE else 0.0
+        progress.hear(clock, {HELD_LOSS: error**2, HELD_WEIGHT: float(error > 0)})
+    assert progress.best == held[progress.plan.generation(4)] == 4
 
 
 @pytest.mark.parametrize(("iterations", "is_over"), [(5, True), (7, False), (4, True)])

@@ -1,62 +1,50 @@
-"""Coordinate descent over the ratings of some users. Items' coordinates are solved elsewhere, of many users' sums."""
+"""Coordinate descent over a worker's vectors of one side. Those of the other side come from elsewhere, in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_kernels import (
-    Float32s,
-    combined,
-    descend,
-    descend_biases,
-    explicit_loss,
-    implicit_loss,
-    predict,
-    products,
-)
-from ps2.algorithms.factors.ccd_ratings import UserRatings
-from ps2.algorithms.factors.ops import BLOCK, SUMS
+from ps2.algorithms.factors.ccd_kernels import BLOCK, Float32s, Int32s, descend, measure, multiply
+from ps2.algorithms.factors.ccd_ratings import SideRatings
 from ps2.algorithms.factors.options import FactorOptions
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Float64s, Int64s
 
-# What is told of the vectors after an iteration: sums over ratings and users.
-LOSS, WEIGHT, PENALTY, HELD_LOSS, HELD_WEIGHT = "loss", "weight", "penalty", "held_loss", "held_weight"
+# Numbers of the other side's vectors that a worker holds at a time, at most; of one user, or item, all are held.
+MOST_FLOATS = 1 << 25
 
 
-@dataclass(frozen=True)
-class Pass:
-    """The solution of a block of coordinates of all users and items.
+class Answer(Protocol):
+    """Vectors that have been asked for."""
+
+    def result(self) -> Float32s: ...
+
+
+# Called with places of the other side, in ascending order.
+Ask = Callable[[Int64s], Answer]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some users, or items, whose ratings are solved with the vectors of the other side that occur in them.
 
     Attributes:
-        number: of the pass in its iteration.
-        first, width: the coordinates.
-        nonnegative: whether none is negative.
-        of_biases: whether the coordinate is the bias; users' and items' biases are added, not multiplied.
+        first, end: numbers of the users, or items.
+        columns: int64, ascending: places of the other side.
+        ratings: their ``others`` are positions in ``columns``.
+        held_out: held-out ratings likewise, or None.
     """
 
-    number: int
     first: int
-    width: int
-    nonnegative: bool
-    of_biases: bool
-
-    @property
-    def end(self) -> int:
-        return self.first + self.width
-
-    @property
-    def sums(self) -> int:
-        """How many sums of each item it needs."""
-        return self.width + self.width * (self.width + 1) // 2
-
-
-# Called with a pass, the sums of these users (float64, shape (items, sums of the pass)) and the products of the users'
-# coordinates of the pass with those of every rank (shape (width, ranks); of explicit feedback empty); returns the
-# items' coordinates, shape (width, items).
-SolveItems = Callable[[Pass, Float64s, Float64s], Float32s]
+    end: int
+    columns: Int64s
+    ratings: SideRatings
+    held_out: SideRatings | None
 
 
 def padded(rank: int) -> int:
@@ -64,106 +52,115 @@ def padded(rank: int) -> int:
     return -(-rank // BLOCK) * BLOCK
 
 
-def passes(options: FactorOptions) -> list[Pass]:
-    """Return the passes of one iteration, in order."""
-    rank, found = padded(options.rank), []
-    if options.biases:
-        found.append(Pass(0, rank, 1, False, of_biases=True))
-    for first in range(0, rank, BLOCK):
-        found.append(Pass(len(found), first, BLOCK, options.nonnegative, of_biases=False))
-    return found
+def gram_of(vectors: Float32s) -> Float64s:
+    """Return the products of all numbers of vectors, float64, shape (ranks, ranks).
+
+    The order of additions is fixed, which BLAS does not promise.
+    """
+    rows = np.ascontiguousarray(vectors.T)
+    gram = np.empty((len(rows), len(rows)))
+    for first in range(0, len(rows), BLOCK):
+        multiply(rows, first, gram[first : first + BLOCK])
+    return gram
 
 
-class Descent:
-    """Users, their ratings, and the vectors.
+class SideDescent:
+    """Vectors of some users, or of some items, and their ratings.
 
     Attributes:
-        p: float32, shape (ranks, users): whole blocks of ranks, and then the biases, if there are biases.
-        q: float32, shape (ranks, items).
+        own: float32, shape (n, ranks): whole blocks of ranks, and then the bias, if there are biases.
+        ratings: how many ratings they have.
+        bytes: of vectors that travel in an iteration.
+        weight, held_weight: of the ratings, and of the held-out ones: see ``SideRatings.weight``.
     """
 
     def __init__(
         self,
         options: FactorOptions,
-        items: int,
-        ratings: UserRatings,
-        held_out: UserRatings | None = None,
+        ratings: SideRatings,
         mean: float = 0.0,
+        held_out: SideRatings | None = None,
+        threads: int = 1,
     ) -> None:
         """Args:
-        items: number of all items.
-        held_out: ratings of the same users.
         mean: of the ratings; 0 without biases.
+        held_out: ratings of the same users, or items.
+        threads: that share the vectors; the result does not depend on it.
         """
-        self._options, self._ratings, self._held_out, self._mean = options, ratings, held_out, mean
-        self._of_users, self._of_items = ratings.shares(items)
-        self._ridge = (options.reg * self._of_users).astype(np.float32)
+        self._mean, self._reg, self._threads = mean, options.reg, threads
+        self._kind = options.biases, options.nonnegative, options.implicit
         ranks = padded(options.rank) + options.biases
-        self.p, self.q = np.zeros((ranks, ratings.users), np.float32), np.zeros((ranks, items), np.float32)
-        self._y = np.empty(len(ratings), np.float32)
+        self.own = np.zeros((ratings.own, ranks), np.float32)
+        self.ratings = len(ratings)
+        self.weight = ratings.weight
+        self.held_weight = held_out.weight if held_out is not None else 0.0
+        self._penalties = ratings.penalties
+        most = max(1, MOST_FLOATS // ranks)
+        self._parts = list(_parts(ratings, held_out, (0, ratings.own), most)) if ratings.own else []
+        self.bytes = self.own.nbytes + sum(len(part.columns) for part in self._parts) * ranks * 4
 
-    def iterate(self, solve_items: SolveItems) -> None:
-        """Solve all coordinates once. The residuals must be those of the vectors (``evaluate``)."""
-        ratings = self._ratings.ends, self._ratings.items, self._ratings.curvatures
-        users, items = self.p.shape[1], self.q.shape[1]
-        of_items, sums = np.zeros((items, 2 * BLOCK), np.float32), np.empty((items, SUMS))
-        last = np.zeros((users, BLOCK), np.float32)
-        for one in passes(self._options):
-            sums[:] = 0
-            if one.of_biases:
-                descend_biases(ratings, self._y, (self.p[one.first], self.q[one.first]), self._ridge, sums)
-                # In the products that the next pass subtracts, the items' biases are multiplied by 1.
-                last[:, 0] = 1
-            else:
-                of_items[:, BLOCK:] = self.q[one.first : one.end].T
-                now, cells = np.ascontiguousarray(self.p[one.first : one.end].T), self._all_cells(one)
-                descend(ratings, self._y, (last, now), of_items, self._ridge, cells, one.nonnegative, sums)
-                self.p[one.first : one.end], last = now.T, now
-            self.q[one.first : one.end] = solve_items(one, sums[:, : one.sums], self._gram(self.p, one))
-            of_items[:, : one.width] = self.q[one.first : one.end].T
+    def solve(self, ask: Ask, gram: Float64s) -> tuple[float, float]:
+        """Solve all coordinates once, given the vectors of the other side; while a part is solved, the next one's
+        vectors travel.
 
-    def evaluate(self) -> dict[str, float]:
-        """Make the residuals anew of the vectors, so that rounding errors do not grow; return sums that tell how good
-        the vectors are."""
-        options = self._options
-        rank = padded(options.rank)
-        p, q = (np.ascontiguousarray(rows[:rank].T) for rows in (self.p, self.q))
-        loss = self._loss(self._ratings, p, q, self._y)
-        penalty = np.sum(np.square(self.p, dtype=np.float64) * self._of_users)
-        penalty += np.sum(np.square(self.q, dtype=np.float64) * self._of_items)
-        if options.implicit:
-            # The x^2 of all cells of these users: the inner product of both sides' Gram matrices.
-            loss += sum(float(np.sum(self._gram(self.p, one) * self._gram(self.q, one))) for one in passes(options))
-        told = {LOSS: loss, WEIGHT: self._ratings.weight, PENALTY: options.reg * float(penalty)}
-        told[HELD_LOSS] = told[HELD_WEIGHT] = 0.0
-        if self._held_out is not None:
-            y = np.empty(len(self._held_out), np.float32)
-            told[HELD_LOSS], told[HELD_WEIGHT] = self._loss(self._held_out, p, q, y), self._held_out.weight
-        return told
+        Args:
+            gram: of all vectors of the other side (``gram_of``) if all cells count, else empty.
 
-    def _all_cells(self, one: Pass) -> tuple[Float64s, Float64s]:
-        """Return what predictions of all cells subtract from users' numerators, and what they add to products."""
-        gram = self._gram(self.q, one)
-        if not len(gram):
-            return np.zeros((0, one.width)), np.zeros((one.width, one.width))
-        linear = np.empty((one.width, self.p.shape[1]))
-        combined(self.p, gram, one.first, linear)
-        return np.ascontiguousarray(linear.T), np.ascontiguousarray(gram[:, one.first : one.end])
+        Returns:
+            The loss of the ratings, and of the held-out ones, with the new vectors; see ``descend``.
+        """
+        loss = held = 0.0
+        waiting = ask(self._parts[0].columns) if self._parts else None
+        for number, part in enumerate(self._parts):
+            assert waiting is not None
+            others = waiting.result()
+            if number + 1 < len(self._parts):
+                waiting = ask(self._parts[number + 1].columns)
+            own, losses = self.own[part.first : part.end], np.empty(part.end - part.first)
+            self._descend(part, own, others, gram, losses)
+            loss += float(losses.sum())
+            if part.held_out is not None:
+                held += measure(_arrays(part.held_out), own, others, self._mean, self._kind)
+        return loss, held
 
-    def _gram(self, rows: Float32s, one: Pass) -> Float64s:
-        """Return the products of a block's coordinates with those of every rank; of explicit feedback nothing."""
-        if not self._options.implicit:
-            return np.zeros((0, len(rows)))
-        out = np.empty((BLOCK, len(rows)))
-        products(rows, one.first, out)
-        return out
+    def penalty(self) -> float:
+        """Return these vectors' share in the penalty."""
+        return self._reg * float(self._penalties @ np.sum(np.square(self.own, dtype=np.float64), axis=1))
 
-    def _loss(self, ratings: UserRatings, p: Float32s, q: Float32s, y: Float32s) -> float:
-        """Set ``y`` to the residuals of ratings; return their loss."""
-        rank = padded(self._options.rank)
-        biases = np.zeros(len(p), np.float32), np.zeros(len(q), np.float32), self._mean
-        if self._options.biases:
-            biases = self.p[rank], self.q[rank], self._mean
-        predict(ratings.ends, ratings.items, p, q, biases, y)
-        loss = implicit_loss if self._options.implicit else explicit_loss
-        return float(loss(y, ratings.curvatures, ratings.targets, y))
+    def _descend(self, part: Part, own: Float32s, others: Float32s, gram: Float64s, losses: Float64s) -> None:
+        ratings = part.ratings
+        marks = ratings.ends[-1] * np.arange(1, self._threads) // self._threads
+        bounds = [0, *np.searchsorted(ratings.ends, marks).tolist(), ratings.own]
+
+        def solve(some: tuple[int, int]) -> None:
+            ridge = self._reg * ratings.penalties
+            descend(_arrays(ratings), some, own, others, gram, ridge, self._mean, self._kind, losses)
+
+        if self._threads == 1:
+            solve((0, ratings.own))
+            return
+        with ThreadPoolExecutor(self._threads, "ps2-factors") as pool:
+            list(pool.map(solve, pairwise(bounds)))
+
+
+def _arrays(ratings: SideRatings) -> tuple[Int64s, Int32s, Float32s, Float32s]:
+    return ratings.ends, ratings.others, ratings.curvatures, ratings.targets
+
+
+def _parts(ratings: SideRatings, held_out: SideRatings | None, some: tuple[int, int], most: int) -> Iterator[Part]:
+    """Cut ratings into parts in which so many places of the other side occur, at most."""
+    first, end = some
+    mine = ratings.part(first, end)
+    held = None if held_out is None else held_out.part(first, end)
+    both = mine.others if held is None else np.append(mine.others, held.others)
+    seen = np.zeros(int(both.max(initial=-1)) + 1, np.bool_)
+    seen[both] = True
+    columns = np.flatnonzero(seen)
+    if len(columns) > most and end - first > 1:
+        middle = int(np.searchsorted(mine.ends, mine.ends[-1] // 2))
+        middle = first + min(max(middle, 1), end - first - 1)
+        yield from _parts(ratings, held_out, (first, middle), most)
+        yield from _parts(ratings, held_out, (middle, end), most)
+        return
+    positions = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+    yield Part(first, end, columns, mine.at(positions), None if held is None else held.at(positions))

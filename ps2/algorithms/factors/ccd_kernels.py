@@ -1,16 +1,15 @@
-"""Coordinate descent over the ratings of a worker's users, compiled.
+"""Coordinate descent over the vectors of one side, users or items, compiled.
 
-All coordinates of a block of ranks are changed before those of the next one (CCD++, where a block is one rank: Yu et
-al. 2012, "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems", section
-3.2; blocks: Rendle et al. 2021, "iALS++: Speeding up Matrix Factorization with Subspace Optimization").
+All numbers of a vector are solved before those of the next vector, a block of ranks at a time, given the vectors of the
+other side (iALS++: Rendle et al. 2021, "iALS++: Speeding up Matrix Factorization with Subspace Optimization"; with
+blocks of one rank it is He et al. 2016, "Fast Matrix Factorization for Online Recommendation with Implicit Feedback").
 
 A rating has a curvature a and a target b, and the objective is the sum of ``a x^2 / 2 - b x`` over ratings, x the
 prediction, and of terms that do not depend on single ratings. Explicit feedback has a = w and b = w r; implicit
-feedback has a = alpha |r|, and b = 1 + a where r > 0, else 0 (Hu, Koren and Volinsky 2008, equation 4). So
-``y = b - a x`` is the residual of both.
+feedback has a = alpha |r|, and b = 1 + a where r > 0, else 0 (Hu, Koren and Volinsky 2008, equation 4).
 
-Factors are float32 and lie rank by rank, shape (rank, users) and (rank, items). Sums of a user's and of an item's
-ratings are float64. Ratings lie user by user; those of user u are ``ends[u]`` to ``ends[u + 1]``.
+Vectors are float32, shape (n, ranks): whole blocks of ranks, and then the bias, if there are biases. Sums of up to
+``TILE`` ratings are float32, and float64 beyond.
 """
 
 from __future__ import annotations
@@ -20,216 +19,248 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.ops import BLOCK, solve_block
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 
 Float32s = npt.NDArray[np.float32]
 Int32s = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
+Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 
+# Ranks that are solved together, and the sums that they need: numerators, and the products' upper triangle.
+BLOCK = 4
+SUMS = BLOCK + BLOCK * (BLOCK + 1) // 2
+# How often each coordinate of a block is solved, given the others.
+SWEEPS = 3
 # Numbers whose products are summed in float32.
 TILE = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
 @reduction
-def predict(
-    ends: Int64s, items: Int32s, p: Float32s, q: Float32s, biases: tuple[Float32s, Float32s, float], out: Float32s
-) -> None:
-    """Set ``out`` to the predictions of ratings.
-
-    Args:
-        p, q: vectors of the users, shape (users, rank), and of all items, shape (items, rank).
-        biases: of the users, of all items, and the mean.
-    """
-    of_users, of_items, mean = biases
-    for u in range(len(ends) - 1):
-        for e in range(ends[u], ends[u + 1]):
-            j = items[e]
-            x = np.float32(0)
-            for f in range(p.shape[1]):
-                x += p[u, f] * q[j, f]
-            out[e] = mean + of_users[u] + of_items[j] + x
-
-
-@reduction
-def explicit_loss(x: Float32s, a: Float32s, b: Float32s, y: Float32s) -> float:
-    """Turn predictions into residuals, in ``y``; return the sum of w (r - x)^2. ``a`` is empty if all weights are 1."""
-    loss = 0.0
-    if not len(a):
-        for e in range(len(x)):
-            y[e] = b[e] - x[e]
-            loss += np.float64(y[e]) * np.float64(y[e])
-        return loss
-    for e in range(len(x)):
-        y[e] = b[e] - a[e] * x[e]
-        if a[e] > 0:
-            loss += np.float64(y[e]) * np.float64(y[e]) / np.float64(a[e])
-    return loss
-
-
-@reduction
-def implicit_loss(x: Float32s, a: Float32s, b: Float32s, y: Float32s) -> float:
-    """Turn predictions into residuals, in ``y``; return the sum of a x^2 - 2 b x + b: what the given cells have beyond
-    the x^2 of all cells."""
-    loss = 0.0
-    for e in range(len(x)):
-        z = np.float64(x[e])
-        y[e] = b[e] - a[e] * x[e]
-        loss += a[e] * z * z - 2.0 * b[e] * z + b[e]
-    return loss
-
-
-@reduction
 def descend(
-    ratings: tuple[Int64s, Int32s, Float32s],
-    y: Float32s,
-    users: tuple[Float32s, Float32s],
-    of_items: Float32s,
-    ridge: Float32s,
-    cells: tuple[Float64s, Float64s],
-    nonnegative: bool,
-    sums: Float64s,
+    ratings: tuple[Int64s, Int32s, Float32s, Float32s],
+    some: tuple[int, int],
+    own: Float32s,
+    others: Float32s,
+    gram: Float64s,
+    ridge: Float64s,
+    mean: float,
+    kind: tuple[bool, bool, bool],
+    losses: Float64s,
 ) -> None:
-    """Solve all users' coordinates of one block of ranks, and sum what the items' coordinates need.
-
-    The residuals still lack the change of the block before, which is made up for on the way: each rating is read once.
+    """Solve all coordinates of some vectors once. A vector without ratings stays.
 
     Args:
-        ratings: ends, items, and a of each rating; empty: all are 1.
-        y: residuals; on return those without the products of this block.
-        users: shape (users, BLOCK): the coordinates of the block before, and those of this block, which are changed.
-        of_items: shape (items, 2 BLOCK): the coordinates of the block before, as they are now, and those of this block.
-        ridge: what is added to each user's sums of squares.
-        cells: all cells: what is subtracted from users' numerators, shape (users, BLOCK), and what is added to sums of
-            products, shape (BLOCK, BLOCK); empty, and zeros: only given ratings count.
-        nonnegative: no coordinate is negative.
-        sums: shape (items, SUMS): BLOCK numerators and the products' upper triangle, row by row, are added to it.
+        ratings: ends (of each vector's ratings, after a leading 0), rows of ``others``, a (empty: all are 1) and b.
+        some: the vectors to solve: the first one, and the end.
+        own: vectors of this side; changed.
+        others: vectors of the other side that occur.
+        gram: products of all vectors of the other side, ``others.T @ others``, which all cells add to the curvatures of
+            this side; empty: only given ratings count.
+        ridge: what is added to each vector's sums of squares.
+        mean: of predictions.
+        kind: whether there are biases, whether no number is negative, and whether feedback is implicit.
+        losses: of each vector's ratings, afterwards: w (r - x)^2, or a x^2 - 2 b x + b of implicit feedback, which is
+            what the given cells have beyond the x^2 of all cells.
     """
-    ends, items, a = ratings
-    before, now = users
-    linear, gram = cells
-    weighted, all_cells = len(a) > 0, len(linear) > 0
-    above, below, x = np.empty(BLOCK), np.empty((BLOCK, BLOCK)), np.empty(BLOCK)
-    for u in range(len(ends) - 1):
-        begin, end = ends[u], ends[u + 1]
-        l0, l1, l2, l3 = before[u, 0], before[u, 1], before[u, 2], before[u, 3]
-        o0, o1, o2, o3 = now[u, 0], now[u, 1], now[u, 2], now[u, 3]
-        above[:] = 0.0
-        below[:] = 0.0
-        for chunk in range(begin, end, TILE):
-            n0 = n1 = n2 = n3 = ZERO
-            s00 = s01 = s02 = s03 = s11 = s12 = s13 = s22 = s23 = s33 = ZERO
-            for e in range(chunk, min(chunk + TILE, end)):
-                # Not a view of the item's row: numba would count a reference to it, which takes longer than the sums.
-                j = np.uintp(items[e])
-                w = a[e] if weighted else ONE
-                v0, v1, v2, v3 = of_items[j, 4], of_items[j, 5], of_items[j, 6], of_items[j, 7]
-                gone = l0 * of_items[j, 0] + l1 * of_items[j, 1] + l2 * of_items[j, 2] + l3 * of_items[j, 3]
-                residual = y[e] + w * ((o0 * v0 + o1 * v1 + o2 * v2 + o3 * v3) - gone)
-                y[e] = residual
-                n0 += residual * v0
-                n1 += residual * v1
-                n2 += residual * v2
-                n3 += residual * v3
-                w0, w1, w2 = w * v0, w * v1, w * v2
-                s00 += w0 * v0
-                s01 += w0 * v1
-                s02 += w0 * v2
-                s03 += w0 * v3
-                s11 += w1 * v1
-                s12 += w1 * v2
-                s13 += w1 * v3
-                s22 += w2 * v2
-                s23 += w2 * v3
-                s33 += w * v3 * v3
-            above[0], above[1], above[2], above[3] = above[0] + n0, above[1] + n1, above[2] + n2, above[3] + n3
-            below[0, 0], below[0, 1] = below[0, 0] + s00, below[0, 1] + s01
-            below[0, 2], below[0, 3] = below[0, 2] + s02, below[0, 3] + s03
-            below[1, 1], below[1, 2], below[1, 3] = below[1, 1] + s11, below[1, 2] + s12, below[1, 3] + s13
-            below[2, 2], below[2, 3], below[3, 3] = below[2, 2] + s22, below[2, 3] + s23, below[3, 3] + s33
-        for f in range(BLOCK):
-            x[f] = now[u, f]
-            if all_cells:
-                above[f] -= linear[u, f]
-            for g in range(f, BLOCK):
-                below[f, g] += gram[f, g]
-            below[f, f] += ridge[u]
-        solve_block(above, below, x, BLOCK, nonnegative)
-        for f in range(BLOCK):
-            now[u, f] = x[f]
-        o0, o1, o2, o3 = now[u, 0], now[u, 1], now[u, 2], now[u, 3]
-        q0, q1, q2, q3, q4 = o0 * o0, o0 * o1, o0 * o2, o0 * o3, o1 * o1
-        q5, q6, q7, q8, q9 = o1 * o2, o1 * o3, o2 * o2, o2 * o3, o3 * o3
-        for e in range(begin, end):
-            j, residual = np.uintp(items[e]), y[e]
-            w = a[e] if weighted else ONE
-            sums[j, 0] += residual * o0
-            sums[j, 1] += residual * o1
-            sums[j, 2] += residual * o2
-            sums[j, 3] += residual * o3
-            sums[j, 4] += w * q0
-            sums[j, 5] += w * q1
-            sums[j, 6] += w * q2
-            sums[j, 7] += w * q3
-            sums[j, 8] += w * q4
-            sums[j, 9] += w * q5
-            sums[j, 10] += w * q6
-            sums[j, 11] += w * q7
-            sums[j, 12] += w * q8
-            sums[j, 13] += w * q9
+    ends, places, a, b = ratings
+    biases, nonnegative, implicit = kind
+    ranks = own.shape[1] - biases
+    most = 0
+    for u in range(some[0], some[1]):
+        most = max(most, ends[u + 1] - ends[u])
+    c0, c1, c2, c3 = (
+        np.empty(most, np.float32),
+        np.empty(most, np.float32),
+        np.empty(most, np.float32),
+        np.empty(most, np.float32),
+    )
+    columns, z = (c0, c1, c2, c3), np.empty(most, np.float32)
+    x, sums = np.empty(ranks), np.empty(SUMS)
+    above, below, y = np.empty(BLOCK), np.empty((BLOCK, BLOCK)), np.empty(BLOCK)
+    for u in range(some[0], some[1]):
+        begin, count = ends[u], ends[u + 1] - ends[u]
+        losses[u] = 0.0
+        if not count:
+            continue
+        mine, targets = places[begin : begin + count], b[begin : begin + count]
+        weights = a[begin : begin + count] if len(a) else a
+        for f in range(ranks):
+            x[f] = own[u, f]
+        _predict(mine, own, u, others, mean, biases, z)
+        if biases:
+            own[u, ranks] = _bias(weights, targets, own[u, ranks], ridge[u], z[:count])
+        for first in range(0, ranks, BLOCK):
+            for e in range(count):
+                # Not a view of the row: numba would count a reference to it.
+                j = np.uintp(mine[e])
+                c0[e], c1[e], c2[e], c3[e] = (
+                    others[j, first],
+                    others[j, first + 1],
+                    others[j, first + 2],
+                    others[j, first + 3],
+                )
+            _sum(columns, z, weights, targets, sums)
+            at = BLOCK
+            for f in range(BLOCK):
+                for g in range(f, BLOCK):
+                    below[f, g] = below[g, f] = sums[at] + (gram[first + f, first + g] if len(gram) else 0.0)
+                    at += 1
+                below[f, f] += ridge[u]
+                y[f] = x[first + f]
+            for f in range(BLOCK):
+                value = sums[f] - ridge[u] * y[f]
+                if len(gram):
+                    of_rank = gram[first + f]
+                    cells = 0.0
+                    for g in range(ranks):
+                        cells += of_rank[g] * x[g]
+                    value -= cells
+                for g in range(BLOCK):
+                    value += below[f, g] * y[g]
+                above[f] = value
+            solve_block(above, below, y, nonnegative)
+            for f in range(BLOCK):
+                own[u, first + f] = y[f]
+                y[f], x[first + f] = own[u, first + f] - x[first + f], own[u, first + f]
+            _move(columns, y, z, count)
+        losses[u] = _loss(weights, targets, z, implicit)
 
 
 @reduction
-def descend_biases(
-    ratings: tuple[Int64s, Int32s, Float32s],
-    y: Float32s,
-    biases: tuple[Float32s, Float32s],
-    ridge: Float32s,
-    sums: Float64s,
-) -> None:
-    """Solve all users' biases, and sum what the items' biases need.
+def _predict(places: Int32s, own: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
+    """Set ``z`` to the predictions of a vector's ratings."""
+    ranks = own.shape[1] - biases
+    for e in range(len(places)):
+        j = np.uintp(places[e])
+        dot = ZERO
+        for f in range(ranks):
+            dot += own[u, f] * others[j, f]
+        z[e] = dot + np.float32(mean)
+        if biases:
+            z[e] += own[u, ranks] + others[j, ranks]
 
-    Args:
-        ratings, ridge: as of ``descend``.
-        y: residuals; on return those without the items' biases.
-        biases: of the users, which are changed, and of all items.
-        sums: shape (items, SUMS): the numerators and denominators of items are added to its first columns.
-    """
-    ends, items, a = ratings
-    of_users, of_items = biases
-    for u in range(len(ends) - 1):
-        above, below, old = 0.0, 0.0, of_users[u]
-        for e in range(ends[u], ends[u + 1]):
-            w = a[e] if len(a) else ONE
-            above += y[e] + w * old
-            below += np.float64(w)
-        below += ridge[u]
-        new = np.float32(above / below) if below > 0 else ZERO
-        of_users[u] = new
-        for e in range(ends[u], ends[u + 1]):
-            j, w = items[e], a[e] if len(a) else ONE
-            y[e] += w * (old - new + of_items[j])
-            sums[j, 0] += y[e]
-            sums[j, 1] += w
+
+@reduction
+def _sum(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
+    """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q'``."""
+    sums[:] = 0.0
+    if len(b) <= TILE:
+        # Without views: numba counts references to each.
+        _sum_tile(columns, z, a, b, sums)
+        return
+    c0, c1, c2, c3 = columns
+    for begin in range(0, len(b), TILE):
+        end = min(begin + TILE, len(b))
+        some = c0[begin:end], c1[begin:end], c2[begin:end], c3[begin:end]
+        _sum_tile(some, z[begin:end], a[begin:end] if len(a) else a, b[begin:end], sums)
+
+
+@reduction
+def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
+    c0, c1, c2, c3 = columns
+    weighted = len(a) > 0
+    n0 = n1 = n2 = n3 = ZERO
+    s00 = s01 = s02 = s03 = s11 = s12 = s13 = s22 = s23 = s33 = ZERO
+    for e in range(len(b)):
+        w = a[e] if weighted else ONE
+        rest = b[e] - w * z[e]
+        v0, v1, v2, v3 = c0[e], c1[e], c2[e], c3[e]
+        n0 += rest * v0
+        n1 += rest * v1
+        n2 += rest * v2
+        n3 += rest * v3
+        w0, w1, w2 = w * v0, w * v1, w * v2
+        s00 += w0 * v0
+        s01 += w0 * v1
+        s02 += w0 * v2
+        s03 += w0 * v3
+        s11 += w1 * v1
+        s12 += w1 * v2
+        s13 += w1 * v3
+        s22 += w2 * v2
+        s23 += w2 * v3
+        s33 += w * v3 * v3
+    sums[0], sums[1], sums[2], sums[3] = sums[0] + n0, sums[1] + n1, sums[2] + n2, sums[3] + n3
+    sums[4], sums[5], sums[6], sums[7] = sums[4] + s00, sums[5] + s01, sums[6] + s02, sums[7] + s03
+    sums[8], sums[9], sums[10] = sums[8] + s11, sums[9] + s12, sums[10] + s13
+    sums[11], sums[12], sums[13] = sums[11] + s22, sums[12] + s23, sums[13] + s33
 
 
 @kernel
-def count(ends: Int64s, items: Int32s, counted: Float32s, of_users: Float64s, of_items: Float64s) -> None:
-    """Add each rating's share in the penalties to its user and its item. ``counted`` is empty if all are 1."""
-    for u in range(len(ends) - 1):
-        for e in range(ends[u], ends[u + 1]):
-            share = 1.0 if not len(counted) else np.float64(counted[e])
-            of_users[u] += share
-            of_items[items[e]] += share
+def solve_block(above: Float64s, below: Float64s, x: Float64s, nonnegative: bool) -> None:
+    """Minimise ``x.B x / 2 - above.x`` by coordinate descent from ``x`` on, where ``below`` is B."""
+    inverse = np.empty(BLOCK)
+    for f in range(BLOCK):
+        inverse[f] = 1.0 / below[f, f] if below[f, f] > 0 else 0.0
+    for _ in range(SWEEPS):
+        for f in range(BLOCK):
+            value = above[f] + below[f, f] * x[f]
+            for g in range(BLOCK):
+                value -= below[f, g] * x[g]
+            value *= inverse[f]
+            x[f] = max(value, 0.0) if nonnegative else value
 
 
 @reduction
-def products(rows: Float32s, first: int, out: Float64s) -> None:
-    """Set ``out`` to the products of a block of rows with every row; rows have the shape (rows, n).
+def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
+    """Add to predictions what the change of a block's coordinates adds."""
+    c0, c1, c2, c3 = columns
+    d0, d1, d2, d3 = np.float32(by[0]), np.float32(by[1]), np.float32(by[2]), np.float32(by[3])
+    for e in range(count):
+        z[e] += d0 * c0[e] + d1 * c1[e] + d2 * c2[e] + d3 * c3[e]
 
-    Not by BLAS: its threads wait for more work without giving up their core, which the servers need.
-    """
+
+@reduction
+def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
+    """Solve a bias; return it, and change the predictions."""
+    above, below = 0.0, 0.0
+    for e in range(len(z)):
+        w = np.float64(a[e]) if len(a) else 1.0
+        above += b[e] - w * (z[e] - old)
+        below += w
+    below += ridge
+    new = np.float32(above / below) if below > 0 else ZERO
+    for e in range(len(z)):
+        z[e] += new - old
+    return new
+
+
+@reduction
+def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
+    loss = 0.0
+    for e in range(len(b)):
+        w, x, target = np.float64(a[e]) if len(a) else 1.0, np.float64(z[e]), np.float64(b[e])
+        if implicit:
+            loss += w * x * x - 2.0 * target * x + target
+        elif w > 0:
+            loss += (target - w * x) * (target - w * x) / w
+    return loss
+
+
+@reduction
+def measure(
+    ratings: tuple[Int64s, Int32s, Float32s, Float32s],
+    own: Float32s,
+    others: Float32s,
+    mean: float,
+    kind: tuple[bool, bool, bool],
+) -> float:
+    """Return the loss of ratings, held-out ones for example; arguments are those of ``descend``."""
+    ends, places, a, b = ratings
+    biases, _, implicit = kind
+    loss = 0.0
+    for u in range(len(ends) - 1):
+        begin, end = ends[u], ends[u + 1]
+        z = np.empty(end - begin, np.float32)
+        _predict(places[begin:end], own, u, others, mean, biases, z)
+        loss += _loss(a[begin:end] if len(a) else a, b[begin:end], z, implicit)
+    return loss
+
+
+@reduction
+def multiply(rows: Float32s, first: int, out: Float64s) -> None:
+    """Set ``out`` to the products of a block of rows with every row; rows have the shape (rows, n)."""
     out[:] = 0.0
     for begin in range(0, rows.shape[1], TILE):
         end = min(begin + TILE, rows.shape[1])
@@ -247,23 +278,3 @@ def products(rows: Float32s, first: int, out: Float64s) -> None:
             out[1, g] += np.float64(s1)
             out[2, g] += np.float64(s2)
             out[3, g] += np.float64(s3)
-
-
-@reduction
-def combined(rows: Float32s, scales: Float64s, first: int, out: Float64s) -> None:
-    """Set ``out`` to the sums of all rows but a block, each row times its scales of shape (BLOCK, rows)."""
-    for begin in range(0, rows.shape[1], TILE):
-        end = min(begin + TILE, rows.shape[1])
-        to0, to1, to2, to3 = out[0, begin:end], out[1, begin:end], out[2, begin:end], out[3, begin:end]
-        for i in range(end - begin):
-            to0[i] = to1[i] = to2[i] = to3[i] = 0.0
-        for f in range(len(rows)):
-            if first <= f < first + BLOCK:
-                continue
-            row = rows[f, begin:end]
-            s0, s1, s2, s3 = scales[0, f], scales[1, f], scales[2, f], scales[3, f]
-            for i in range(len(row)):
-                to0[i] += s0 * row[i]
-                to1[i] += s1 * row[i]
-                to2[i] += s2 * row[i]
-                to3[i] += s3 * row[i]

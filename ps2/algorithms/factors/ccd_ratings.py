@@ -1,12 +1,12 @@
-"""The ratings of a worker's users, in the form that coordinate descent reads them: user by user."""
+"""A worker's ratings in the form that coordinate descent reads them: once user by user, and once item by item."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_kernels import Array, Float32s, Int32s, count
+from ps2.algorithms.factors.ccd_kernels import Array, Float32s, Int32s
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -16,61 +16,66 @@ class RatingRows:
     """Ratings in any order.
 
     Attributes:
-        users, items: integers, numbers from 0.
+        own: integers: numbers from 0 of the side (users, or items) whose ratings these are.
+        others: integers: places on the other side.
         ratings, weights: float32; None: all weights are 1.
     """
 
-    users: Array
-    items: Array
+    own: Array
+    others: Array
     ratings: Float32s
     weights: Float32s | None = None
 
     def chosen(self, marks: Array) -> RatingRows:
         """Return the rows that are marked."""
         weights = None if self.weights is None else self.weights[marks]
-        return RatingRows(self.users[marks], self.items[marks], self.ratings[marks], weights)
+        return RatingRows(self.own[marks], self.others[marks], self.ratings[marks], weights)
 
 
 @dataclass(frozen=True, eq=False)
-class UserRatings:
-    """Ratings of some users.
+class SideRatings:
+    """Ratings of some users, or of some items.
 
     Attributes:
-        ends: of each user's ratings, after a leading 0.
-        items: of each rating; of one user, ascending.
+        ends: of each one's ratings, after a leading 0.
+        others: int32: for each rating, the place on the other side; of one user, or item, ascending.
         curvatures: a of ``ccd_kernels``, of each rating; empty: all are 1.
         targets: b of each rating.
-        counted: each rating's share in the penalties; empty: all are 1.
+        penalties: what each one's squared norm counts in the penalty.
         is_implicit: feedback is implicit.
     """
 
     ends: Int64s
-    items: Int32s
+    others: Int32s
     curvatures: Float32s
     targets: Float32s
-    counted: Float32s
+    penalties: Float64s
     is_implicit: bool
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.others)
 
     @property
-    def users(self) -> int:
-        """Number of the users."""
+    def own(self) -> int:
+        """Number of the users, or of the items."""
         return len(self.ends) - 1
 
     @staticmethod
-    def of(rows: RatingRows, users: int, options: FactorOptions) -> UserRatings:
+    def of(rows: RatingRows, own: int, options: FactorOptions) -> SideRatings:
         """Sort ratings, which come in any order.
 
         Args:
-            users: number of the users, of whom some may have no ratings.
+            own: number of the users, or of the items, of whom some may have no ratings.
         """
         order = _order(rows)
-        ends = np.append(0, np.cumsum(np.bincount(rows.users, minlength=users)))
+        ends = np.append(0, np.cumsum(np.bincount(rows.own, minlength=own)))
         weights = None if rows.weights is None else rows.weights[order]
         curvatures, targets, counted = _terms(rows.ratings[order], weights, options)
-        return UserRatings(ends, rows.items[order].astype(np.int32), curvatures, targets, counted, options.implicit)
+        penalties = np.diff(ends).astype(np.float64)
+        if len(counted):
+            penalties = np.bincount(rows.own[order], counted, minlength=own).astype(np.float64)
+        others = rows.others[order].astype(np.int32)
+        return SideRatings(ends, others, curvatures, targets, penalties, options.implicit)
 
     @property
     def weight(self) -> float:
@@ -79,16 +84,27 @@ class UserRatings:
             return float(self.targets.sum(dtype=np.float64))
         return float(self.curvatures.sum(dtype=np.float64)) if len(self.curvatures) else float(len(self))
 
-    def shares(self, items: int) -> tuple[Float64s, Float64s]:
-        """Return the sums of the ratings' shares in the penalties: of each of these users, and of each item."""
-        of_users, of_items = np.zeros(self.users), np.zeros(items)
-        count(self.ends, self.items, self.counted, of_users, of_items)
-        return of_users, of_items
+    def part(self, first: int, end: int) -> SideRatings:
+        """Return the ratings of some of the users, or items."""
+        cut = slice(self.ends[first], self.ends[end])
+        return SideRatings(
+            self.ends[first : end + 1] - self.ends[first],
+            self.others[cut],
+            self.curvatures[cut] if len(self.curvatures) else self.curvatures,
+            self.targets[cut],
+            self.penalties[first:end],
+            self.is_implicit,
+        )
+
+    def at(self, positions: Int32s) -> SideRatings:
+        """Return the ratings with ``positions[place]`` for each place of the other side."""
+        return replace(self, others=positions[self.others])
 
 
 def _order(rows: RatingRows) -> Int64s:
-    """Return the order by user, item, rating and weight: one that does not depend on how rows travelled."""
-    keys = rows.users.astype(np.int64) * (int(rows.items.max(initial=0)) + 1) + rows.items
+    """Return the order by the number of the own side, the other's, rating and weight: one that does not depend on how
+    rows travelled."""
+    keys = rows.own.astype(np.int64) * (int(rows.others.max(initial=0)) + 1) + rows.others
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     if (ordered[1:] > ordered[:-1]).all():
@@ -98,7 +114,7 @@ def _order(rows: RatingRows) -> Int64s:
 
 
 def _terms(ratings: Float32s, weights: Float32s | None, options: FactorOptions) -> tuple[Float32s, Float32s, Float32s]:
-    """Return a, b and the shares in the penalties of ratings."""
+    """Return a, b and the shares in the penalties of ratings; the latter are empty if all are 1."""
     if options.implicit:
         # As pyspark.ml's ALS: only positive feedback counts in the penalties, and repeated ratings add up.
         weights = np.ones_like(ratings) if weights is None else weights

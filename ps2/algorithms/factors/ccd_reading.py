@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ps2.algorithms.factors.ccd_kernels import Array
-from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
 from ps2.algorithms.factors.options import FactorOptions
 
@@ -22,35 +22,53 @@ class WorkersRatings:
     """What a worker has read.
 
     Attributes:
-        training: ratings to train with.
-        held_out: ratings of the same users for validation; None: no row is held out here.
+        of_users: ratings of the worker's users.
+        of_items: ratings of the worker's items.
+        held_out: held-out ratings of the worker's items; None: no row is held out here.
         strange: rows with ids that were missing at the first reading.
     """
 
-    training: UserRatings
-    held_out: UserRatings | None
+    of_users: SideRatings
+    of_items: SideRatings
+    held_out: SideRatings | None
     strange: int
 
 
-def read_ratings(batches: Iterable[pa.RecordBatch], places: tuple[int, int], options: FactorOptions) -> WorkersRatings:
+def read_ratings(
+    batches: Iterable[pa.RecordBatch], users: tuple[int, int], items: tuple[int, int], options: FactorOptions
+) -> WorkersRatings:
     """Read packed ratings (``dealing.PACKED``).
 
     Args:
-        places: of the worker's users: the first one, and the end.
+        users, items: places of the worker's: the first one, and the end.
     """
-    found: dict[str, list[Array]] = {name: [] for name in DTYPES}
+    found: dict[tuple[bool, str], list[Array]] = {}
     strange = 0
-    for batch in batches:
-        strange += sum(batch.column("strange").to_pylist())
+    for row in _rows(batches):
+        strange += row["strange"]
         for name, dtype in DTYPES.items():
-            cells: list[Any] = batch.column(name).to_pylist()
-            found[name] += [np.frombuffer(cell, dtype) for cell in cells if cell is not None]
-    columns = {name: np.concatenate(parts) for name, parts in found.items() if parts}
-    users, items = (columns.get(name, np.zeros(0, np.int32)) for name in (USER, ITEM))
-    ratings = columns.get(RATING, np.ones(len(users), np.float32))
-    rows, held = RatingRows(users - np.int32(places[0]), items, ratings, columns.get(WEIGHT)), columns.get(HELD)
-    count = places[1] - places[0]
-    if held is None or not held.any():
-        return WorkersRatings(UserRatings.of(rows, count, options), None, strange)
-    training, held_out = (UserRatings.of(rows.chosen(marks), count, options) for marks in (~held, held))
-    return WorkersRatings(training, held_out, strange)
+            if row[name] is not None:
+                found.setdefault((row["by_item"], name), []).append(np.frombuffer(row[name], dtype))
+    sides = []
+    for by_item, (first, end) in ((False, users), (True, items)):
+        columns = {name: np.concatenate(parts) for (side, name), parts in found.items() if side == by_item}
+        own, others = (columns.get(name, np.zeros(0, np.int32)) for name in ((ITEM, USER) if by_item else (USER, ITEM)))
+        ratings = columns.get(RATING, np.ones(len(own), np.float32))
+        rows = RatingRows(own - np.int32(first), others, ratings, columns.get(WEIGHT))
+        held = columns.get(HELD, np.zeros(len(own), np.bool_))
+        sides.append((rows, held, end - first))
+    (of_users, held, users_here), (of_items, held_items, items_here) = sides
+    held_out = None
+    if held_items.any():
+        held_out = SideRatings.of(of_items.chosen(held_items), items_here, options)
+    return WorkersRatings(
+        SideRatings.of(of_users.chosen(~held), users_here, options),
+        SideRatings.of(of_items.chosen(~held_items), items_here, options),
+        held_out,
+        strange,
+    )
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import padded
+from ps2.algorithms.factors.ccd_descent import gram_of, padded
 from ps2.algorithms.factors.ccd_kernels import Float32s
-from ps2.algorithms.factors.ops import BLOCK, SUMS
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 from ps2.ops.kernels import Float64s, Int64s
 
-# Floats of users' vectors that travel at a time.
+# Floats of vectors that travel at a time.
 MOST_FLOATS = 1 << 24
-# Steps are float32 numbers in the matrix of sums: they count up to this and begin again.
-STEPS = 1 << 23
+# Sums of products that there are: of the users, and of the items before and after an iteration.
+USERS, ITEMS, KINDS = 0, 1, 3
 
 
 @dataclass(frozen=True)
@@ -30,39 +31,44 @@ class CcdSizes:
 
     Attributes:
         users, items: how many there are.
+        keeps_best: whether the vectors of the best iteration are kept.
     """
 
     options: FactorOptions
     users: int
     items: int
     workers: int
+    keeps_best: bool = False
 
     @property
     def ranks(self) -> int:
         """Coordinates of a vector: whole blocks, and then the bias, if there are biases."""
         return padded(self.options.rank) + self.options.biases
 
+    @property
+    def copies(self) -> int:
+        """Copies of all vectors."""
+        return 2 + self.keeps_best
+
 
 @dataclass(frozen=True, eq=False)
 class CcdVectors:
-    """Vectors and matrices; picklable.
+    """Vectors and sums; picklable. A user, or an item, is a column with its vector.
 
-    An iteration reads the vectors as they were before it, and writes them to another place. So a worker that is started
+    An iteration reads the vectors as they were before it, and writes them to another copy. So a worker that is started
     again in the middle of an iteration computes what its first attempt has computed.
 
     Attributes:
-        items: float32: an item is a column, and the rows are the coordinates, twice.
-        sums: float32: by item, the sums of each worker in two steps, the ridge, and the last step.
-        products: float64: of each worker in two steps, the products of its users' coordinates of a block's ranks with
-            those of every rank; None: explicit feedback needs none.
-        users: float32, twice: a user is a column with its vector.
+        users, items: float32: copies of the vectors: those before and after an iteration, and those of the best
+            iteration if they are kept.
+        grams: float64: a row holds products of vectors. For each kind, one of each worker's vectors, and one of all;
+            None: explicit feedback needs none.
     """
 
     sizes: CcdSizes
-    items: DCVMatrix
-    sums: DCVMatrix
-    products: DCVMatrix | None
-    users: tuple[DCVMatrix, DCVMatrix]
+    users: tuple[DCVMatrix, ...]
+    items: tuple[DCVMatrix, ...]
+    grams: DCVMatrix | None
 
     @staticmethod
     def make(sizes: CcdSizes, names: CheckpointNames) -> CcdVectors:
@@ -71,79 +77,104 @@ class CcdVectors:
         Raises:
             LimitError: they do not fit.
         """
-        twice, ranks = 2 * sizes.workers, sizes.ranks
-        with _explaining(sizes):
-            items = names.give(lambda name: DCV.dense(sizes.items, 2 * ranks, name=name))
-            sums = names.give(lambda name: DCV.dense(sizes.items, SUMS * twice + 2, name=name))
-            users = [
-                names.give(lambda name: DCV.dense(sizes.users, ranks, layout="column", name=name)) for _ in range(2)
-            ]
-        products = None
-        if sizes.options.implicit:
-            products = names.give(lambda name: DCV.dense(ranks, BLOCK * twice, "float64", name=name)).matrix()
-        return CcdVectors(sizes, items.matrix(), sums.matrix(), products, (users[0].matrix(), users[1].matrix()))
+        ranks, made = sizes.ranks, list[DCVMatrix]()
+        with _explaining(sizes, made):
+            for count in [sizes.users] * sizes.copies + [sizes.items] * sizes.copies:
+                made.append(_made(names, count, ranks, "float32", "column"))
+            if sizes.options.implicit:
+                made.append(_made(names, ranks * ranks, KINDS * (sizes.workers + 1), "float64", "row"))
+        users, items, rest = made[: sizes.copies], made[sizes.copies : 2 * sizes.copies], made[2 * sizes.copies :]
+        return CcdVectors(sizes, tuple(users), tuple(items), rest[0] if rest else None)
 
-    @property
-    def ridge(self) -> int:
-        """The row of ``sums`` with each item's ridge."""
-        return 2 * SUMS * self.sizes.workers
-
-    @property
-    def done(self) -> int:
-        """The row of ``sums`` with the last step."""
-        return self.ridge + 1
-
-    def place(self, step: int, rank: int = 0) -> int:
-        """Return where a worker's sums of a step are: in SUMS rows of ``sums``, and BLOCK rows of ``products``, from
-        this number times SUMS, or times BLOCK, on."""
-        return step % 2 * self.sizes.workers + rank
-
-    def begin(self, iteration: int) -> int:
-        """Return the row of ``items`` from which on the vectors lie when an iteration begins."""
-        return iteration % 2 * self.sizes.ranks
-
-    def write(self, users: Float32s, items: Float32s, ridge: Float64s) -> None:
-        """Write the vectors with which the first iteration begins, and each item's ridge.
+    def write(self, users: Float32s, items: Float32s) -> None:
+        """Write the vectors with which the first iteration begins.
 
         Args:
             users, items: shape (users, ranks) and (items, ranks).
         """
-        self.sums.push([self.ridge], ridge.astype(np.float32)[None])
-        self.items.push(range(self.sizes.ranks), np.ascontiguousarray(items.T))
-        for some in self._runs():
-            self.users[0].push(columns=some, values=users[some])
+        for matrix, vectors in ((self.users[0], users), (self.items[0], items)):
+            for some in self._runs(len(vectors)):
+                matrix.push(columns=some, values=vectors[some], wait=False)
+        if self.grams is not None:
+            self.add_gram(ITEMS, 0, gram_of(items))
+        self.users[0].flush()
 
     def read(self, iteration: int) -> tuple[Float32s, Float32s]:
         """Return the vectors with which an iteration begins: shape (users, ranks) and (items, ranks)."""
-        begin, place = self.begin(iteration), self.users[iteration % 2]
-        items = self.items.pull(range(begin, begin + self.sizes.ranks))
-        users = np.empty((self.sizes.users, self.sizes.ranks), np.float32)
-        for some in self._runs():
-            users[some] = place.pull(columns=some)
-        return users, np.ascontiguousarray(items.T)
+        return self._read(iteration % 2)
+
+    def read_best(self) -> tuple[Float32s, Float32s]:
+        """Return the vectors that were kept."""
+        return self._read(2)
+
+    def keep(self, iteration: int) -> None:
+        """Keep the vectors with which an iteration begins as the best ones; no value travels."""
+        for matrices, count in ((self.users, self.sizes.users), (self.items, self.sizes.items)):
+            matrices[2].apply("factors.copy_blocks", source=matrices[iteration % 2], begin=0, end=count)
+
+    def add_gram(self, kind: int, rank: int, gram: Float64s) -> None:
+        """Write the products of a worker's vectors.
+
+        Args:
+            kind: ``USERS``, or ``ITEMS`` plus the number of an iteration modulo 2.
+            gram: see ``gram_of``.
+        """
+        assert self.grams is not None
+        self.grams.push([self._row(kind) + rank], gram.reshape(1, -1), wait=False)
+
+    def gram(self, kind: int) -> Float64s:
+        """Return the products of all workers' vectors, added in the order of the workers; empty for explicit
+        feedback."""
+        ranks, row, workers = self.sizes.ranks, self._row(kind), self.sizes.workers
+        if self.grams is None:
+            return np.zeros((0, 0))
+        with batch():
+            self.grams.apply("factors.add_rows", first=row, count=workers, into=row + workers)
+            found = self.grams.pull([row + workers])
+        products: Float64s = found.result()
+        return products.reshape(ranks, ranks)
 
     def free(self) -> None:
         """Free them."""
-        for matrix in (self.items, self.sums, self.products, *self.users):
-            if matrix is not None:
-                matrix.free()
+        for matrix in (*self.users, *self.items, *([self.grams] if self.grams is not None else [])):
+            matrix.free()
 
-    def _runs(self) -> Iterator[Int64s]:
-        """Yield the numbers of all users, as many at a time as may travel together."""
+    def _row(self, kind: int) -> int:
+        return kind * (self.sizes.workers + 1)
+
+    def _read(self, copy: int) -> tuple[Float32s, Float32s]:
+        found = []
+        for matrix, count in ((self.users[copy], self.sizes.users), (self.items[copy], self.sizes.items)):
+            vectors = np.empty((count, self.sizes.ranks), np.float32)
+            for some in self._runs(count):
+                vectors[some] = matrix.pull(columns=some)
+            found.append(vectors)
+        return found[0], found[1]
+
+    def _runs(self, count: int) -> Iterator[Int64s]:
+        """Yield numbers, as many at a time as may travel together."""
         length = max(1, MOST_FLOATS // self.sizes.ranks)
-        for begin in range(0, self.sizes.users, length):
-            yield np.arange(begin, min(begin + length, self.sizes.users))
+        for begin in range(0, count, length):
+            yield np.arange(begin, min(begin + length, count))
+
+
+def _made(names: CheckpointNames, dim: int, rows: int, dtype: str, layout: Literal["row", "column"]) -> DCVMatrix:
+    return names.give(lambda name: DCV.dense(dim, rows, dtype, layout=layout, name=name)).matrix()
 
 
 @contextmanager
-def _explaining(sizes: CcdSizes) -> Iterator[None]:
-    """Turn LimitError into one that says what does not fit."""
+def _explaining(sizes: CcdSizes, made: list[DCVMatrix]) -> Iterator[None]:
+    """Turn LimitError into one that says what does not fit, and free what was made."""
     try:
         yield
     except LimitError as error:
-        size = 4 * (2 * sizes.ranks * (sizes.users + sizes.items) + (2 * SUMS * sizes.workers + 2) * sizes.items)
+        for matrix in made:
+            matrix.free()
+        size = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
+        if sizes.options.implicit:
+            size += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
         raise LimitError(
-            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.options.rank:,}, twice, and "
-            f"the sums of {sizes.workers} workers take {size:,} bytes, and they do not fit the servers: {error}; start "
-            "more servers, or with a larger memory limit"
+            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.options.rank:,}, in "
+            f"{sizes.copies} copies, take {size:,} bytes with what {sizes.workers} workers add, and they do not fit "
+            f"the servers: {error}; start more servers, or with a larger memory limit"
         ) from error

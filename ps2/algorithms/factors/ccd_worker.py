@@ -1,8 +1,7 @@
 """What a worker does in a training by coordinate descent.
 
-An iteration is a clock, and solves one coordinate after the other. The worker solves its users' coordinates, and
-writes the sums that the items' coordinates need to rows of its own. When all workers have done so, the servers solve
-the items' coordinates, and the workers read them.
+An iteration is a clock. The worker solves the vectors of its users with the vectors of the items in their ratings, and
+writes them. When all workers have done so, it solves the vectors of its items with those of the users in their ratings.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import Descent, Pass, passes
-from ps2.algorithms.factors.ccd_kernels import Float32s
+from ps2.algorithms.factors.ccd_descent import Answer, SideDescent, gram_of
 from ps2.algorithms.factors.ccd_reading import WorkersRatings
-from ps2.algorithms.factors.ccd_vectors import STEPS, CcdVectors
+from ps2.algorithms.factors.ccd_vectors import ITEMS, USERS, CcdVectors
+from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, PENALTY, RATINGS, WEIGHT
 from ps2.algorithms.factors.grid import Layout
-from ps2.algorithms.factors.ops import BLOCK, SUMS
+from ps2.algorithms.factors.plan import LAST
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.client.batch import batch
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.client.matrix import DCVMatrix
+from ps2.ops.kernels import Int64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class CcdProgram:
     """What each worker runs; picklable.
 
     Attributes:
-        layout: of users.
+        layout: of users and items.
         mean: of the ratings; 0 without biases.
     """
 
@@ -38,14 +37,16 @@ class CcdProgram:
 
     def __call__(self, worker: Any, ratings: WorkersRatings) -> None:
         """Take part in all iterations, each of which is a clock."""
-        sizes = self.vectors.sizes
-        for _ in worker.clocks(FIRST_CLOCK):
-            worker.report(ratings.strange)
-        users = np.arange(*self.layout.users_of(worker.rank)[[0, -1]])
-        descent = Descent(sizes.options, sizes.items, ratings.training, ratings.held_out, self.mean)
-        mine, ready = CcdWorker(worker, self.vectors, users, descent), None
-        for clock in worker.clocks(FIRST_CLOCK + sizes.options.iterations):
+        options, layout = self.vectors.sizes.options, self.layout
+        users = SideDescent(options, ratings.of_users, self.mean, None, layout.groups)
+        items = SideDescent(options, ratings.of_items, self.mean, ratings.held_out, layout.groups)
+        places = np.arange(*layout.users_of(worker.rank)[[0, -1]]), np.arange(*layout.items_owned_by(worker.rank))
+        mine, ready = CcdWorker(worker, self.vectors, places, (users, items)), None
+        for clock in worker.clocks(FIRST_CLOCK + options.iterations):
             iteration = clock - FIRST_CLOCK
+            if any(iteration >= message.get(LAST, iteration + 1) for message in worker.messages):
+                # The run ends in this clock: the driver has decided so.
+                continue
             # After a restart or a rollback, what this process holds is not what the servers hold.
             if ready != (worker.epoch, iteration):
                 mine.load(iteration)
@@ -54,66 +55,55 @@ class CcdProgram:
 
 
 class CcdWorker:
-    """A worker, its users' ratings, and the vectors on the servers."""
+    """A worker, the ratings of its users and of its items, and the vectors on the servers."""
 
-    def __init__(self, worker: Any, vectors: CcdVectors, users: Int64s, descent: Descent) -> None:
+    def __init__(
+        self, worker: Any, vectors: CcdVectors, places: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
+    ) -> None:
         """Args:
-        users: places of the worker's users.
+        places: of the worker's users and items.
+        sides: its users and items.
         """
-        self._worker, self._vectors, self._users, self._descent = worker, vectors, users, descent
-        self._passes = len(passes(vectors.sizes.options))
+        self._worker, self._vectors = worker, vectors
+        self._user_places, self._item_places = places
+        self._users, self._items = sides
 
-    def load(self, iteration: int) -> dict[str, float]:
-        """Read the vectors with which an iteration begins; return what ``Descent.evaluate`` tells of them."""
-        vectors, begin = self._vectors, self._vectors.begin(iteration)
-        self._descent.q = vectors.items.pull(range(begin, begin + vectors.sizes.ranks))
-        users = vectors.users[iteration % 2].pull(columns=self._users)
-        self._descent.p = np.ascontiguousarray(users.T)
-        return self._descent.evaluate()
+    def load(self, iteration: int) -> None:
+        """Read the vectors with which an iteration begins."""
+        vectors, at = self._vectors, iteration % 2
+        self._users.own = vectors.users[at].pull(columns=self._user_places)
+        self._items.own = vectors.items[at].pull(columns=self._item_places)
 
     def iterate(self, iteration: int) -> dict[str, float]:
-        """Solve all coordinates once; return what ``Descent.evaluate`` tells of the new vectors."""
+        """Solve all coordinates once; return sums that tell how good the new vectors are."""
+        vectors, rank = self._vectors, self._worker.rank
+        before, after = iteration % 2, (iteration + 1) % 2
+        users, items = self._users, self._items
+        users.solve(self._asking(vectors.items[before]), vectors.gram(ITEMS + before))
+        vectors.users[after].push(columns=self._user_places, values=users.own, wait=False)
+        if vectors.grams is not None:
+            vectors.add_gram(USERS, rank, gram_of(users.own))
+        self._worker.barrier()
+        of_users = vectors.gram(USERS)
+        loss, held = items.solve(self._asking(vectors.users[after]), of_users)
+        vectors.items[after].push(columns=self._item_places, values=items.own, wait=False)
+        if vectors.grams is not None:
+            vectors.add_gram(ITEMS + after, rank, mine := gram_of(items.own))
+            # The x^2 of all cells of these items: the inner product of both sides' products.
+            loss += float(np.sum(of_users * mine))
+        return {
+            LOSS: loss,
+            WEIGHT: items.weight,
+            HELD_LOSS: held,
+            HELD_WEIGHT: items.held_weight,
+            PENALTY: users.penalty() + items.penalty(),
+            RATINGS: items.ratings,
+            BYTES: users.bytes + items.bytes,
+        }
 
-        def solve_items(one: Pass, sums: Float64s, gram: Float64s) -> Float32s:
-            return self._solve_items(iteration, one, sums, gram)
+    def _asking(self, matrix: DCVMatrix) -> Any:
+        def ask(columns: Int64s) -> Answer:
+            found: Answer = self._worker.prefetch(matrix, columns=columns, ahead=0)
+            return found
 
-        self._descent.iterate(solve_items)
-        place = self._vectors.users[(iteration + 1) % 2]
-        place.push(columns=self._users, values=np.ascontiguousarray(self._descent.p.T), wait=False)
-        return self._descent.evaluate()
-
-    def _solve_items(self, iteration: int, one: Pass, sums: Float64s, products: Float64s) -> Float32s:
-        vectors, worker, ranks = self._vectors, self._worker, self._vectors.sizes.ranks
-        step = (iteration * self._passes + one.number) % STEPS + 1
-        # Workers that are still in the last step read other rows.
-        first, mine = vectors.place(step), vectors.place(step, worker.rank)
-        rows = range(SUMS * mine, SUMS * mine + one.sums)
-        vectors.sums.push(rows, np.ascontiguousarray(sums.T, np.float32), wait=False)
-        if vectors.products is not None:
-            vectors.products.push(range(BLOCK * mine, BLOCK * mine + one.width), products, wait=False)
-        worker.barrier()
-        if vectors.products is not None:
-            all_products = vectors.products.pull(range(BLOCK * first, BLOCK * (first + worker.workers)))
-            # NumPy adds along the first axis one after the other: in the order of the workers.
-            products = all_products.reshape(worker.workers, BLOCK, ranks).sum(axis=0)[: one.width]
-        begin = vectors.begin(iteration + 1)
-        with batch():
-            vectors.items.apply(
-                "factors.solve",
-                sums=vectors.sums,
-                gram=products.reshape(-1),
-                rank=one.first,
-                width=one.width,
-                ranks=ranks,
-                old=vectors.begin(iteration),
-                new=begin,
-                first=SUMS * first,
-                workers=worker.workers,
-                ridge=vectors.ridge,
-                done=vectors.done,
-                step=step,
-                nonnegative=one.nonnegative,
-            )
-            solved = vectors.items.pull(range(begin + one.first, begin + one.end))
-        values: Float32s = solved.result()
-        return values
+        return ask

@@ -1,9 +1,12 @@
-"""Ratings dealt out to workers by user: all rows of a user go to one worker, packed by the tasks that read them."""
+"""Ratings dealt out to workers by user: all rows of a user go to one worker, packed by the tasks that read them.
+
+Coordinate descent wants each rating twice: at the worker that has its user, and at the one that has its item.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.grid import Layout
+from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.data.ids import UNKNOWN, Ids
@@ -28,7 +32,13 @@ BLOCK_BYTES = 64 << 20
 # Spark's seed of hash().
 HASH_SEED = 42
 PACKED = pa.schema(
-    [("key", pa.int32()), ("part", pa.int32()), ("number", pa.int32()), ("strange", pa.int64())]
+    [
+        ("key", pa.int32()),
+        ("part", pa.int32()),
+        ("number", pa.int32()),
+        ("by_item", pa.bool_()),
+        ("strange", pa.int64()),
+    ]
     + [(name, pa.binary()) for name in (USER, ITEM, RATING, WEIGHT, HELD)]
 )
 
@@ -40,11 +50,13 @@ class Deal:
     Attributes:
         layout: places by worker and by block.
         user_places, item_places: int32: the place of each user and each item.
+        by_item: whether each rating travels to the worker of its item as well.
     """
 
     layout: Layout
     user_places: Int32s
     item_places: Int32s
+    by_item: bool = False
 
     @staticmethod
     def of(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
@@ -84,13 +96,15 @@ class DealtRatings:
         return self.deal.layout.ring.workers
 
 
-def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal) -> DealtRatings:
+def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorOptions) -> DealtRatings:
     """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out.
 
     Args:
         frame: the ratings.
         survey: of them; they are read from its chunks.
+        options: of the training that they are for.
     """
+    deal = replace(deal, by_item=options.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = keys_of(workers)
     shared = frame.sparkSession.sparkContext.broadcast((survey.users, survey.items, deal))
@@ -99,14 +113,22 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal) -> DealtRatings:
         users, items, deal = shared.value
         for batch in batches:
             for row in batch.to_pylist():
-                yield packed(Chunk.from_row(row), users, items, deal, keys, (row["part"], row["number"]))
+                source = row["part"], row["number"]
+                yield packed(Chunk.from_row(row), users, items, deal, keys, source)
 
     rows = survey.chunks.mapInArrow(pack, schema_of(PACKED))
     return DealtRatings(rows.repartition(workers, "key"), deal)
 
 
-def packed(chunk: Chunk, users: Ids, items: Ids, deal: Deal, keys: Int32s, source: tuple[int, int]) -> pa.RecordBatch:
-    """Return ratings as one row for each worker.
+def packed(
+    chunk: Chunk,
+    users: Ids,
+    items: Ids,
+    deal: Deal,
+    keys: Int32s,
+    source: tuple[int, int],
+) -> pa.RecordBatch:
+    """Return ratings as one row for each worker: those of its users, and then, if the deal says so, of its items.
 
     Args:
         keys: by worker.
@@ -127,22 +149,27 @@ def packed(chunk: Chunk, users: Ids, items: Ids, deal: Deal, keys: Int32s, sourc
     if unknown.any():
         strange = int(unknown.sum() if chunk.held is None else (unknown & ~chunk.held).sum())
         found = {name: values[~unknown] for name, values in found.items()}
-    groups = deal.layout.groups
-    ends = deal.layout.user_begins[groups::groups]
-    owners = np.searchsorted(ends, np.arange(deal.layout.users), side="right").astype(np.int32)[found[USER]]
-    order = np.argsort(owners.astype(np.uint16 if len(keys) <= 1 << 16 else np.int64), kind="stable")
-    cuts = np.cumsum(np.bincount(owners, minlength=len(keys)))[:-1]
-    cells: dict[str, list[Any]] = {
-        name: [part.tobytes() for part in np.split(found[name][order], cuts)] if name in found else [None] * len(keys)
+    rows: dict[str, list[Any]] = {name: [] for name in PACKED.names}
+    for by_item in (False, True) if deal.by_item else (False,):
+        for name, cells in _cut(found, deal.layout, len(keys), by_item).items():
+            rows[name] += cells
+        rows["key"] += keys.tolist()
+        rows["by_item"] += [by_item] * len(keys)
+    count = len(rows["key"])
+    rows |= {"part": [source[0]] * count, "number": [source[1]] * count, "strange": [strange] + [0] * (count - 1)}
+    return pa.RecordBatch.from_pydict(rows, schema=PACKED)
+
+
+def _cut(found: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
+    """Return ratings' columns as bytes for each worker."""
+    bounds = [layout.items_owned_by(rank)[1] if by_item else layout.users_of(rank)[-1] for rank in range(workers)]
+    owners = np.searchsorted(np.array(bounds), found[ITEM if by_item else USER], side="right")
+    order = np.argsort(owners.astype(np.uint16 if workers <= 1 << 16 else np.int64), kind="stable")
+    cuts = np.cumsum(np.bincount(owners, minlength=workers))[:-1]
+    return {
+        name: [part.tobytes() for part in np.split(found[name][order], cuts)] if name in found else [None] * workers
         for name in (USER, ITEM, RATING, WEIGHT, HELD)
     }
-    head = {
-        "key": keys.tolist(),
-        "part": [source[0]] * len(keys),
-        "number": [source[1]] * len(keys),
-        "strange": [strange] + [0] * (len(keys) - 1),
-    }
-    return pa.RecordBatch.from_pydict({**head, **cells}, schema=PACKED)
 
 
 def _places(coded: Coded, ids: Ids, places: Int32s) -> Int32s:

@@ -10,9 +10,9 @@ from ps2.run.rotation import IDLE, RotationSchedule
 
 # Fields of a worker's report, which are added up over workers. ASKS: how many have no state to go on with, and ask for
 # a restart. Then weighted sums of squared errors, and sums of weights, of ratings that were trained on and of held-out
-# ones; how many ratings were trained on; bytes that travelled.
+# ones; how many ratings were trained on; bytes that travelled. PENALTY: of all vectors, where it is known.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
-RATINGS, BYTES = "ratings", "bytes"
+RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
 NOTHING = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
 
 

@@ -52,6 +52,11 @@ class Layout:
         """Return the bounds of a worker's groups of users, shape (groups + 1,)."""
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
+    def items_owned_by(self, rank: int) -> tuple[int, int]:
+        """Return the items that a worker solves where items do not rotate: the first place, and the end."""
+        each = self.ring.blocks // self.ring.workers * self.groups
+        return int(self.item_begins[rank * each]), int(self.item_begins[(rank + 1) * each])
+
     def items_of(self, block: int) -> Int64s:
         """Return the bounds of a block's groups of items, shape (groups + 1,)."""
         return self.item_begins[block * self.groups : (block + 1) * self.groups + 1]

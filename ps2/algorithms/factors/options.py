@@ -19,7 +19,9 @@ Solver = Literal["sgd", "ccd"]
 MOST_VALUE = 1e18
 MOST_RANK = 4096
 AUTO = "auto"
-WORDS = Words("iteration", "RMSE")
+# The default step of tables with many ratings for each vector; smaller tables have a larger one.
+LEAST_STEP = 0.1
+WORDS, IMPLICIT_WORDS = Words("iteration", "RMSE"), Words("iteration", "loss")
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ class FactorOptions:
         alpha: growth of the confidence with an amount of feedback (``implicit``).
         nonnegative: no number of a vector is negative.
         biases: predictions have a mean, and a bias of each user and each item, beside the product of vectors.
-        step_size: the first step of "sgd"; steps adapt to each vector.
+        step_size: the first step of "sgd"; steps adapt to each vector. If the training diverges, it begins anew with
+            half of it. None: by the number of ratings (``rows.default_step``).
         seed: of all draws.
         budget_s: seconds of a turn ("sgd"); None: a turn ends when its block is done; "auto": by measured times.
         validation_tol: the least relative decrease of the held-out rows' RMSE that counts as progress.
-        patience: iterations without progress after which the training ends; 0: it never ends early.
+        patience: iterations without progress after which the training ends, and its result is that of the iteration
+            with the least RMSE; 0: it never ends early, and its result is the last iteration's.
         save_interval: iterations between saves of the vectors, to which a training goes back when a worker is lost;
             0: it saves at the end only.
         name: the name under which a restored context continues the training; "": it cannot.
@@ -59,7 +63,7 @@ class FactorOptions:
     alpha: float = 1.0
     nonnegative: bool = False
     biases: bool = False
-    step_size: float = 0.1
+    step_size: float | None = None
     seed: int = 0
     budget_s: float | Literal["auto"] | None = None
     validation_tol: float = 0.0
@@ -73,7 +77,8 @@ class FactorOptions:
         self._check("reg", 0 <= self.reg <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
         self._check("solver", self.solver in get_args(Solver), f"one of {', '.join(get_args(Solver))}")
         self._check("alpha", 0 <= self.alpha <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
-        self._check("step_size", 0 < self.step_size < math.inf, "a finite positive number")
+        is_step = self.step_size is None or 0 < self.step_size < math.inf
+        self._check("step_size", is_step, "a finite positive number, or None")
         is_budget = self.budget_s in (None, AUTO) or (isinstance(self.budget_s, float) and self.budget_s > 0)
         self._check("budget_s", is_budget, f"a positive number of seconds, None or {AUTO!r}")
         self._check("validation_tol", 0 <= self.validation_tol < 1, "a number in [0, 1)")
@@ -83,6 +88,11 @@ class FactorOptions:
             raise ConfigError("implicit feedback needs solver 'ccd', got 'sgd', which sees the given ratings only")
         if self.implicit and self.biases:
             raise ConfigError("biases go with explicit ratings: implicit feedback has none, as in pyspark.ml's ALS")
+
+    @property
+    def words(self) -> Words:
+        """Terms for an iteration and what it minimises."""
+        return IMPLICIT_WORDS if self.implicit else WORDS
 
     def _check(self, name: str, is_fine: bool, expected: str) -> None:
         if not is_fine:
@@ -104,6 +114,8 @@ class FittedFactors:
         mean: of the ratings; 0 without biases.
         history: its ``objective`` is the RMSE of the ratings in each iteration; its ``validation`` is that of the
             held-out rows after it.
+        step_size: with which "sgd" has trained; None: it has not.
+        halvings: how often the training has begun anew with half the step.
     """
 
     users: Ids
@@ -114,6 +126,8 @@ class FittedFactors:
     item_bias: Float32s | None
     mean: float
     history: TrainingHistory
+    step_size: float | None = None
+    halvings: int = 0
 
     @property
     def rank(self) -> int:

@@ -19,10 +19,12 @@ from ps2.errors import UsageError
 START = FIRST_CLOCK
 # Clocks by which one worker may be ahead of another.
 STALENESS = 1
-# Fields of the driver's messages: [clock, iteration] of a restart; the last iteration.
-RESTART, LAST = "restart", "last"
-# Copies of saved vectors on the servers: the last complete one stays while the next one is made.
-GENERATIONS = 2
+# Fields of the driver's messages: [clock, iteration] of a restart; the last iteration; how often the step was halved;
+# [iteration, copy]: where the vectors of an iteration are saved.
+RESTART, LAST, HALVED, SLOT = "restart", "last", "halved", "slot"
+# Copies of saved vectors on the servers: the last complete one stays while the next one is made; and so does the best
+# one, where held-out rows choose it.
+GENERATIONS, GENERATIONS_WITH_BEST = 2, 3
 
 
 class Kind(Enum):
@@ -60,21 +62,23 @@ class Lengths:
         iterations: at most.
         save_interval: iterations between saves; 0: vectors are saved at the end only.
         evaluates: whether held-out rows are evaluated after each iteration.
+        keeps_best: whether they choose the iteration whose vectors are the result. Then each iteration is saved.
     """
 
     turns: int
     iterations: int
     save_interval: int
     evaluates: bool
+    keeps_best: bool = False
 
     def __post_init__(self) -> None:
         if self.turns < 2:
             raise UsageError(f"plan: turns: expected 2 at least, got {self.turns}")
 
-    def generation(self, iteration: int) -> int:
-        """Return which copy holds the vectors that were saved after an iteration; 0: those of before the first one."""
-        every = self.save_interval
-        return (-(-iteration // every) if every else int(iteration > 0)) % GENERATIONS
+    @property
+    def generations(self) -> int:
+        """Copies of saved vectors."""
+        return GENERATIONS_WITH_BEST if self.keeps_best else GENERATIONS
 
 
 class Plan:
@@ -82,6 +86,7 @@ class Plan:
 
     Attributes:
         last: the last iteration.
+        halvings: how often the step was halved.
     """
 
     def __init__(self, lengths: Lengths) -> None:
@@ -91,7 +96,9 @@ class Plan:
     def begin_again(self) -> None:
         """Forget all messages."""
         self.last = self.lengths.iterations
+        self.halvings = 0
         self._begins = [(START, 0)]
+        self._slots = {0: 0, 1: 1}
 
     def read(self, message: Mapping[str, Any]) -> None:
         """Take the driver's decisions from a message; it may have none."""
@@ -99,6 +106,19 @@ class Plan:
             clock, iteration = message[RESTART]
             self._begins.append((clock, iteration))
         self.last = message.get(LAST, self.last)
+        self.halvings = message.get(HALVED, self.halvings)
+        if HALVED in message:
+            self._slots = {0: 0, 1: 1}
+        if SLOT in message:
+            iteration, slot = message[SLOT]
+            self._slots[iteration] = slot
+
+    def generation(self, iteration: int) -> int:
+        """Return which copy holds the vectors that were saved after an iteration; 0: those of before the first one."""
+        if self.lengths.keeps_best:
+            return self._slots[iteration]
+        every = self.lengths.save_interval
+        return (-(-iteration // every) if every else int(iteration > 0)) % GENERATIONS
 
     def place(self, clock: int) -> Place:
         """Return the place of a clock, from ``START`` on."""
@@ -130,7 +150,7 @@ class Plan:
 
     def saves(self, iteration: int) -> bool:
         """Return whether vectors are saved after an iteration."""
-        every = self.lengths.save_interval
+        every = 1 if self.lengths.keeps_best else self.lengths.save_interval
         return iteration == self.last or (every > 0 and iteration % every == 0)
 
 

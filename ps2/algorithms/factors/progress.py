@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.factors.following import ASKS, BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT
-from ps2.algorithms.factors.plan import LAST, RESTART, Kind, Lengths, Plan, due_after
+from ps2.algorithms.factors.following import (
+    ASKS,
+    BYTES,
+    HELD_LOSS,
+    HELD_WEIGHT,
+    LOSS,
+    PENALTY,
+    RATINGS,
+    WEIGHT,
+)
+from ps2.algorithms.factors.plan import HALVED, LAST, RESTART, SLOT, Kind, Lengths, Plan, due_after
 
 # A field that the driver adds.
 SECONDS = "seconds"
+# How often a training begins anew with half the step.
+MOST_HALVINGS = 10
 
 
 @dataclass(frozen=True)
@@ -19,12 +30,29 @@ class Stopping:
     """When a training ends early.
 
     Attributes:
-        tolerance: the least relative decrease of the validation RMSE that counts as progress.
+        tolerance: the least relative decrease of the validation loss that counts as progress.
         patience: iterations without progress after which it ends; 0: it does not.
     """
 
     tolerance: float = 0.0
     patience: int = 0
+
+    def is_stuck(self, results: Sequence[Iteration]) -> bool:
+        """Return whether the validation loss has made no progress for as many iterations as patience allows."""
+        best, since = math.inf, 0
+        if not self.patience:
+            return False
+        for result in results:
+            if result.validation < best * (1 - self.tolerance):
+                best, since = result.validation, 0
+            else:
+                since += 1
+        return since >= self.patience
+
+    def best(self, results: Sequence[Iteration]) -> int | None:
+        """Return the iteration, from 1, with the least validation loss; None: there is none, or it does not matter."""
+        known = [(one.validation, at) for at, one in enumerate(results, 1) if not math.isnan(one.validation)]
+        return min(known)[1] if known and self.patience else None
 
 
 @dataclass(frozen=True)
@@ -32,37 +60,59 @@ class Iteration:
     """Results of an iteration.
 
     Attributes:
-        rmse: of the ratings, each as it was visited.
-        validation: RMSE of the held-out rows after it; NaN without any.
+        objective: the RMSE of the ratings, or the mean loss of implicit feedback; with "sgd", of each rating as it was
+            visited.
+        validation: the same of the held-out rows after it; NaN without any.
         ratings: how many were trained on.
         bytes: that travelled.
         seconds: that it took.
+        penalised: the sum of losses and penalties; NaN: it is not known.
     """
 
-    rmse: float
+    objective: float
     validation: float
     ratings: int
     bytes: int
     seconds: float
+    penalised: float = math.nan
+
+    @staticmethod
+    def of(sums: Mapping[str, float], implicit: bool = False) -> Iteration:
+        """Return the results that sums of reports tell."""
+        ratings, size, seconds = (sums.get(name, 0.0) for name in (RATINGS, BYTES, SECONDS))
+        return Iteration(
+            _mean(sums.get(LOSS, 0.0), sums.get(WEIGHT, 0.0), implicit),
+            _mean(sums.get(HELD_LOSS, 0.0), sums.get(HELD_WEIGHT, 0.0), implicit),
+            int(ratings),
+            int(size),
+            seconds,
+            sums[LOSS] + sums[PENALTY] if PENALTY in sums else math.nan,
+        )
 
 
 class Progress:
-    """Results so far, and what follows from them.
+    """Results so far of a training by rotation, and what follows from them.
 
     Attributes:
         plan: of all clocks.
         results: of each iteration.
         saved: the iteration whose vectors were saved last; 0: those of the beginning.
+        halvings: how often the training has begun anew with half the step.
         is_over: the last iteration is saved.
         stopped_early: validation ended the training.
+        failure: why the training cannot go on; "": it can.
     """
 
-    def __init__(self, lengths: Lengths, stopping: Stopping) -> None:
+    def __init__(self, lengths: Lengths, stopping: Stopping, most: float = math.inf) -> None:
+        """Args:
+        most: an RMSE above it means that the training diverges.
+        """
         self.plan = Plan(lengths)
-        self._stopping = stopping
+        self._stopping, self._most = stopping, most
         self.results: list[Iteration] = []
-        self.saved = 0
+        self.saved = self.halvings = 0
         self.is_over = self.stopped_early = False
+        self.failure = ""
         self._restart = 0  # the clock of the newest restart
         self._wanted: int | None = None  # the last iteration, as workers have not heard yet
         self._sums: dict[str, float] = {}
@@ -76,12 +126,17 @@ class Progress:
         place = self.plan.place(clock)
         for name, value in heard.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        if place.kind is Kind.CLOSE and self.plan.saves(place.iteration):
-            self.saved = place.iteration
         told: dict[str, Any] = self._told_last() if place.kind is Kind.BEGIN else {}
-        if self.plan.is_end(place):
-            told = self._end_iteration(place.iteration)
-            self.is_over = self.saved == self.plan.last
+        if not self.plan.is_end(place):
+            return told
+        one, weight = Iteration.of(self._sums), self._sums.get(WEIGHT, 0.0)
+        self._sums.clear()
+        if weight and not (one.objective <= self._most and math.isfinite(one.objective)):
+            return self._diverged(clock, one)
+        if self.plan.saves(place.iteration):
+            self.saved = place.iteration
+        told = self._end_iteration(place.iteration, one)
+        self.is_over = self.saved == self.plan.last
         return told
 
     def go_on_to(self, iterations: int) -> None:
@@ -90,13 +145,29 @@ class Progress:
             self._wanted = iterations
             self.is_over = self.saved >= iterations
 
-    def _begin_again(self, due: int) -> dict[str, Any]:
+    @property
+    def best(self) -> int | None:
+        """The iteration whose vectors are the result, if held-out rows choose it."""
+        return self._stopping.best(self.results)
+
+    def _begin_again(self, due: int, **more: Any) -> dict[str, Any]:
         self._restart = due
-        told: dict[str, Any] = {RESTART: [due, self.saved], **self._told_last()}
+        told: dict[str, Any] = {RESTART: [due, self.saved], **self._told_last(), **more}
         self.plan.read(told)
         del self.results[self.saved :]
         self._sums.clear()
         return told
+
+    def _diverged(self, clock: int, one: Iteration) -> dict[str, Any]:
+        if self.halvings == MOST_HALVINGS:
+            self.failure = (
+                f"iteration {len(self.results) + 1}: the RMSE is {one.objective}: the training has diverged, also with "
+                f"a step of 1/{2**self.halvings} of the first one; a smaller stepSize, or a smaller regParam, may help"
+            )
+            return {}
+        self.halvings += 1
+        self.saved = 0
+        return self._begin_again(due_after(clock), **{HALVED: self.halvings})
 
     def _told_last(self) -> dict[str, Any]:
         """Return the part of a message with the last iteration, if workers have not heard it."""
@@ -105,32 +176,21 @@ class Progress:
         self.plan.read(told)
         return told
 
-    def _end_iteration(self, iteration: int) -> dict[str, Any]:
-        sums = {name: self._sums.get(name, 0.0) for name in (LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT)}
-        ratings, size, seconds = (self._sums.get(name, 0.0) for name in (RATINGS, BYTES, SECONDS))
-        self._sums.clear()
-        rmse, validation = _rmse(sums[LOSS], sums[WEIGHT]), _rmse(sums[HELD_LOSS], sums[HELD_WEIGHT])
-        self.results.append(Iteration(rmse, validation, int(ratings), int(size), seconds))
-        if self._is_stuck() and iteration + 1 < self.plan.last:
+    def _end_iteration(self, iteration: int, one: Iteration) -> dict[str, Any]:
+        self.results.append(one)
+        told: dict[str, Any] = {}
+        if self._stopping.is_stuck(self.results) and iteration + 1 < self.plan.last:
             # Workers have begun the next iteration.
             self.stopped_early = True
-            told = {LAST: iteration + 1}
-            self.plan.read(told)
-            return told
-        return {}
-
-    def _is_stuck(self) -> bool:
-        """Return whether the validation RMSE has made no progress for as many iterations as patience allows."""
-        patience, best, since = self._stopping.patience, math.inf, 0
-        if not patience:
-            return False
-        for result in self.results:
-            if result.validation < best * (1 - self._stopping.tolerance):
-                best, since = result.validation, 0
-            else:
-                since += 1
-        return since >= patience
+            told[LAST] = iteration + 1
+        if self.plan.lengths.keeps_best:  # after the last iteration, too: another driver may go on
+            kept = {self.plan.generation(at) for at in (iteration, self.best) if at is not None}
+            told[SLOT] = [iteration + 1, min({0, 1, 2} - kept)]
+        self.plan.read(told)
+        return told
 
 
-def _rmse(loss: float, weight: float) -> float:
-    return math.sqrt(loss / weight) if weight > 0 and loss >= 0 else math.nan
+def _mean(loss: float, weight: float, implicit: bool) -> float:
+    if weight <= 0:
+        return math.nan
+    return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

@@ -201,7 +201,7 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
 
 def schema_of(schema: pa.Schema) -> str:
     """Return an Arrow schema of simple types as Spark writes it."""
-    words = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary", pa.string(): "string"}
+    words = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary", pa.bool_(): "boolean", pa.string(): "string"}
     return ", ".join(f"{field.name} {words[field.type]}" for field in schema)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions, FittedFactors
 from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, draw_rows
 from ps2.data.ids import UNKNOWN, Ids
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
+# Vectors, shape (n, rank), and biases, if there are biases.
+Vectors = tuple[Float32s, Float32s | None]
 
 # Seeds of items differ from those of users by this.
 OF_ITEMS = 0x5BF03635
@@ -26,8 +28,19 @@ OF_ITEMS = 0x5BF03635
 LEAST_SPREAD = 1e-7
 # The largest number that is drawn, for vectors of rank 1.
 NOISE = 0.5
+# From so many ratings on, the default step is the least one; and the largest one.
+MANY_RATINGS, MOST_STEP = 100_000, 0.3
 # Values with a mean nearer to 0 than this have none to begin with.
 LEAST_LEVEL = 0.25
+
+
+def default_step(ratings: int) -> float:
+    """Return the first step for a table: .1 from 100,000 ratings on, and more for smaller ones, up to .3.
+
+    Few steps have to be larger. On MovieLens' million ratings .2 ends worse than .1. On 20 to 600 ratings .1 learns
+    next to nothing in ten iterations, and .5 diverges.
+    """
+    return min(max(LEAST_STEP, LEAST_STEP * (MANY_RATINGS / max(ratings, 1)) ** (1 / 6)), MOST_STEP)
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class Scaling:
         unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
         return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
 
-    def restored(self, rows: Float32s, options: FactorOptions) -> tuple[Float32s, Float32s | None]:
+    def restored(self, rows: Float32s, options: FactorOptions) -> Vectors:
         """Return the vectors and biases of rows, in the unit of ratings."""
         rank = options.rank
         vectors = rows[:, :rank] * np.float32(math.sqrt(self.scale))

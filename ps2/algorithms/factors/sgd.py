@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions
 from ps2.algorithms.factors.plan import Lengths, Place, Plan
 from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
@@ -37,16 +37,21 @@ class SgdSettings:
     Attributes:
         options: of the factorization.
         scale: ratings are divided by it. Then the penalty of vectors is, too; that of biases is not.
+        step_size: the first step.
     """
 
     options: FactorOptions
     scale: float
+    step_size: float = LEAST_STEP
 
-    @property
-    def rates(self) -> Float32s:
-        """The first step, and the weight of the penalties of vectors and of biases."""
-        options = self.options
-        return np.array([options.step_size, options.reg / self.scale, options.reg], np.float32)
+    def rates(self, halvings: int = 0) -> Float32s:
+        """Return the first step, and the weight of the penalties of vectors and of biases.
+
+        Args:
+            halvings: how often the step was halved.
+        """
+        reg = self.options.reg
+        return np.array([self.step_size / 2**halvings, reg / self.scale, reg], np.float32)
 
     @property
     def seed(self) -> int:
@@ -79,13 +84,18 @@ class Piece:
 
 
 class BlockDescent:
-    """Takes steps for the ratings of a block: the same in a worker as in a serial program."""
+    """Takes steps for the ratings of a block: the same in a worker as in a serial program.
+
+    Attributes:
+        rates: see ``SgdSettings.rates``.
+    """
 
     def __init__(self, grid: Grid, settings: SgdSettings, rank: int, users: Float32s) -> None:
         """Args:
         users: float32, shape (users, width): rows; changed.
         """
         self.grid, self.settings, self.users = grid, settings, users
+        self.rates = settings.rates()
         self._rank = rank
         bounds = grid.layout.users_of(rank)
         self._groups = bounds - bounds[0]
@@ -128,7 +138,7 @@ class BlockDescent:
             return {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0}
         loss = descend(
             *(begins, first, end, grid.items, grid.values, grid.weights, self.users, rows, options.rank),
-            *(self.settings.rates, iteration > 1, options.biases, options.nonnegative),
+            *(self.rates, iteration > 1, options.biases, options.nonnegative),
         )
         ratings = int(begins[end] - begins[first])
         weights = grid.weights[begins[first] : begins[end]]
@@ -164,15 +174,18 @@ class SgdProgram:
             threads = None
             if grid.layout.groups > 1:
                 threads = stack.enter_context(ThreadPoolExecutor(grid.layout.groups, "ps2-factors"))
-            work = _SgdWork(worker, self, grid, threads)
-            follow(worker, Plan(self.lengths), work, grid.layout.ring, work.fetch, self.settings.options.budget_s)
+            plan = Plan(self.lengths)
+            work = _SgdWork(worker, self, plan, grid, threads)
+            follow(worker, plan, work, grid.layout.ring, work.fetch, self.settings.options.budget_s)
 
 
 class _SgdWork:
     """``PlannedWork`` of this solver."""
 
-    def __init__(self, worker: Any, program: SgdProgram, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
-        self._worker, self._program, self._grid, self._threads = worker, program, grid, threads
+    def __init__(
+        self, worker: Any, program: SgdProgram, plan: Plan, grid: Grid, threads: ThreadPoolExecutor | None
+    ) -> None:
+        self._worker, self._program, self._plan, self._grid, self._threads = worker, program, plan, grid, threads
         self._mine = np.arange(grid.first_user, grid.first_user + grid.users)
         users = np.empty((0, program.settings.width), np.float32)
         self._descent = BlockDescent(grid, program.settings, worker.rank, users)
@@ -182,9 +195,10 @@ class _SgdWork:
         return self._worker.prefetch(self._program.fleet.items, columns=self._columns(block))
 
     def begin(self, iteration: int) -> None:
-        fleet, generation = self._program.fleet, self._program.lengths.generation(iteration)
+        fleet, generation = self._program.fleet, self._plan.generation(iteration)
         fleet.take_items(generation, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
         self._descent.users = fleet.kept_users[generation].pull(columns=self._mine)
+        self._descent.rates = self._program.settings.rates(self._plan.halvings)
 
     def train(self, turn: Any, place: Place) -> Mapping[str, float]:
         rows = turn.pull()
@@ -204,7 +218,7 @@ class _SgdWork:
         if not saves:
             return report
         fleet, worker = self._program.fleet, self._worker
-        generation = self._program.lengths.generation(iteration)
+        generation = self._plan.generation(iteration)
         fleet.kept_users[generation].push(columns=self._mine, values=self._descent.users)
         fleet.keep_items(generation, *share(self._grid.layout.items, worker.rank, worker.workers))
         return {**report, BYTES: self._descent.users.nbytes}

@@ -23,15 +23,17 @@ class FleetSizes:
     Attributes:
         users, items: how many there are.
         width: float32 numbers for each of them.
+        generations: saved copies of both.
     """
 
     users: int
     items: int
     width: int
+    generations: int = GENERATIONS
 
     @property
     def bytes(self) -> int:
-        return 4 * self.width * (self.items + GENERATIONS * (self.users + self.items))
+        return 4 * self.width * (self.items + self.generations * (self.users + self.items))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,7 @@ class SharedFactors:
 
         taken: list[DCVMatrix] = []
         try:
-            for dim in (sizes.items, *([sizes.users, sizes.items] * GENERATIONS)):
+            for dim in (sizes.items, *([sizes.users, sizes.items] * sizes.generations)):
                 taken.append(made(dim))
         except LimitError as error:
             for matrix in taken:

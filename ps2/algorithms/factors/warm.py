@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.algorithms.factors import ops
-from ps2.algorithms.factors.ccd_descent import Descent, Pass
-from ps2.algorithms.factors.ccd_kernels import Float32s
-from ps2.algorithms.factors.ccd_ratings import RatingRows, UserRatings
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of
+from ps2.algorithms.factors.ccd_kernels import BLOCK, Float32s
+from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
 from ps2.algorithms.training.balance import deal_by_cost
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
 
 
@@ -22,23 +21,27 @@ def warm() -> None:
     """Call the kernels on one rating, in the forms in which drivers, workers and servers hold them."""
     deal_by_cost(np.ones(1, np.int64), 1)
     _rotate()
-    one, rating = np.zeros(1, np.int64), np.ones(1, np.float32)
-    for implicit in (False, True):
-        options = FactorOptions(rank=1, solver="ccd", implicit=implicit, biases=not implicit)
-        descent = Descent(options, 1, UserRatings.of(RatingRows(one, one, rating), 1, options))
-        descent.evaluate()
-        descent.iterate(_solve_items)
+    _descend()
     factors = MatrixFactors([0], [0], [[1.0]], [[1.0]])
     factors.recommend(0)
     factors.predict([0], [0])
 
 
-def _solve_items(one: Pass, sums: Float64s, products: Float64s) -> Float32s:
-    m, kept = np.zeros((2 * one.width, 1), np.float32), np.ones((ops.SUMS + 2, 1), np.float32)
-    places = {"rank": 0, "width": one.width, "ranks": one.width, "old": 0, "new": one.width}
-    rows = {"first": 0, "workers": 1, "ridge": ops.SUMS, "done": ops.SUMS + 1}
-    ops.solve(m, kept, products.reshape(-1), **places, **rows, step=2, nonnegative=False)
-    return m[one.width :]
+def _descend() -> None:
+    one = np.zeros(1, np.int32)
+    for implicit in (False, True):
+        options = FactorOptions(rank=1, solver="ccd", implicit=implicit, biases=not implicit)
+        ratings = SideRatings.of(RatingRows(one, one, np.ones(1, np.float32)), 1, options)
+        side = SideDescent(options, ratings, held_out=ratings)
+        side.solve(_Zeros, gram_of(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
+
+
+class _Zeros:
+    def __init__(self, columns: Int64s) -> None:
+        self._count = len(columns)
+
+    def result(self) -> Float32s:
+        return np.zeros((self._count, BLOCK + 1), np.float32)
 
 
 def _rotate() -> None:

@@ -45,6 +45,7 @@ class TrainingHistory:
         metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
         placement: where it ran, of families that choose.
+        best: the step, from 1, whose model is the result, because held-out rows chose it; None: it is the last one's.
     """
 
     objective: list[float]
@@ -57,6 +58,7 @@ class TrainingHistory:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     words: Words = Words()
     placement: Placement | None = None
+    best: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Record:
         completed: the reason if none does.
         metrics: further values of this kind of training.
         words: terms for a step and the objective.
+        best: see ``TrainingHistory``.
     """
 
     on_step: Callable[[StepReport], Any]
@@ -106,6 +109,7 @@ class Record:
     reason: str = ""
     completed: str = "all steps were taken"
     metrics: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    best: int | None = None
     _began_s: float = 0.0
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -189,4 +193,5 @@ class Record:
             self.reason or self.completed,
             self.metrics,
             self.words,
+            best=self.best,
         )

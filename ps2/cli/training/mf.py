@@ -132,7 +132,7 @@ ratings_options = gathered(
 @click.option("--implicit", "implicitPrefs", is_flag=True, help="Ratings are amounts of positive feedback.")
 @click.option("--alpha", type=float, help="Growth of the confidence with feedback (--implicit)  [default: 1].")
 @click.option("--nonnegative", is_flag=True, help="No number of a vector is negative.")
-@click.option("--lr", "stepSize", type=float, help="First step size (sgd)  [default: 0.1].")
+@click.option("--lr", "stepSize", type=float, help="First step size (sgd)  [default: by the number of ratings].")
 @click.option("--budget", "budgetS", metavar="SECONDS", help="Duration of one turn, or auto (sgd).")
 @click.option(
     "--held-out",
@@ -145,7 +145,8 @@ ratings_options = gathered(
     "--patience",
     type=int,
     metavar="N",
-    help="Iterations without progress after which it ends (--held-out); 0: none do  [default: 3].",
+    help="Iterations without progress after which it ends, with the best one's model (--held-out); 0: it does not end  "
+    "[default: 3].",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -283,6 +284,7 @@ def _record(job: _Job, found: RatingList, model: Any, measured: dict[str, Any] |
         "params": job.params,
         "iterations": printed.steps_record(history),
         "reason": history.reason,
+        "best": model.summary.bestIteration,
         "test": measured,
         "recommended": [
             {"user": user, "items": [{"item": item, "rating": rating} for item, rating in best]}
