@@ -173,12 +173,12 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
     @property
     def userFactors(self) -> DataFrame:
         """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
-        return frames.factors_frame(*self._shared(), self.factors.user, of_users=True)
+        return frames.factors_frame(*self._with_share(), self.factors.user, of_users=True)
 
     @property
     def itemFactors(self) -> DataFrame:
         """All items' vectors; see ``userFactors``."""
-        return frames.factors_frame(*self._shared(), self.factors.item, of_users=False)
+        return frames.factors_frame(*self._with_share(), self.factors.item, of_users=False)
 
     # -- without Spark ---------------------------------------------------------------------------------------------
 
@@ -247,12 +247,12 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         names = self.getUserCol(), self.getItemCol()
         direction = frames.Direction(of_users, *(names if of_users else reversed(names)))
         if dataset is None:
-            return frames.recommended_to_all(*self._shared(), self.factors, direction, k)
+            return frames.recommended_to_all(*self._with_share(), self.factors, direction, k)
         check_frame(dataset)
         share = self._share(dataset.sparkSession.sparkContext)
         return frames.recommended_to_some(dataset, share, self.factors, direction, k)
 
-    def _shared(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
+    def _with_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = SparkSession.builder.getOrCreate()
         return spark, self._share(spark.sparkContext)
 
@@ -281,8 +281,8 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         for side in (factors.user, factors.item):
             _check_narrow(side)
         # As those of pyspark.ml's own models are.
-        users = frames.extended_frame(*self._shared(), factors.user, of_users=True).persist()
-        items = frames.extended_frame(*self._shared(), factors.item, of_users=False).persist()
+        users = frames.extended_frame(*self._with_share(), factors.user, of_users=True).persist()
+        items = frames.extended_frame(*self._with_share(), factors.item, of_users=False).persist()
         rank = factors.extended()[0].shape[1]
         return self._as_pyspark(recommendation.ALSModel, rank, users._jdf, items._jdf)
 
