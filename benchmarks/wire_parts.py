@@ -24,7 +24,8 @@ from benchmarks.ratio import Pair
 from benchmarks.raw import Family, RawSocket, chunks_of, process, raw_grpc, raw_socket, receive
 from ps2 import DCV, PS2Context
 from ps2.client import sessions
-from ps2.client.fleet import Access, seal, unseal
+from ps2.client.fleet import Access, FleetRef
+from ps2.coordinator.application import driver_secret
 from ps2.ops.kernels import gather, scatter_add
 from ps2.ops.optimizers import adam
 
@@ -202,16 +203,15 @@ def _small(ps: PS2Context) -> Iterator[Pair]:
 @contextmanager
 def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
     """Yield a connection to another client process, which makes the requested pulls and reports their end."""
-    access = seal(Access(ps._session.fleet, ps._token, ""))
-    with process(_serve_client, access, pickle.dumps(vector)) as client:
+    access = Access(driver_secret(), "")
+    with process(_serve_client, access, ps._session.fleet, pickle.dumps(vector)) as client:
         receive(client)
         yield client
 
 
-def _serve_client(connection: Connection, access: str, pickled: bytes) -> None:
+def _serve_client(connection: Connection, access: Access, fleet: FleetRef, pickled: bytes) -> None:
     # Like the first use of a handle in a Spark task, which gets its access through the environment.
-    given = unseal(access)
-    sessions._open(given.fleet, given)  # there is no public way outside of tasks
+    sessions._open(fleet, access)  # there is no public way outside of tasks
     vector: DCV = pickle.loads(pickled)
     out = np.ones(vector.dim, np.float32)
     _pull(vector, out)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+from base64 import urlsafe_b64encode
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
 from ps2.certificates import Pems
 from ps2.config import RetryConfig
+from ps2.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -19,42 +23,81 @@ class FleetRef:
         master: ``host:port`` of the coordinator's master.
         strict: True if operations on vectors that are not co-located are an error instead of a warning.
         retry_timeout_s: how long calls wait for a lost server to be recovered.
+        ops: modules that declare operations.
+        token_id: identifies the fleet's token for those that know the driver's secret (``token_id``).
     """
 
     id: str
     master: str
     strict: bool = False
     retry_timeout_s: float = RetryConfig.recovery_s
+    ops: tuple[str, ...] = ()
+    token_id: str = ""
+
+
+def fleet_text(ref: FleetRef) -> str:
+    """Return a fleet as text, without secrets."""
+    return json.dumps(asdict(ref))
+
+
+def fleet_of(text: str) -> FleetRef:
+    """Return the fleet that ``fleet_text`` wrote."""
+    content = json.loads(text)
+    return FleetRef(**(content | {"ops": tuple(content["ops"])}))
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a task needs to reach its fleet.
+    """What the tasks of one SparkContext need to reach the fleets of its driver. Nothing here differs by context.
 
     Attributes:
-        token: the fleet's token; None if its servers have none.
+        secret: of the driver's process. The tokens of the fleets that it starts are derived from it.
         application: id of the Spark application. Each application counts its stages from 0, and a fleet may outlive it.
-        own_run_token: the token of runs, which always need one; None means the fleet's token.
-        ops: modules that declare operations.
+        token: that of the attached fleet; None if no fleet is attached, or its servers have none.
         tls: certificates for connections to the fleet; None if the fleet has no TLS.
     """
 
-    fleet: FleetRef
-    token: str | None = field(repr=False)
+    secret: str = field(repr=False)
     application: str
-    own_run_token: str | None = field(default=None, repr=False)
-    ops: tuple[str, ...] = ()
+    token: str | None = field(default=None, repr=False)
     tls: Pems | None = None
 
-    @property
-    def run_token(self) -> str | None:
-        """The token that a worker and its run prove to each other."""
-        return self.own_run_token or self.token
+    def token_of(self, fleet: FleetRef) -> str | None:
+        """Return a fleet's token; None if its servers have none.
 
-    @property
-    def series(self) -> str:
-        """The common prefix of mutation ids of this application's tasks."""
-        return f"{self.fleet.id}/{self.application}"
+        Raises:
+            UsageError: the driver of this task does not know the token.
+        """
+        for token in (derived_token(self.secret, fleet.id), self.token, None):
+            if hmac.compare_digest(token_id(self.secret, token), fleet.token_id):
+                return token
+        raise UsageError(
+            f"this vector is of fleet {fleet.id}, whose token this task does not have: the vector is of another "
+            "driver's context, or of one that was stopped"
+        )
+
+    def run_token_of(self, fleet: FleetRef) -> str:
+        """Return the token that a worker and its run prove to each other. Runs always need one."""
+        return self.token_of(fleet) or derived_token(self.secret, fleet.id)
+
+
+def derived_token(secret: str, fleet_id: str) -> str:
+    """Return the token of a fleet that a driver starts."""
+    return urlsafe_b64encode(_mac(secret, f"token of fleet {fleet_id}")).decode().rstrip("=")
+
+
+def token_id(secret: str, token: str | None) -> str:
+    """Return what tells a fleet's token from others, and tells nothing about it to those without the secret."""
+    return _mac(secret, "no token" if token is None else f"id of token {token}").hex()[:16]
+
+
+def _mac(secret: str, text: str) -> bytes:
+    return hmac.digest(secret.encode(), text.encode(), hashlib.sha256)
+
+
+def series_of(fleet_id: str, application: str) -> str:
+    """Return the common prefix of mutation ids of an application's tasks."""
+    return f"{fleet_id}/{application}"
 
 
 def seal(access: Access) -> str:
@@ -65,5 +108,4 @@ def seal(access: Access) -> str:
 @lru_cache(maxsize=8)  # a task calls this with every mutation
 def unseal(text: str) -> Access:
     content = json.loads(text)
-    tls = Pems(**content["tls"]) if content["tls"] is not None else None
-    return Access(**(content | {"fleet": FleetRef(**content["fleet"]), "ops": tuple(content["ops"]), "tls": tls}))
+    return Access(**(content | {"tls": Pems(**content["tls"]) if content["tls"] is not None else None}))

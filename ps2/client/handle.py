@@ -111,13 +111,13 @@ class Handle:
         return {**self.__dict__, "_owner": None, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        note_unpickled(state["_copy"])
+        note_unpickled(state["_copy"], state["_fleet"])
         self.__dict__.update(state)
 
     @property
     def _session(self) -> Session:
         if self._copy:
-            note_used(self._copy)
+            note_used(self._copy, self._fleet)
         return session_of(self._fleet)
 
     def _target(self, *others: Handle) -> Target:

@@ -16,12 +16,25 @@ from dataclasses import replace
 from ps2.client.dispatch import check_process
 from ps2.client.fleet import Access, FleetRef, unseal
 from ps2.client.session import Session
-from ps2.client.task import FLEET_VARIABLE, is_later_attempt, stopped_fleets, task_context, task_fleet
+from ps2.client.task import (
+    ACCESS_VARIABLE,
+    is_later_attempt,
+    stopped_fleets,
+    task_access,
+    task_context,
+    task_fleet,
+)
 from ps2.config import RetryConfig, WireConfig
-from ps2.errors import StoppedError, UsageError
+from ps2.errors import StoppedError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
+
+NO_CONTEXT = (
+    "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in the "
+    "driver and in the tasks of its jobs. A task that creates vectors finds the context by the first vector that came "
+    "with its closure, or by the driver's thread that submitted it: call PS2Context.getOrCreate(spark) in that thread"
+)
 
 _lock = threading.Lock()
 _sessions: dict[tuple[int, str], Session] = {}  # keyed by process: workers fork, and a channel does not survive a fork
@@ -66,10 +79,7 @@ def session_of(fleet: FleetRef) -> Session:
         session = _sessions.get((os.getpid(), fleet.id))
         if session is not None:
             return session
-        access = _from_task()
-        if access.fleet.id != fleet.id:
-            raise UsageError(f"this vector is of fleet {fleet.id}, this task's context drives fleet {access.fleet.id}")
-        return _open(fleet, access)
+        return _open(fleet, _access())
 
 
 def current_session() -> Session:
@@ -77,8 +87,13 @@ def current_session() -> Session:
     with _lock:
         if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
             return session
-        access = _from_task()
-        return _sessions.get((os.getpid(), access.fleet.id)) or _open(access.fleet, access)
+        in_run = next((one for (pid, _), one in _sessions.items() if pid == os.getpid() and one.ids.run), None)
+        if in_run is not None:
+            return in_run
+        access, fleet = _access(), task_fleet()
+        if fleet is None:
+            raise StoppedError(NO_CONTEXT)
+        return _sessions.get((os.getpid(), fleet.id)) or _open(fleet, access)
 
 
 def flush() -> None:
@@ -86,27 +101,28 @@ def flush() -> None:
     current_session().dispatch.flush()
 
 
-def _from_task() -> Access:
+def _access() -> Access:
     if _forked_from:
         check_process(_forked_from)
-    text = task_fleet()
-    if text is None and FLEET_VARIABLE in os.environ:  # a spawned child has the worker's environment
+    text = task_access()
+    if text is None and ACCESS_VARIABLE in os.environ:  # a spawned child has the worker's environment
         check_process(os.getppid())
     if text is None:
-        raise StoppedError(
-            "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in "
-            "the driver and in the tasks of its jobs"
-        )
+        raise StoppedError(NO_CONTEXT)
     return unseal(text)
 
 
 def _open(fleet: FleetRef, access: Access) -> Session:
-    load_modules(access.ops)
+    """Open a task's session. A driver has one context at a time: sessions of this worker's earlier tasks end."""
+    token = access.token_of(fleet)
+    load_modules(fleet.ops)
+    for key in [key for key in _sessions if key[0] == os.getpid()]:
+        _sessions.pop(key).close()
     # The token came from the driver, whose servers have proven that they know it.
     wire = WireConfig(tls=access.tls)
     if is_later_attempt():
         wire = replace(wire, connect_s=RetryConfig.later_connect_s)
-    session = Session(fleet, FleetNetwork(access.token, wire, sure=True))
+    session = Session(fleet, FleetNetwork(token, wire, sure=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

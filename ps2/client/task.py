@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from ps2.client.fleet import unseal
+from ps2.client.fleet import FleetRef, fleet_of, series_of, unseal
 from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 
 # Spark passes the environment of a Python function to the workers that run it, whichever thread submits the job. A
 # local property would belong to one thread, and Spark writes local properties into its event log.
-FLEET_VARIABLE = "PS2_TASK_FLEET"
+# Spark keeps a daemon of Python workers for each environment, so nothing in this variable differs by context.
+ACCESS_VARIABLE = "PS2_TASK_ACCESS"
+# Local property: the fleet of the context that runs, without secrets, for tasks that no handle names it to.
+FLEET_PROPERTY = "ps2.fleet"
 # Local property: ids of the fleets whose contexts were stopped, so that a task of an older closure fails at once.
 STOPPED_PROPERTY = "ps2.stopped"
 # Local property: how often the fleet had gone back to a checkpoint when the job was submitted.
@@ -39,9 +42,23 @@ def is_later_attempt() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def task_fleet() -> str | None:
-    """Return the fleet access that the driver passed to this task; None outside a task."""
-    return None if task_context() is None else os.environ.get(FLEET_VARIABLE)
+def task_access() -> str | None:
+    """Return the access to fleets that the driver passed to this task; None outside a task."""
+    return None if task_context() is None else os.environ.get(ACCESS_VARIABLE)
+
+
+def task_fleet() -> FleetRef | None:
+    """Return the fleet of this task: that of the first handle of its closure, else of the thread that submitted it.
+
+    None outside a task, and in a task whose driver's thread knows no fleet.
+    """
+    context = task_context()
+    if context is None:
+        return None
+    if _function.attempt == context.taskAttemptId() and _function.fleet is not None:
+        return _function.fleet
+    text = context.getLocalProperty(FLEET_PROPERTY)
+    return fleet_of(text) if text else None
 
 
 def stopped_fleets() -> list[str]:
@@ -76,25 +93,26 @@ class _Function:
 
     attempt: int | None = None
     name: str = ""
+    fleet: FleetRef | None = None
 
 
 _function = _Function()
 
 
-def note_unpickled(copy: str) -> None:
+def note_unpickled(copy: str, fleet: FleetRef | None = None) -> None:
     """Note that a copy of a handle was unpickled in this process.
 
     Only handles of the closure name the function: a reused worker may hold a broadcast's handle from an earlier task.
     """
     if task_context() is not None and _is_reading_closure():
-        note_used(copy)
+        note_used(copy, fleet)
 
 
-def note_used(copy: str) -> None:
+def note_used(copy: str, fleet: FleetRef | None = None) -> None:
     """Note that a copy of a handle is used here; "" means that the handle was never pickled."""
     context = task_context()
     if copy and context is not None and context.taskAttemptId() != _function.attempt:
-        _function.attempt, _function.name = context.taskAttemptId(), copy
+        _function.attempt, _function.name, _function.fleet = context.taskAttemptId(), copy, fleet
 
 
 def _is_reading_closure() -> bool:
@@ -217,5 +235,5 @@ class MutationIds:
 
 def _series(fleet: str) -> str:
     """Return the id prefix of the current task's stages. Stages of another Spark application have the same numbers."""
-    text = task_fleet()
-    return fleet if text is None else unseal(text).series
+    text = task_access()
+    return fleet if text is None else series_of(fleet, unseal(text).application)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from ps2.certificates import Tls
-from ps2.client.fleet import Access, seal
-from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
+from ps2.client.fleet import Access, FleetRef, fleet_text, seal, series_of
+from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
+from ps2.config import new_token
 from ps2.coordinator.binding import out_of_reach
 from ps2.coordinator.master import Master
 from ps2.coordinator.stages import StageWatch
@@ -19,6 +20,9 @@ from ps2.run.spark import active_context, is_stopped, refuse_connect
 from ps2.transport.tls import Renewed, usable
 
 log = logging.getLogger(__name__)
+
+# Of stopped fleets; Spark sends them with every task.
+KEPT_IDS = 50
 
 
 def spark_context_of(spark: Any) -> Any:
@@ -39,6 +43,16 @@ def spark_context_of(spark: Any) -> Any:
     return context
 
 
+@cache
+def driver_secret() -> str:
+    """Return the secret of this process, from which the tokens of its fleets are derived.
+
+    One secret for all contexts, so that their tasks have one environment: Spark keeps a daemon of Python workers for
+    each environment, as long as the SparkContext lives.
+    """
+    return new_token()
+
+
 class Application:
     """Gives tasks access to the fleet: those of one SparkContext, which may replace a stopped one.
 
@@ -47,39 +61,48 @@ class Application:
         stages: a watch of each SparkContext's finished stages.
     """
 
-    def __init__(self, access: Access, tls: Tls | None, master: Master, control: ServerControl) -> None:
+    def __init__(
+        self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
+    ) -> None:
         """Args:
-        access: what tasks need, without application id and certificates.
+        token: that an attached fleet came with; None: tasks derive the fleet's token, or it has none.
         tls: of the fleet; None: no TLS.
         """
         self.context: Any = None
         self.stages: list[StageWatch] = []
-        self._access = access
+        self._fleet = fleet
+        self._token = token
+        self._handed: Access | None = None
         self._pems = Renewed(tls, usable) if tls is not None else None
         self._master = master
         self._control = control
 
     def reach(self, context: Any) -> None:
-        """Give the Python workers of this SparkContext the fleet's token, through Spark's own channel."""
+        """Give tasks of this SparkContext access to the fleet.
+
+        What is secret goes through Spark's own channel, the environment of its Python workers. The fleet's name, which
+        differs by context, goes with handles, and as a local property with jobs of the calling thread.
+        """
         self.context = context
         servers = tuple(self._master.registry.addresses())
-        if (warning := out_of_reach(context, self._access.fleet.master, servers)) is not None:
+        if (warning := out_of_reach(context, self._fleet.master, servers)) is not None:
             log.warning("%s", warning)
-        self._access = replace(self._access, application=context.applicationId)
         self._hand_over()
+        context.setLocalProperty(FLEET_PROPERTY, fleet_text(self._fleet))
         if not any(watch.watches(context) for watch in self.stages):
             # Watches of earlier SparkContexts end by themselves.
-            self.stages.append(StageWatch(context, self._access.series, self._master, self._control))
+            series = series_of(self._fleet.id, context.applicationId)
+            self.stages.append(StageWatch(context, series, self._master, self._control))
 
     def renew(self) -> None:
         """Give tasks of later jobs the new certificates, if they have changed."""
-        if self._pems is not None and self.context is not None and self._pems.get() is not self._access.tls:
+        if self._pems is not None and self._handed is not None and self._pems.get() is not self._handed.tls:
             self._hand_over()
 
     def _hand_over(self) -> None:
         pems = self._pems.get() if self._pems is not None else None
-        self._access = replace(self._access, tls=pems)
-        self.context.environment[FLEET_VARIABLE] = seal(self._access)
+        self._handed = Access(driver_secret(), self.context.applicationId, self._token, pems)
+        self.context.environment[ACCESS_VARIABLE] = seal(self._handed)
 
     def running(self, what: str) -> Any:
         """Return the SparkContext, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""
@@ -103,10 +126,12 @@ class Application:
         context = self.context
         if context is None or is_stopped(context):
             return
-        context.environment.pop(FLEET_VARIABLE, None)
+        # What the environment keeps is the same for all contexts, and opens no fleet that runs.
+        context.environment[ACCESS_VARIABLE] = seal(Access(driver_secret(), context.applicationId))
+        context.setLocalProperty(FLEET_PROPERTY, None)
         stopped = context.getLocalProperty(STOPPED_PROPERTY)
-        id = self._access.fleet.id
-        context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
+        id = self._fleet.id
+        context.setLocalProperty(STOPPED_PROPERTY, " ".join([*(stopped or "").split(), id][-KEPT_IDS:]))
 
 
 def _check_running(context: Any) -> None:

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps2.client.batch import batch
-from ps2.client.fleet import Access, FleetRef
+from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
-from ps2.config import WireConfig, join_address, new_token, read_token, unencrypted
-from ps2.coordinator.application import Application, spark_context_of
+from ps2.config import WireConfig, join_address, read_token, unencrypted
+from ps2.coordinator.application import Application, driver_secret, spark_context_of
 from ps2.coordinator.binding import binding_of
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over
@@ -147,12 +147,12 @@ class PS2Context:
         """Not for users: see ``getOrCreate``."""
         self._stopped = False
         self._conf = conf
-        self._token = read_token(conf.tokenFile) if conf.tokenFile is not None else None
-        if not conf.fleet:
-            self._token = new_token()
-        # The driver unpickles the results of runs, so they need a token even if the servers have none.
-        run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
+        given_token = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
+        own_token = derived_token(driver_secret(), id)
+        self._token = given_token if conf.fleet else own_token
+        # The driver unpickles the results of runs, so they need a token even if the servers have none.
+        run_token = self._token or own_token
         load_modules(conf.modules)
         conf.launcherClass.check(spark_context, conf.sparkConf)
         binding = binding_of(conf, spark_context, self._token is not None)
@@ -167,10 +167,9 @@ class PS2Context:
             self._fleet = fleet = Fleet(id, conf, binding, self._token, transport, active, spark_context)
             undo.callback(fleet.master_server.stop, 0)
             undo.callback(fleet.launcher.stop)
-            ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS)
-            own_run_token = None if self._token else run_token
-            access = Access(ref, self._token, "", own_run_token, conf.modules)
-            self._application = Application(access, conf.tls, fleet.master, fleet.control)
+            of_token = token_id(driver_secret(), self._token)
+            ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, of_token)
+            self._application = Application(ref, given_token, conf.tls, fleet.master, fleet.control)
             self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
             self._recoveries = RecoveryLog()
             self._steps = Steps(

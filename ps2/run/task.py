@@ -15,7 +15,7 @@ import cloudpickle
 
 from ps2.client.fleet import unseal
 from ps2.client.sessions import session_of
-from ps2.client.task import RunIds, task_context, task_fleet
+from ps2.client.task import RunIds, task_access, task_context
 from ps2.config import WireConfig
 from ps2.errors import LimitError, PS2Error, RolledBack
 from ps2.protocol.plain_data import LIMIT_BYTES
@@ -51,8 +51,8 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     context: Any = task_context()
     rank = context.partitionId()
     session = session_of(ref.fleet)
-    access = unseal(str(task_fleet()))
-    control = RunControl(ref.address, access.run_token, WireConfig(tls=access.tls))
+    access = unseal(str(task_access()))
+    control = RunControl(ref.address, access.run_token_of(ref.fleet), WireConfig(tls=access.tls))
     try:
         joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
         if joined.done:

@@ -29,7 +29,6 @@ from tests.ports import free_port
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM_TIMEOUT_S = 200
-MOST_DAEMONS = 10
 
 os.environ.update(ENVIRONMENT)
 os.environ.pop("SPARK_HOME", None)
@@ -77,31 +76,6 @@ def _end(session):
     SparkContext._gateway = SparkContext._jvm = None
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_python_daemons():
-    """After a module, end Spark's Python daemons if there are many; Spark starts those that it needs again.
-
-    Spark keeps a daemon of 100 MB for each environment of tasks, so for each context, until the session ends.
-    """
-    from pyspark import SparkContext
-
-    yield
-    gateway = SparkContext._gateway
-    if gateway is None or not psutil.pid_exists(gateway.proc.pid):
-        return
-    daemons = [child for child in psutil.Process(gateway.proc.pid).children() if _is_python_daemon(child)]
-    if len(daemons) > MOST_DAEMONS:
-        for daemon in daemons:
-            daemon.terminate()
-        psutil.wait_procs(daemons, 10)
-
-
-def _is_python_daemon(process):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return any(argument.endswith(".daemon") for argument in process.cmdline())
-    return False
-
-
 @pytest.fixture(scope="session")
 def sc(spark):
     return spark.sparkContext
@@ -109,7 +83,7 @@ def sc(spark):
 
 @pytest.fixture(scope="session")
 def shared_fleet(spark, sharing):
-    """A fleet that the tasks of the shared session reach. With another one, Spark starts other Python workers."""
+    """A fleet that the tasks of the shared session reach."""
     from ps2 import PS2Context
 
     fleet = sharing(lambda servers: PS2Context.getOrCreate(spark, servers=servers))

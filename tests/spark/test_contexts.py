@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import psutil
 import pytest
 
 from ps2 import DCV, PS2Context
@@ -64,6 +65,28 @@ def test_get_or_create_when_called_in_task_then_points_to_driver(two_contexts, s
 
     (message,) = sc.parallelize([0], 1).map(attempt).collect()
     assert "belongs to the driver" in message
+
+
+def test_contexts_when_many_follow_then_one_daemon_serves_all(spark, sc, two_contexts):
+    """Spark keeps a daemon of Python workers for each environment of tasks, 100 MB each, until the session ends."""
+    from pyspark import SparkContext
+
+    def use():
+        u = DCV.dense(3, dtype="float64").fill(1.0)
+        sc.parallelize([0], 1).foreach(lambda _: u.add(np.ones(3)))
+        (made,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(4, dtype="float64").fill(1.0)).collect()
+        assert (u.sum(), made.sum()) == (6.0, 4.0)
+
+    def daemons():
+        below = psutil.Process(SparkContext._gateway.proc.pid).children()
+        return {child.pid for child in below if any(text.endswith(".daemon") for text in child.cmdline())}
+
+    two_contexts[2].stop()
+    before = daemons()
+    for _ in range(3):
+        with PS2Context.getOrCreate(spark, servers=1):
+            use()
+    assert daemons() == before
 
 
 def test_vector_when_made_in_task_without_context_then_stopped(spark, sc, two_contexts):

@@ -8,7 +8,7 @@ from pyspark.ml.linalg import Vectors
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.client.fleet import unseal
-from ps2.client.task import FLEET_VARIABLE
+from ps2.client.task import ACCESS_VARIABLE
 from tests.certificates import write
 
 DIM = 50
@@ -52,10 +52,10 @@ def test_training_when_certificates_rotate_then_new_ones_serve(spark, only_tcp, 
         write(tmp_path)
         renewed = (tmp_path / "cert.pem").read_text()
         environment = spark.sparkContext.environment
-        until(lambda: renewed in unseal(environment[FLEET_VARIABLE]).tls.cert, "tasks get the new certificate")
+        until(lambda: renewed in unseal(environment[ACCESS_VARIABLE]).tls.cert, "tasks get the new certificate")
         spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: total.add(np.ones(DIM)))
         np.testing.assert_array_equal(total.pull(), np.full(DIM, 6.0))
         key = (tmp_path / "key.pem").read_text()
         assert key not in str(spark.sparkContext.getConf().getAll())
-        assert "PRIVATE KEY" not in repr(ps._application._access)
+        assert "PRIVATE KEY" not in repr(ps._application._handed)
     assert np.mean((x @ np.asarray(model.coefficients) > 0) == labels) > 0.9

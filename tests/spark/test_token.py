@@ -10,11 +10,13 @@ import urllib.request
 import pytest
 
 from ps2 import DCV
+from ps2.coordinator.application import driver_secret
 
 
-@pytest.fixture(scope="module")
-def token(ps):
-    return ps._token
+@pytest.fixture(scope="module", params=["fleet", "driver"])
+def token(request, ps):
+    """The fleet's token; and the secret of the driver, from which it is derived."""
+    return ps._token if request.param == "fleet" else driver_secret()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.client import task
+from ps2.client.fleet import fleet_text, seal
 from ps2.rpc.run_control import Entered
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.clocks import Clocks
@@ -80,20 +81,23 @@ def small_disk(tmp_path):
 
 @pytest.fixture
 def in_task(monkeypatch):
-    """``in_task(stage, partition, attempt, fleet, stopped)``: be that Spark task from now on."""
+    """``in_task(stage, partition, attempt, access, fleet, stopped)``: be that Spark task from now on."""
     monkeypatch.setattr(task, "_function", task._Function())
 
-    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None, tries=0):
+    def become(stage=1, partition=0, attempt=0, access=None, fleet=None, stopped=None, tries=0):
         context = SimpleNamespace(
             stageId=lambda: stage,
             partitionId=lambda: partition,
             taskAttemptId=lambda: attempt,
             attemptNumber=lambda: tries,
-            getLocalProperty=lambda key: stopped if key == task.STOPPED_PROPERTY else None,
+            getLocalProperty={
+                task.STOPPED_PROPERTY: stopped,
+                task.FLEET_PROPERTY: None if fleet is None else fleet_text(fleet),
+            }.get,
         )
         monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))
-        if fleet is not None:
-            monkeypatch.setenv(task.FLEET_VARIABLE, fleet)
+        if access is not None:
+            monkeypatch.setenv(task.ACCESS_VARIABLE, seal(access))
 
     return become
 

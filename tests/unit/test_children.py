@@ -7,19 +7,20 @@ import threading
 import pytest
 
 from ps2.client import sessions, task
-from ps2.client.fleet import Access, FleetRef, seal
+from ps2.client.fleet import Access, FleetRef, seal, token_id
 from ps2.errors import StoppedError, UsageError
 from tests.fakes import MASTER, FleetInProcess, session_over
 from tests.forks import in_child
 
-REF = FleetRef("forked", MASTER)
+ACCESS = Access("secret", "app")
+REF = FleetRef("forked", MASTER, token_id=token_id("secret", None))
 REFUSED = "UsageError: vectors work in a task or a driver itself"
 
 
 @pytest.fixture
 def a_task(in_task):
     """A task of a fleet; its session is closed in the end."""
-    in_task(fleet=seal(Access(REF, "token", "app")))
+    in_task(access=ACCESS, fleet=REF)
     yield
     sessions.uninstall(REF.id)
     sessions._stopped.discard(REF.id)
@@ -49,7 +50,7 @@ def test_session_of_when_forked_before_any_task_then_is_made(in_task):
     """As pyspark's daemon forks its workers."""
 
     def be_a_worker():
-        in_task(fleet=seal(Access(REF, "token", "app")))
+        in_task(access=ACCESS, fleet=REF)
         sessions.session_of(REF).close()
 
     assert in_child(be_a_worker) == ""
@@ -61,7 +62,7 @@ def test_session_of_when_forked_during_creation_then_usage_error(a_task):
 
 
 def test_session_of_when_child_has_task_environ_then_refused(monkeypatch):
-    monkeypatch.setenv(task.FLEET_VARIABLE, seal(Access(REF, "token", "app")))
+    monkeypatch.setenv(task.ACCESS_VARIABLE, seal(ACCESS))
     with pytest.raises(UsageError, match="vectors work in a task or a driver itself"):
         sessions.session_of(REF)
 

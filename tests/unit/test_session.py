@@ -12,7 +12,7 @@ import pytest
 from ps2.client import async_writer, plans, routes, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.declared import declared
-from ps2.client.fleet import Access, FleetRef, seal, unseal
+from ps2.client.fleet import Access, FleetRef, derived_token, seal, token_id, unseal
 from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
@@ -455,15 +455,15 @@ def test_current_session_when_no_context_then_error_says_remedy():
         sessions.current_session()
 
 
-def test_session_of_when_task_is_of_other_fleet_then_usage_error(in_task):
-    in_task(fleet=seal(Access(FleetRef("theirs", MASTER), "token", "app")))
-    with pytest.raises(UsageError, match="is of fleet mine, this task's context drives fleet theirs"):
-        sessions.session_of(FleetRef("mine", MASTER))
+def test_session_of_when_fleet_of_other_driver_then_usage_error(in_task):
+    in_task(access=Access("secret", "app"))
+    with pytest.raises(UsageError, match="fleet theirs, whose token this task does not have"):
+        sessions.session_of(FleetRef("theirs", MASTER, token_id=token_id("other", derived_token("other", "theirs"))))
 
 
 def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
-    ref = FleetRef("tasks", MASTER)
-    in_task(fleet=seal(Access(ref, "token", "app")))
+    ref = _derived("tasks")
+    in_task(access=Access("secret", "app"), fleet=ref)
     try:
         assert sessions.session_of(ref) is sessions.session_of(ref) is sessions.current_session()
     finally:
@@ -473,14 +473,51 @@ def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
 
 def test_session_of_when_task_knows_stop_then_stopped_error(in_task):
     ref = FleetRef("old", MASTER)
-    in_task(fleet=seal(Access(ref, None, "app")), stopped="older old")
+    in_task(access=Access("secret", "app"), stopped="older old")
     with pytest.raises(StoppedError, match="fleet old"):
         sessions.session_of(ref)
 
 
-def test_fleet_when_sealed_then_it_is_unsealed_with_its_token():
-    access = Access(FleetRef("a", MASTER, strict=True), "secret", "app-1")
+def test_session_of_when_task_meets_next_fleet_then_older_closes(in_task):
+    """One daemon of Python workers serves all contexts of a driver."""
+    in_task(access=Access("secret", "app"))
+    try:
+        older = sessions.session_of(_derived("first"))
+        sessions.session_of(_derived("second"))
+        assert older not in sessions._sessions.values()
+    finally:
+        sessions.uninstall("second")
+        sessions._stopped.discard("second")
+
+
+def test_current_session_when_closure_has_handle_then_its_fleet(in_task):
+    in_task(access=Access("secret", "app"), fleet=_derived("of the thread"))
+    task.note_used("copy", _derived("of the handle"))
+    try:
+        assert sessions.current_session().fleet.id == "of the handle"
+    finally:
+        sessions.uninstall("of the handle")
+        sessions._stopped.discard("of the handle")
+
+
+def _derived(id):
+    return FleetRef(id, MASTER, token_id=token_id("secret", derived_token("secret", id)))
+
+
+def test_access_when_sealed_then_it_is_unsealed():
+    access = Access("secret", "app-1", "token of an attached fleet")
     assert unseal(seal(access)) == access
+
+
+@pytest.mark.parametrize("token", [derived_token("secret", "f"), "given", None])
+def test_token_of_when_fleet_names_it_by_id_then_it_is_found(token):
+    access = Access("secret", "app", "given")
+    assert access.token_of(FleetRef("f", MASTER, token_id=token_id("secret", token))) == token
+
+
+def test_run_token_of_when_servers_have_none_then_it_is_derived():
+    ref = FleetRef("f", MASTER, token_id=token_id("secret", None))
+    assert Access("secret", "app").run_token_of(ref) == derived_token("secret", "f")
 
 
 # -- ids of mutations ------------------------------------------------------------------------------------------------
@@ -537,7 +574,7 @@ def test_ids_when_of_another_stage_or_partition_then_they_differ(in_task, other)
 
 
 def test_ids_when_in_a_task_then_they_name_application_and_stage(in_task):
-    in_task(stage=7, fleet=seal(Access(FleetRef("f", MASTER), None, "app-1")))
+    in_task(stage=7, access=Access("secret", "app-1"))
     id = MutationIds("f").next()
     assert (id.series, id.stage) == ("f/app-1", 7)
     assert id.scope.startswith("f/app-1/7/0/")
@@ -547,7 +584,7 @@ def test_ids_when_of_another_spark_application_then_they_differ(in_task):
     """Its stages begin at 0 again."""
     made = []
     for application in ("app-1", "app-2"):
-        in_task(fleet=seal(Access(FleetRef("f", MASTER), None, application)))
+        in_task(access=Access("secret", application))
         made.append(MutationIds("f").next())
     assert made[0] != made[1]
 
