@@ -60,6 +60,11 @@ def unless_stopping(spark_context: Any, ask: Callable[[], Any], otherwise: Any) 
         raise
 
 
+def planned_bytes(frame: Any) -> int:
+    """Return how many bytes Spark's optimizer expects of a DataFrame: exact for a cached one, else often too many."""
+    return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
 # -- executors and slots ---------------------------------------------------------------------------------------------
 
 

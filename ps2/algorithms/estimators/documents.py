@@ -13,7 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.estimators.loads import PART, loads_of, sums_of
-from ps2.algorithms.estimators.tables import TableSurvey, column, dim_of, field, first_row, unwrapped
+from ps2.algorithms.estimators.tables import (
+    TableSurvey,
+    column,
+    dim_of,
+    field,
+    first_row,
+    in_one_partition_if_small,
+    unwrapped,
+)
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
 
@@ -43,7 +51,12 @@ def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
         raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")
     tokens_of = _entry_sum(frame, columns.features)
     rows = frame.select(F.spark_partition_id().alias(PART), tokens_of.alias("tokens"))
-    found = rows.groupBy(PART).agg(*sums_of(F.lit(1.0) + F.col("tokens")), F.sum("tokens").alias("tokens")).collect()
+    found = (
+        in_one_partition_if_small(rows)
+        .groupBy(PART)
+        .agg(*sums_of(F.lit(1.0) + F.col("tokens")), F.sum("tokens").alias("tokens"))
+        .collect()
+    )
     tokens = sum(row["tokens"] or 0.0 for row in found)
     if tokens == 0:
         raise InputError(

@@ -54,6 +54,15 @@ def sums_of(cost: Column) -> list[Column]:
     return [F.count(F.lit(1)).alias(ROWS), F.sum(cost).alias(COST), F.sum(cost * cost).alias(SQUARES)]
 
 
+def sums_sql(cost: str) -> str:
+    """Return the aggregates of ``sums_of`` in SQL.
+
+    Args:
+        cost: of a row.
+    """
+    return f"count(1) as {ROWS}, sum({cost}) as {COST}, sum({cost} * {cost}) as {SQUARES}"
+
+
 def loads_of(found: Iterable[Any]) -> dict[int, Load]:
     """Return the load of each non-empty rdd_partition from the rows of a survey."""
     loads: dict[int, Load] = {}

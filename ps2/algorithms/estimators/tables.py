@@ -17,14 +17,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, IntegralType, NumericType, StringType, StructField
 
 from ps2.algorithms.estimators.attributes import values_of
-from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_of
+from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
+from ps2.run.spark import planned_bytes
 
 # pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
 MAX_CLASSES = 100
 SHOWN_CHARS = 200
+# Rows of so many bytes are surveyed by one task: a shuffle costs more.
+SMALL_BYTES = 16 << 20
+NO_ROWS = "expected rows to train on, got an empty DataFrame"
 NOT_FINITE = ("null", "NaN", "infinite")
 # If the largest weight is outside these bounds, all weights are multiplied by a power of two.
 LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
@@ -87,7 +91,12 @@ def names_of(columns: ColumnNames) -> list[str]:
 
 def column(name: str) -> Column:
     """Return the column of that name, dots and backquotes included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
@@ -140,7 +149,7 @@ def field(frame: DataFrame, name: str) -> StructField:
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
-    """Survey labels, weights and the number of features; two Spark jobs, of which the first reads one row.
+    """Survey labels, weights and the number of features; one Spark job if the rows are few, for classes.
 
     Args:
         frame: with columns that ``check_columns`` accepts, a label among them.
@@ -152,11 +161,13 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
             numeric labels are so large, or so near each other, that their squares leave float64's range.
     """
     assert columns.label is not None
-    first = first_row(frame, columns)
     of_labels = _Labels(columns.label, classes, field(frame, columns.label))
-    shift = _finite_or_0(first[columns.label]) if classes is None else 0.0
+    # Sums of classes' labels are not wanted.
+    shift = _finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
     unit = 1.0
     found = _aggregate(frame, columns, of_labels, shift, unit)
+    if not found:
+        raise InputError(NO_ROWS)
     _check_faults(frame, columns, of_labels, found)
     better = _better_sums(found, shift, classes)
     if better != (shift, unit):
@@ -165,12 +176,15 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     used = [row for row in found if row["class"] >= 0]
     facts = _facts(used, of_labels, shift, unit)
     features = [columns.features] if isinstance(columns.features, str) else columns.features
-    dim, fields = dim_of(frame, columns.features, first), tuple(field(frame, name) for name in features)
+    dim = known_dim(frame, columns.features) or min(row["opening"] for row in found)["dim"]
+    if not dim:
+        dim = dim_of(frame, columns.features, first_row(frame, columns))  # says what is wrong
+    fields = tuple(field(frame, name) for name in features)
     is_alone = classes is not None and of_labels.described is None and not any(row["class"] for row in used)
     return Survey(dim, loads_of(found), facts, fields, is_alone)
 
 
-def _better_sums(found: list[Row], shift: float, classes: int | None) -> tuple[float, float]:
+def _better_sums(found: list[dict[str, Any]], shift: float, classes: int | None) -> tuple[float, float]:
     """Return the number to subtract from labels, and the factor for weights, that keep sums exact."""
     counted = [row for row in found if row["class"] >= 0 and row["least"] is not None]
     if not counted:
@@ -188,7 +202,7 @@ def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
     """Return the named columns of the first row; InputError if there is none."""
     first = frame.select(*map(column, names_of(columns))).head()
     if first is None:
-        raise InputError("expected rows to train on, got an empty DataFrame")
+        raise InputError(NO_ROWS)
     return first
 
 
@@ -209,69 +223,99 @@ class _Labels:
         source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
         return f"a class, one of 0 to {self.most - 1}{source}"
 
-    def strange(self, y: Column) -> Column:
-        """Whether a finite label is not a class."""
+    def strange(self, y: str) -> str:
+        """Whether a finite label, a SQL expression, is not a class."""
         if self.classes is None:
-            return F.lit(False)
+            return "false"
         # floor() raises an error for a number beyond int64.
-        return (y != F.rint(y)) | (y < 0) | (y >= self.most)
+        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.most})"
 
-    def number(self, y: Column) -> Column:
+    def number(self, y: str) -> str:
         """The class of a valid label."""
-        return F.lit(0) if self.classes is None else y.cast("int")
+        return "0" if self.classes is None else f"cast({y} as int)"
 
 
-def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float, unit: float) -> list[Row]:
-    """Counts and sums by rdd_partition and class (-1: held out); weights are multiplied by their unit."""
-    y = column(labels.name).cast("double")
-    w = F.lit(1.0) if columns.weight is None else unit * column(columns.weight).cast("double")
-    held = F.lit(False) if columns.validation is None else column(columns.validation)
-    faults = {**_not_finite("label", y), "label_strange": _is_finite(y) & labels.strange(y)}
+def _aggregate(
+    frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float, unit: float
+) -> list[dict[str, Any]]:
+    """Counts and sums by rdd_partition and class (-1: held out); weights are multiplied by their unit.
+
+    The expressions are SQL: each Column that Python makes takes several calls to Java.
+    """
+    y, w, held = f"cast({quoted(labels.name)} as double)", "1.0D", "false"
     if columns.weight is not None:
-        faults |= {**_not_finite("weight", w), "weight_negative": _is_finite(w) & (w < 0)}
+        w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
-        faults["validation_null"] = held.isNull()
-    bad = F.lit(False)
-    for fault in faults.values():
-        bad = bad | fault
-    rows = frame.select(
-        F.spark_partition_id().alias(PART),
-        cost_of(frame, columns.features).alias(COST),
-        F.when(bad | held, -1).otherwise(labels.number(y)).alias("class"),
-        (y - shift).alias("y"),
-        F.when(w > 0, y).alias("counted"),
-        w.alias("w"),
-        *(fault.cast("long").alias(name) for name, fault in faults.items()),
+        held = quoted(columns.validation)
+    faults = {**_not_finite("label", "y"), "label_strange": f"{_is_finite('y')} and {labels.strange('y')}"}
+    if columns.weight is not None:
+        faults |= {**_not_finite("weight", "w"), "weight_negative": f"{_is_finite('w')} and w < 0"}
+    if columns.validation is not None:
+        faults["validation_null"] = "held is null"
+    bad = " or ".join(f"({fault})" for fault in faults.values())
+    given = frame.select(
+        F.expr(f"struct({y} as y, {w} as w, {held} as held)").alias("given"),
+        *_entries_of(frame, columns.features),
     )
-    y, w = F.col("y"), F.col("w")
-    sums = {"weight": w, "squared": w * w, "wy": w * y, "wyy": w * y * y, **{name: F.col(name) for name in faults}}
-    return (
-        rows.groupBy(PART, "class")
+    rows = given.selectExpr("given.*", "entries", "dim").selectExpr(
+        f"spark_partition_id() as {PART}",
+        f"case when {bad} or held then -1 else {labels.number('y')} end as class",
+        "struct(monotonically_increasing_id() as id, dim as dim) as opening",
+        f"1.0D + coalesce(entries, 0) as {COST}",
+        f"y - {shift!r}D as y",
+        "case when w > 0 then y end as counted",
+        "w",
+        *(f"cast({fault} as bigint) as {name}" for name, fault in faults.items()),
+    )
+    sums = {"weight": "w", "squared": "w * w", "wy": "w * y", "wyy": "w * y * y", **{name: name for name in faults}}
+    found = (
+        in_one_partition_if_small(rows)
+        .groupBy(PART, "class")
         .agg(
-            *sums_of(F.col(COST)),
-            F.min("counted").alias("least"),
-            F.max("counted").alias("most"),
-            F.max("w").alias("heaviest"),
-            *(F.sum(value).alias(name) for name, value in sums.items()),
+            F.expr(
+                f"struct(min(opening) as opening, {sums_sql(COST)}, min(counted) as least, max(counted) as most, "
+                f"max(w) as heaviest, {', '.join(f'sum({value}) as {name}' for name, value in sums.items())})"
+            ).alias("sums")
         )
         .collect()
     )
+    return [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in found]
 
 
-def _is_finite(x: Column) -> Column:
-    return x.isNotNull() & ~F.isnan(x) & (F.abs(x) != math.inf)
+def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
+    """Return rows that are to be aggregated, in one partition if they are few: without a shuffle, that is one job."""
+    return rows.coalesce(1) if planned_bytes(rows) <= SMALL_BYTES else rows
 
 
-def _not_finite(role: str, x: Column) -> dict[str, Column]:
-    there = x.isNotNull()
+def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
+    """Return, of a row's features, how many values are stored, and the size; null if there are no features."""
+    if not isinstance(features, str):
+        return [F.lit(len(features)).alias("entries"), F.lit(len(features)).alias("dim")]
+    if isinstance(field(frame, features).dataType, ArrayType):
+        name = quoted(features)
+        size = f"case when {name} is not null then size({name}) end"
+        return [F.expr(f"{size} as entries"), F.expr(f"{size} as dim")]
+    vectors = unwrapped(column(features))
+    entries = F.size(vectors["values"])
+    return [
+        F.when(vectors.isNotNull(), entries).alias("entries"),
+        F.when(vectors.isNotNull(), F.coalesce(vectors["size"], entries)).alias("dim"),
+    ]
+
+
+def _is_finite(x: str) -> str:
+    return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
+
+
+def _not_finite(role: str, x: str) -> dict[str, str]:
     return {
-        f"{role}_null": x.isNull(),
-        f"{role}_NaN": there & F.isnan(x),
-        f"{role}_infinite": there & (F.abs(x) == math.inf),
+        f"{role}_null": f"{x} is null",
+        f"{role}_NaN": f"{x} is not null and isnan({x})",
+        f"{role}_infinite": f"{x} is not null and abs({x}) = double('infinity')",
     }
 
 
-def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found: list[Row]) -> None:
+def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found: list[dict[str, Any]]) -> None:
     total = sum(row["rows"] for row in found)
     kinds = [
         ("label", columns.label, (*NOT_FINITE, "strange"), labels.expected),
@@ -284,21 +328,19 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found
         counts = {kind: sum(row[f"{role}_{kind}"] for row in found) for kind in kinds_of_fault}
         if not any(counts.values()):
             continue
-        x = column(name)
-        conditions = {"null": x.isNull()}
+        x = quoted(name)
+        conditions = {"null": f"{x} is null"}
         if role != "validation":
-            x = x.cast("double")
+            x = f"cast({x} as double)"
             conditions = {
                 **{kind: _not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
                 "strange": labels.strange(x),
-                "negative": x < 0,
+                "negative": f"{x} < 0",
             }
-        wrong = F.lit(False)
-        for kind, count in counts.items():
-            wrong = wrong | conditions[kind] if count else wrong
+        wrong = " or ".join(f"({conditions[kind]})" for kind, count in counts.items() if count)
         words = {"strange": "no such class"}
         faults = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
-        some = frame.where(F.coalesce(wrong, F.lit(True)))
+        some = frame.where(f"coalesce({wrong}, true)")
         mend = "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1" if counts.get("strange") else ""
         _fail(some, columns, f"column {name!r}: expected {expected}", faults, total, mend)
 
@@ -310,7 +352,7 @@ def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, faults: str, to
     raise InputError(f"{expected}, got {faults} in {total} rows{sample}{mend}")
 
 
-def _facts(used: list[Row], labels: _Labels, shift: float, unit: float) -> Facts:
+def _facts(used: list[dict[str, Any]], labels: _Labels, shift: float, unit: float) -> Facts:
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
     if not rows:
@@ -345,7 +387,7 @@ def _check_size(labels: _Labels, least: float, most: float) -> None:
         )
 
 
-def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:
+def _class_weights(used: list[dict[str, Any]], labels: _Labels) -> tuple[float, ...]:
     if labels.classes is None:
         return ()
     count = labels.classes or labels.described or 1 + max(row["class"] for row in used)
