@@ -1,0 +1,143 @@
+"""Reading rows from Spark's cache into a worker's arrays, against Arrow's transfer alone.
+
+    python -m benchmarks.reading
+
+docs/performance.md says what is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyspark
+
+from benchmarks.compared import print_compared
+from benchmarks.frame import Part, command, exit_code, machine, print_parts, publish, tell
+from benchmarks.local_spark import start_spark
+from benchmarks.ml_part import Line
+from ps2 import PS2Context
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.reading import read
+
+PARTITIONS = 2
+WARM_UPS = 1
+FEATURES, ENTRIES, SPARSE_DIM = 28, 50, 1 << 20
+GOAL = 0.4
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    what: str
+    frame: Any
+    columns: ColumnNames
+
+
+@command(
+    click.option("--rounds", type=click.IntRange(2), default=5, help="Turns that the medians are of."),
+    click.option("--rows", type=click.IntRange(1000), default=1_000_000, help="Dense rows; a tenth are sparse rows."),
+    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
+)
+def main(rounds: int, rows: int, strict: bool, form: str, output: Path | None) -> None:
+    """Compare reading with Arrow's transfer."""
+    settings = {"spark.python.daemon.module": "ps2.run.daemon", "spark.driver.memory": "4g"}
+    spark = start_spark(f"local[{PARTITIONS}]", "benchmarks.reading", settings)
+    try:
+        with PS2Context.getOrCreate(spark, servers=1) as ps:
+            lines = [_measured(ps, table, rounds) for table in _tables(spark, rows)]
+    finally:
+        spark.stop()
+    part = Part(lines, (), {"rows": rows, "workers": PARTITIONS}).as_json()
+    report = {"machine": machine(pyspark=pyspark.__version__), "rounds": rounds, "parts": {"reading": part}}
+    publish(report, form, output, lambda: print_parts(report, print_compared))
+    sys.exit(exit_code(report, strict))
+
+
+def _tables(spark: Any, rows: int) -> Iterator[_Table]:
+    """Yield tables in Spark's cache, one after the other."""
+    few = rows // 10
+    yield from _cached(f"dense vectors, {rows:,} x {FEATURES}", _vectors(spark, rows, FEATURES, None))
+    yield from _cached(f"sparse vectors, {few:,} x {ENTRIES}", _vectors(spark, few, ENTRIES, SPARSE_DIM))
+    arrays = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        "cast(id % 2 as double) label", f"transform(sequence(1, {FEATURES}), i -> cast(hash(id, i) as double)) features"
+    )
+    yield from _cached(f"arrays, {rows:,} x {FEATURES}", arrays)
+    names = tuple(f"f{i}" for i in range(FEATURES))
+    numbers = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        "cast(id % 2 as double) label", *(f"cast(hash(id, {i}) as double) {name}" for i, name in enumerate(names))
+    )
+    yield from _cached(f"columns, {rows:,} x {FEATURES}", numbers, names)
+
+
+def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features") -> Iterator[_Table]:
+    frame = frame.persist()
+    frame.count()
+    yield _Table(what, frame, ColumnNames(features, "label"))
+    frame.unpersist()
+
+
+def _vectors(spark: Any, rows: int, entries: int, dim: int | None) -> Any:
+    """Return seeded rows of labels and vectors of pyspark.ml: dense ones, or sparse ones of so many columns."""
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import DoubleType, StructField, StructType
+
+    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _batch(np.asarray(batch.column(0)), entries, dim)
+
+    kind = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
+    return spark.range(0, rows, 1, PARTITIONS).mapInArrow(make, kind)
+
+
+def _batch(ids: Any, entries: int, dim: int | None) -> pa.RecordBatch:
+    n, rng = len(ids), np.random.default_rng(int(ids[0]))
+    ends = np.arange(0, (n + 1) * entries, entries, dtype=np.int32)
+    values = pa.ListArray.from_arrays(ends, rng.normal(size=n * entries))
+    if dim is None:
+        kinds, sizes = np.ones(n, np.int8), pa.nulls(n, pa.int32())
+        indices = pa.nulls(n, pa.list_(pa.int32()))
+    else:
+        step = dim // entries
+        found = np.arange(entries) * step + rng.integers(0, step, (n, entries))
+        kinds, sizes = np.zeros(n, np.int8), pa.array(np.full(n, dim, np.int32))
+        indices = pa.ListArray.from_arrays(ends, found.astype(np.int32).reshape(-1))
+    vectors = pa.StructArray.from_arrays(
+        [pa.array(kinds), sizes, indices, values], ["type", "size", "indices", "values"]
+    )
+    return pa.RecordBatch.from_arrays([pa.array((ids % 2).astype(np.float64)), vectors], ["label", "features"])
+
+
+def _measured(ps: PS2Context, table: _Table, rounds: int) -> Line:
+    columns = table.columns
+
+    def transfer(worker: Any, batches: Iterator[Any]) -> float:
+        began_s = time.monotonic()
+        for _ in batches:
+            pass
+        return time.monotonic() - began_s
+
+    def reading(worker: Any, batches: Iterator[Any]) -> float:
+        began_s = time.monotonic()
+        read(batches, columns)
+        return time.monotonic() - began_s
+
+    found: dict[Any, list[float]] = {transfer: [], reading: []}
+    for round_ in range(WARM_UPS + rounds):
+        for work, seconds in found.items():
+            result = ps.run(table.frame, work, workers=PARTITIONS)
+            if round_ >= WARM_UPS:
+                seconds.append(max(result))
+    tell(f"{table.what}: Arrow {median(found[transfer]):.2f} s, read {median(found[reading]):.2f} s")
+    return Line(f"{table.what}: read", "Arrow's transfer alone", "s", GOAL, found[transfer], found[reading])
+
+
+if __name__ == "__main__":
+    main()
