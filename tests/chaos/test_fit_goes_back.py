@@ -49,13 +49,15 @@ LINEAR = {
     "sap": SolverOptions(solver="sap", tol=1e-9, path=PathOptions((9.0, 3.0, 1.0)), set_size=2),
 }
 ONLINE = OnlineOptions(topics_training.TOPICS, topics_training.WORDS, iterations=8, beta=0.05, offset=2.0, fraction=0.5)
-FACTORS = {"factorSize": 3, "maxIter": 8, "solver": "gd", "seed": 3}
+FACTORS = {"factorSize": 3, "maxIter": 8, "solver": "gd", "seed": 3, "numWorkers": 2}
+# So that the fit without checkpoints is by servers, too.
+TWO = {"numWorkers": 2}
 NUMBERS = {
-    "normal": lambda: LinearRegression(solver="normal"),
-    "l-bfgs": lambda: LinearRegression(solver="l-bfgs", maxIter=8, tol=0.0, regParam=0.001),
-    "sap": lambda: LinearRegression(solver="sap", regParam=0.001, elasticNetParam=0.9, tol=1e-9),
-    "huber": lambda: LinearRegression(loss="huber", maxIter=8, tol=0.0),
-    "minibatch": lambda: LinearRegression(solver="minibatch", maxIter=8, regParam=0.001),
+    "normal": lambda: LinearRegression(solver="normal", **TWO),
+    "l-bfgs": lambda: LinearRegression(solver="l-bfgs", maxIter=8, tol=0.0, regParam=0.001, **TWO),
+    "sap": lambda: LinearRegression(solver="sap", regParam=0.001, elasticNetParam=0.9, tol=1e-9, **TWO),
+    "huber": lambda: LinearRegression(loss="huber", maxIter=8, tol=0.0, **TWO),
+    "minibatch": lambda: LinearRegression(solver="minibatch", maxIter=8, regParam=0.001, **TWO),
     "factors": lambda: FMRegressor(stepSize=0.2, regParam=0.001, **FACTORS),
 }
 

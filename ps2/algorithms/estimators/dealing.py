@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
@@ -45,6 +46,30 @@ def check_workers(spark_context: Any, wanted: int | None) -> None:
         raise SlotsError(
             f"numWorkers: {wanted} workers need a task slot each, and Spark at {spark_context.master} has {most}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Dealer:
+    """Brings the rows of a surveyed table to the workers when it is called.
+
+    Attributes:
+        wanted: workers that the user asked for; None: none were asked for.
+    """
+
+    frame: Any
+    columns: ColumnNames
+    found: TableSurvey
+    wanted: int | None
+
+    def __call__(self, workers: int | None = None) -> Table:
+        """Deal the rows to some workers, by default to those that the user asked for; see ``deal``."""
+        return deal(self.frame, self.columns, self.found, workers or self.wanted)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks Spark can run at once."""
+        spark_context = self.frame.sparkSession.sparkContext
+        return most_slots(spark_context) or total_slots(spark_context)
 
 
 def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | None) -> Table:

@@ -12,7 +12,7 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers, deal
+from ps2.algorithms.estimators.dealing import Dealer, check_workers
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
@@ -103,7 +103,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         return survey(dataset, columns, self._CLASSES)
 
     @abstractmethod
-    def _found(self, plan: Any, found: Any, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: Any, found: Any, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         """Train; return the model and the record of the training.
 
         Args:
@@ -120,14 +120,14 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         made, history = done_anew(lambda: self._found(plan, found, dealt))
         return self._completed(made, dataset, history)
 
-    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Callable[..., Table]]:
-        """Check and survey a table; return what was found, and a function that brings its rows to the workers."""
+    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+        """Check and survey a table; return what was found, and what brings its rows to the workers."""
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = self._survey(dataset, columns)
-        return found, lambda count=None: deal(dataset, columns, found, count or workers)
+        return found, Dealer(dataset, columns, found, workers)
 
     def _completed(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
         """Give a model the params of its estimator, and the history of its training."""

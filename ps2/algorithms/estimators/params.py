@@ -141,7 +141,8 @@ class ByName(Params):
 
     numWorkers: Param[int] = own_param(
         "numWorkers",
-        "number of tasks that train; not set: one per partition, but no more than there are task slots",
+        "number of tasks that train; not set: one per partition, but no more than there are task slots; one where via "
+        "chooses that",
         TypeConverters.toInt,
     )
     numServers: Param[int] = own_param(

@@ -134,8 +134,7 @@ def train(
         )
         preparation = Preparation.make(context)
         solver = SOLVERS[options.solver](context)
-        dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
-        form = Form(problem.dim, problem.classes, dtype)
+        form = form_of(problem)
         program = _Program(problem, options, preparation, solver.worker, solver.clocks)
 
         def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
@@ -170,6 +169,12 @@ def train(
         return made
     finally:
         space.free(keep=result)
+
+
+def form_of(problem: Problem) -> Form:
+    """Return the form that rows must have."""
+    dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
+    return Form(problem.dim, problem.classes, dtype)
 
 
 def _centers(problem: Problem, options: SolverOptions) -> bool:

@@ -46,8 +46,10 @@ class CheckpointNames:
         Raises:
             NotFoundError: the context was restored, and has no vectors of this training.
         """
-        present = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
-        if prefix and ps.nextStep > first and ps.conf.restore is not None:
+        if not prefix:
+            return CheckpointNames()
+        present = [name for name in ps._fleet.master.names() if name.startswith(f"{prefix}/")]
+        if ps.nextStep > first and ps.conf.restore is not None:
             if f"{prefix}/0" not in present:
                 raise NotFoundError(
                     f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is "

@@ -29,7 +29,7 @@ class NotWhole(RecoveryError):
 class WorkerProgram(Protocol):
     """What each worker does; picklable."""
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, worker: Any, reading: Reading) -> Any:
         """Take part in the clocks from ``FIRST_CLOCK`` on.
 
         When the fleet has gone back to a checkpoint, it may be called again, with the same rows.
@@ -72,6 +72,25 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
+    results: list[T] = []
+    _run(ps, training, lambda: results.append(result()))
+    return results[-1]
+
+
+def run_alone(ps: Any, training: Training) -> Any:
+    """Run a training whose program needs neither servers nor the driver; return what the only worker's program returns.
+
+    The result is pickled, and takes at most 64 MB.
+
+    Raises:
+        InputError: a row cannot be used; says how many, and names one.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    (found,) = _run(ps, training)
+    return found
+
+
+def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None) -> Any:
     table = training.table
 
     def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
@@ -81,16 +100,14 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
             raise error
         return training.journal.message(opening=True)
 
-    results: list[T] = []
-    ps.run(
+    return ps.run(
         *(table.frame, _Work(training.program), table.workers, training.staleness),
         read=_Read(table.columns, training.form),
         onClock=on_clock,
-        onEnd=lambda: results.append(result()),
+        onEnd=on_end,
         firstClock=training.first,
         seed=training.seed,
     )
-    return results[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +123,7 @@ class _Read:
 class _Work:
     program: WorkerProgram
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, worker: Any, reading: Reading) -> Any:
         for _ in worker.clocks(FIRST_CLOCK):
             worker.report(reading.faults[None], merge="concat")
-        self.program(worker, reading)
+        return self.program(worker, reading)

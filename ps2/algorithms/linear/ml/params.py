@@ -34,6 +34,7 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
+from ps2.algorithms.estimators.via import VIA
 from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.errors import ConfigError
@@ -74,6 +75,7 @@ def are_descending(values: Sequence[float]) -> bool:
 
 RANGES: Mapping[str, Check] = {
     **RANGES_OF_ALL,
+    **VIA,
     "regParam": NOT_NEGATIVE,
     "elasticNetParam": SHARE,
     "tol": NOT_NEGATIVE,

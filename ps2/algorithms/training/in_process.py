@@ -1,0 +1,107 @@
+"""A training in the process of the only worker: it computes, and the servers and the driver's part are beside it.
+
+The programs are those of a fleet. The worker's clocks call the driver's ``on_clock`` directly, and requests go to
+servers in the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.training.reading import Reading
+from ps2.client.session import Session
+from ps2.coordinator.in_process import InProcessServers, in_process_session
+from ps2.protocol.plain_data import decode
+from ps2.rpc.run_control import Report
+from ps2.run.message import STOP, Message
+from ps2.run.reports import merged, report
+
+
+class InProcessContext:
+    """What a training needs of a ``PS2Context``: ``memory`` and ``run``."""
+
+    def __init__(self, network: InProcessServers, session: Session, reading: Reading) -> None:
+        self._network, self._session, self._reading = network, session, reading
+
+    def memory(self) -> list[tuple[int, int]]:
+        """Return the memory limit of each server and the memory in use, in bytes."""
+        return [(engine.memory.limit_bytes, engine.memory.taken_bytes) for engine in self._network.engines.values()]
+
+    def run(  # noqa: PLR0913 - as PS2Context.run
+        self,
+        data: None,
+        worker_fn: Callable[..., Any],
+        workers: int = 1,
+        staleness: int | None = 0,
+        *,
+        read: Callable[..., Any],
+        onClock: Callable[[int, list[Any]], object],
+        onEnd: Callable[[], object],
+        firstClock: int = 0,
+        seed: int = 0,
+    ) -> list[Any]:
+        """Run the one worker with the rows that it has read."""
+        result = worker_fn(InProcessWorker(self._session, onClock, firstClock, seed), self._reading)
+        onEnd()
+        return [result]
+
+
+@contextmanager
+def in_process(servers: int, memory_limit_bytes: int, reading: Reading) -> Iterator[InProcessContext]:
+    """Start servers in this process, and yield a context of theirs.
+
+    Args:
+        servers: as many as the fleet has: sums are taken shard by shard.
+        memory_limit_bytes: of all of them.
+    """
+    network = InProcessServers(servers, memory_limit_bytes // servers)
+    with in_process_session(network) as session:
+        yield InProcessContext(network, session, reading)
+
+
+class InProcessWorker:
+    """What a program needs of a ``ps2.Worker`` where it is the only one."""
+
+    rank, workers, epoch = 0, 1, 0
+
+    def __init__(
+        self, session: Session, on_clock: Callable[[int, list[Any]], object], first_clock: int, seed: int
+    ) -> None:
+        self.clock = first_clock
+        self.message: Any = None
+        self._session, self._on_clock, self._seed = session, on_clock, seed
+        self._reports: list[Report] = []
+        self._is_over = False
+
+    def clocks(self, n: int) -> Iterator[int]:
+        """Yield the clocks below ``n``, and call the driver's function after each one."""
+        assert self._session.ids.run is not None
+        while self.clock < n and not self._is_over:
+            phase = 2 * self.clock + 1
+            self._session.ids.run.settled = phase
+            self._session.ids.run.enter(phase)
+            yield self.clock
+            self._session.dispatch.flush()
+            reports, self._reports = merged(self.clock, {0: self._reports}), []
+            returned = self._on_clock(self.clock, reports)
+            self._session.dispatch.flush()
+            if isinstance(returned, Message):
+                self.message = decode(returned.encoded)
+            self._is_over = returned is STOP
+            self.clock += 1
+
+    def report(self, value: Any, merge: str = "sum") -> None:
+        """See ``ps2.Worker.report``."""
+        self._reports.append(report(self.clock, value, merge))
+
+    def barrier(self) -> None:
+        """Wait for no one."""
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """See ``ps2.Worker.rng``: the same numbers as those of rank 0."""
+        sequence = np.random.SeedSequence(self._seed, spawn_key=(self.rank, self.clock, *key))
+        return np.random.Generator(np.random.Philox(sequence))

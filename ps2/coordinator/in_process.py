@@ -1,0 +1,101 @@
+"""Servers within this process: the same engines, cuts and kernels as those of a fleet, without its network.
+
+One worker that has all rows trains on them, and the results are those of a fleet of as many servers, bit for bit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ps2.client.fleet import FleetRef
+from ps2.client.session import Session
+from ps2.client.sessions import install, uninstall
+from ps2.client.task import RunIds
+from ps2.config import FleetConfig, WireConfig
+from ps2.coordinator.master import Master
+from ps2.coordinator.servicer import MasterServicer
+from ps2.errors import PS2Error
+from ps2.protocol.binary import reply_parts, request_parts
+from ps2.protocol.framing import read, read_reply, read_request, written_by_pieces
+from ps2.protocol.messages import Reply, Request
+from ps2.rpc.control import ServerControl
+from ps2.server.engine import Engine
+from ps2.server.servicer import ServerServicer
+from ps2.transport.exchange import Outcome
+
+MASTER = "in-process:0"
+
+
+class InProcessServers:
+    """A network to engines of this process, and to a master of their own."""
+
+    def __init__(self, servers: int, memory_limit_bytes: int) -> None:
+        """Args:
+        memory_limit_bytes: of each server.
+        """
+        self.memory_limit_bytes = memory_limit_bytes
+        self.engines = {
+            f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf=False) for index in range(servers)
+        }
+        self._master = Master(ServerControl(self), FleetConfig())
+        self._servicers: dict[str, Any] = {
+            address: ServerServicer(engine, f"id-{address}", WireConfig(), _stays)
+            for address, engine in self.engines.items()
+        }
+        self._servicers[MASTER] = MasterServicer(self._master)
+        for index, address in enumerate(self.engines):
+            self._master.registry.register(index, f"id-{address}", address)
+
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        return {address: [self._outcome(address, request) for request in mine] for address, mine in requests.items()}
+
+    def call(self, address: str, method: str, message: Any, reply: Any, timeout_s: float) -> Any:
+        return getattr(self._servicers[address], method.partition("/")[2])(message)
+
+    def take(self, address: str) -> None:
+        """Return no connection: all requests go through ``exchange``."""
+
+    def close(self) -> None:
+        """Let the engines go."""
+        self.engines.clear()
+
+    def _outcome(self, address: str, request: Request) -> Outcome:
+        try:
+            # As on the wire: neither side sees the other's arrays.
+            arrived = _read(read_request(self.memory_limit_bytes, _reserved), request_parts(request))
+            reply: Reply = _read(read_reply(request), reply_parts(self.engines[address].execute(arrived), arrived))
+        except PS2Error as error:
+            return error
+        return reply
+
+
+@contextmanager
+def in_process_session(network: InProcessServers) -> Iterator[Session]:
+    """Make the servers those of this process meanwhile: vectors are created there. The numbers of mutations are those
+    of a run; see ``RunIds``.
+    """
+    session = Session(FleetRef(f"in-process-{uuid.uuid4().hex[:12]}", MASTER), network)
+    with session.in_run(RunIds(f"{session.fleet.id}/runs", 0, 0)):
+        install(session)
+        try:
+            yield session
+        finally:
+            uninstall(session.fleet.id)
+
+
+def _read(reader: Any, parts: Any) -> Any:
+    message = read(reader, [memoryview(b"".join(view for views in written_by_pieces(parts) for view in views))])
+    if isinstance(message, PS2Error):
+        raise message
+    return message
+
+
+def _reserved(draft: object) -> None:
+    """Count nothing: the request is in memory already."""
+
+
+def _stays() -> None:
+    """Do nothing when the master tells the process to end."""
