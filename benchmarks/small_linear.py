@@ -13,7 +13,7 @@ from ps2.algorithms import classification, regression
 
 
 def measure(asked: Asked) -> Part:
-    with small_spark("linear") as spark:
+    with small_spark("linear", asked.memory) as spark:
         frames = {name: rows_of(spark, asked, name) for name in ("a9a", "agaricus", "iris")}
 
         def fit(name: str, data: str, **params: Any) -> Fit:

@@ -17,7 +17,7 @@ SENTENCES = 4000
 
 
 def measure(asked: Asked) -> Part:
-    with small_spark("others") as spark:
+    with small_spark("others", asked.memory) as spark:
         agaricus = rows_of(spark, asked, "agaricus")
         words, ratings = _sentences(spark, asked), _ratings(spark)
         lda: dict[str, Any] = {"k": 10, "maxIter": 20, "seed": 1}

@@ -31,11 +31,13 @@ class Asked:
     Attributes:
         rounds: turns that the medians are of.
         data_dir: folder of a9a and agaricus.
+        memory: of Spark's JVM, as Spark writes it.
         only: text in the names of the fits to measure; "": all.
     """
 
     rounds: int
     data_dir: str
+    memory: str = "4g"
     only: str = ""
 
 
@@ -62,9 +64,10 @@ class _Seconds:
 
 
 @contextmanager
-def small_spark(part: str) -> Iterator[Any]:
+def small_spark(part: str, memory: str) -> Iterator[Any]:
     """Start Spark with two task slots, and a fleet of two servers; yield the SparkSession."""
     settings = {"spark.python.daemon.module": "ps2.run.daemon", "spark.sql.shuffle.partitions": "2"}
+    settings["spark.driver.memory"] = memory
     spark = start_spark("local[2]", f"benchmarks.small_{part}", settings)
     try:
         with PS2Context.getOrCreate(spark, servers=2):

@@ -11,7 +11,7 @@ from ps2.algorithms import classification, regression
 
 
 def measure(asked: Asked) -> Part:
-    with small_spark("trees") as spark:
+    with small_spark("trees", asked.memory) as spark:
         a9a, agaricus, iris = (rows_of(spark, asked, name) for name in ("a9a", "agaricus", "iris"))
         fits = [
             Fit("GBTClassifier, a9a", a9a, classification.GBTClassifier(), theirs_classification.GBTClassifier()),
