@@ -102,11 +102,13 @@ def sample_words(
 @reduction
 def _draw(drawn: float, mine: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
     """Weigh topics for a token; return that at which the sum of weights so far is above a share of all, or the last."""
+    for k in range(len(weights)):
+        weights[k] = (mine[k] + alpha[k]) * shares[k]
+    # A loop of its own. The first one writes, so where arrays lie in memory decides whether it runs as SIMD
+    # instructions; its results are the same either way, but those of a sum would not be.
     total = np.float32(0)
     for k in range(len(weights)):
-        weight = (mine[k] + alpha[k]) * shares[k]
-        weights[k] = weight
-        total += weight
+        total += weights[k]
     left = drawn * total
     begin = 0
     while begin + GROUP < count:
