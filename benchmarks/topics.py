@@ -12,7 +12,7 @@ import click
 from benchmarks.compared import Chosen, Parts
 from benchmarks.topics_part import Asked
 
-PARTS = Parts(names=("likelihood", "tomotopy", "pyspark", "large"), generated=())
+PARTS = Parts(names=("likelihood", "process", "tomotopy", "pyspark", "large"), generated=())
 
 
 @PARTS.command(

@@ -75,14 +75,20 @@ def curve_of(model: Any) -> Curve:
     return Curve(np.arange(1, len(likelihoods) + 1), np.cumsum(history.seconds), likelihoods)
 
 
-def tomotopy(counts: sp.csr_array, topics: int, iterations: int, every: int) -> Curve:
-    """Train with tomotopy and as many threads as we have workers; its likelihood is computed beside the time."""
+def peer_model(counts: sp.csr_array, topics: int) -> Any:
+    """Return tomotopy's model of documents, untrained."""
     import tomotopy as tp
 
     model = tp.LDAModel(tw=tp.TermWeight.ONE, k=topics, alpha=ALPHA, eta=BETA, seed=1)
     model.optim_interval = 0
     for begin, end in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
         model.add_doc([str(word) for word in np.repeat(counts.indices[begin:end], counts.data[begin:end])])
+    return model
+
+
+def tomotopy(counts: sp.csr_array, topics: int, iterations: int, every: int) -> Curve:
+    """Train with tomotopy and as many threads as we have workers; its likelihood is computed beside the time."""
+    model = peer_model(counts, topics)
     seconds, likelihoods = [0.0], []
     ends = np.arange(every, iterations + 1, every)
     for _ in ends:
