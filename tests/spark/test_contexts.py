@@ -78,8 +78,10 @@ def test_contexts_when_many_follow_then_one_daemon_serves_all(spark, sc, two_con
         assert (u.sum(), made.sum()) == (6.0, 4.0)
 
     def daemons():
-        below = psutil.Process(SparkContext._gateway.proc.pid).children()
-        return {child.pid for child in below if any(text.endswith(".daemon") for text in child.cmdline())}
+        jvm = SparkContext._gateway.proc.pid
+        everything = psutil.process_iter(["ppid", "cmdline"])  # a process that has just ended has no cmdline
+        below = [one for one in everything if one.info["ppid"] == jvm]
+        return {one.pid for one in below if any(text.endswith(".daemon") for text in one.info["cmdline"] or ())}
 
     two_contexts[2].stop()
     before = daemons()
