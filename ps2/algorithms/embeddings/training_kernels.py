@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.simd_kernels import INPUTS, LANES, OUTPUTS, multiply_lanes, update_lanes
+from ps2.algorithms.embeddings.simd_kernels import INPUTS, OUTPUTS, multiply_lanes, update_lanes
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.ops.simd import LANES
 
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]

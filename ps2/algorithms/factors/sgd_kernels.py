@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.factors.simd_kernels import LANES, dot_lanes, step_lanes
+from ps2.algorithms.factors.simd_kernels import dot_lanes, step_lanes
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Int64s, kernel, reduction
 from ps2.ops.prefetch import prefetch
+from ps2.ops.simd import LANES
 
 Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]

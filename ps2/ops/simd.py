@@ -1,0 +1,58 @@
+"""Pieces of kernels that use SIMD instructions explicitly: eight float32 numbers at a time, as LLVM's vectors.
+
+LLVM vectorizes simple loops by itself; intrinsics made of these are for those that it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types as numba_types
+from numba.core import cgutils as numba_cgutils
+
+# Numba has annotations for some of its functions only.
+types: Any = numba_types
+cgutils: Any = numba_cgutils
+
+# Numbers that an instruction takes.
+LANES = 8
+FLOAT_BYTES = 4
+VECTOR = ir.VectorType(ir.FloatType(), LANES)
+# Sums may be evaluated in any order, and a product may be fused with a sum; NaN and infinity stay what they are.
+FLAGS = ("reassoc", "contract", "nsz")
+
+
+def row_of(context: Any, builder: Any, kind: Any, matrix: Any, number: Any) -> Any:
+    """Return where a row of a C-contiguous matrix begins."""
+    array = context.make_array(kind)(context, builder, matrix)
+    offset = builder.mul(number, builder.extract_value(array.strides, 0))
+    return builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [offset])
+
+
+def place_of(builder: Any, row: Any, at: Any) -> Any:
+    """Return where ``LANES`` numbers of a row begin."""
+    offset = builder.mul(at, ir.Constant(at.type, FLOAT_BYTES))
+    return builder.bitcast(builder.gep(row, [offset]), VECTOR.as_pointer())
+
+
+def spread(builder: Any, number: Any) -> Any:
+    """Return a vector of equal numbers."""
+    undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    one = builder.insert_element(undefined, number, first)
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+
+def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    return builder.fadd(builder.fmul(a, b, flags=FLAGS), c, flags=FLAGS)
+
+
+def sum_of(builder: Any, vector: Any) -> Any:
+    """Return the sum of a vector's numbers."""
+    undefined, width = ir.Constant(VECTOR, ir.Undefined), LANES
+    while width > 1:
+        width //= 2
+        moved = [*range(width, 2 * width), *[0] * (LANES - width)]
+        other = builder.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), moved))
+        vector = builder.fadd(vector, other, flags=FLAGS)
+    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
