@@ -45,7 +45,7 @@ def expected(order, places, held, pairs):
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.1, 0.3, 1.0])
 def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, dtype, share, monkeypatch):
-    monkeypatch.setattr(growing, "LEAST_BY_ROW", 0)  # small nodes are added row by row
+    monkeypatch.setattr(growing, "OF_PIECE", 500)  # pieces of few rows
     rows, places, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels, dtype=dtype), np.ones((FEATURES * VALUES, channels), dtype)

@@ -30,7 +30,8 @@ MOST_BYTES = 1 << 28
 # Stored values above which several threads are faster, in calls for each level, or for each split.
 MOST_VALUES: Mapping[GrowthName, int] = {"level": 1 << 21, "leaf": 1 << 23}
 # In place of the rows of the other kind.
-NO_COLUMNS = readable(np.empty((0, 0), np.uint8))
+NO_DENSE = (readable(np.empty((0, 0), np.uint8)), readable(np.empty((0, 0, 0), np.uint8)))
+NO_FIRST = readable(np.empty(0, np.uint64))
 NO_SPARSE = (readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32)), readable(np.empty(0, np.int32)))
 
 
@@ -83,17 +84,17 @@ class CompiledGrower:
     def __init__(self, problem: TreeProblem, options: BoostingOptions, rows: Binned) -> None:
         self._problem, self._options, bins = problem, options, rows.bins
         if isinstance(rows, DenseRows):
-            count, held = rows.columns.shape[1], (readable(rows.columns), *NO_SPARSE)
+            count, first = rows.columns.shape[1], rows.first
+            held = readable(rows.columns), rows.blocks, *NO_SPARSE
         else:
-            count, implied = len(rows.begins) - 1, bins.implied(rows.absent)
-            held = NO_COLUMNS, readable(rows.begins), readable(rows.columns), readable(implied)
+            count, first, implied = len(rows.begins) - 1, NO_FIRST, bins.implied(rows.absent)
+            held = *NO_DENSE, readable(rows.begins), readable(rows.columns), readable(implied)
         self._rows = held
         self._of_bins = bins
         self._m = np.zeros((_histograms(options, count), int(bins.first[-1]) * options.channels), options.sums_dtype)
         self._layout = layout_row(bins, problem, options)
         self._constraints = readable(np.array(options.monotone, np.int64))
-        features = readable(np.flatnonzero(bins.columns))
-        self._bins = (features, readable(bins.first), readable(bins.sizes), readable(bins.missing))
+        self._bins = (first, readable(bins.first), readable(bins.sizes), readable(bins.missing))
         self._splits = min(options.most_leaves, max(count, 1)) - 1
 
     def grow(self, of: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> CompiledTree:

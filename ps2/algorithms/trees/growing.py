@@ -30,11 +30,10 @@ Int64s = npt.NDArray[np.int64]
 # Cost of adding to a bin, in additions of array elements.
 COST = 4
 WORD_BITS = 64
-# Nodes with less than this share of the rows are added row by row, if the bins of all rows take more bytes than a cache
-# holds, and not so many that having them twice matters.
-SPARSE_SHARE, LEAST_BY_ROW, MOST_BY_ROW = 0.25, 1 << 20, 1 << 30
-# Features that one thread adds a row to, at most.
-BY_ROW = 16
+# Features of a block, at most: their histogram stays in the second cache.
+BLOCK = 32
+# Pieces of a node's rows that threads add up apart, at most, and how many additions pay for that.
+MOST_PIECES, OF_PIECE = 8, 1 << 20
 # Largest exponent of a scale: its inverse is no subnormal number.
 MOST_EXPONENT = 1000
 
@@ -90,36 +89,43 @@ class DenseRows:
             pairs: int32 or int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
             out: of the same dtype, which no sum exceeds, shape (bins, channels).
         """
-        by_row = self._is_by_row(len(order))
-        kernel, size = (kernels.add_by_row, self._group) if by_row else (kernels.add_dense, kernels.AT_ONCE)
-        held = (self._by_row if by_row else readable(self.columns), self.bins.first, *packed(pairs, out))
-        features = self._features
-        groups = np.arange(0, len(features), size)
+        pairs, sums = packed(pairs, out)
+        blocks, width = self.blocks, self.blocks.shape[2]
+        pieces = min(MOST_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
+        # Sums are whole numbers: the same, however many pieces there are.
+        parts = [sums, *np.zeros((pieces - 1, *sums.shape), sums.dtype)]
+        ends = [len(order) * i // pieces for i in range(pieces + 1)]
 
         def add(some: Int64s) -> None:
-            kernel(readable(order), features[some[0] : some[-1] + size], *held)
+            for task in some.tolist():
+                piece, block = divmod(task, len(blocks))
+                mine, first = order[ends[piece] : ends[piece + 1]], self.first[block * width : (block + 1) * width]
+                kernels.add_dense(readable(mine), blocks[block], first, pairs, parts[piece])
 
-        if len(groups):
-            over_blocks(add, (groups,), cost=COST * size * len(order))
-
-    def _is_by_row(self, rows: int) -> bool:
-        """Return whether so many rows are added row by row."""
-        return rows < SPARSE_SHARE * self.columns.shape[1] and LEAST_BY_ROW < self.columns.nbytes < MOST_BY_ROW
+        if len(blocks):
+            over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)
+        for part in parts[1:]:
+            sums += part
 
     @cached_property
     def _features(self) -> Int64s:
         """Numbers of the features that have columns of a histogram."""
-        return np.flatnonzero(self.bins.columns)
+        return readable(np.flatnonzero(self.bins.columns))
 
     @cached_property
-    def _group(self) -> int:
-        """How many features a thread adds a row to: so that all threads have about as many."""
-        return -(-len(self._features) // max(-(-len(self._features) // BY_ROW), 1)) or 1
+    def first(self) -> npt.NDArray[np.uint64]:
+        """Where the columns of each of these begin."""
+        return readable(self.bins.first[self._features].astype(np.uint64))
 
     @cached_property
-    def _by_row(self) -> Array:
-        """The bins once more, shape (rows, features)."""
-        return readable(np.ascontiguousarray(self.columns.T))
+    def blocks(self) -> Array:
+        """The bins once more, of these features, by row: shape (blocks, rows, features of a block, or more)."""
+        features, rows = self._features, self.columns.shape[1]
+        count = -(-len(features) // BLOCK)
+        out = np.empty((count, rows, -(-len(features) // max(count, 1))), self.columns.dtype)
+        tiles = np.arange(-(-rows // kernels.TILE))
+        over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
+        return readable(out)
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number.

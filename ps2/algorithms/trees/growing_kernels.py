@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.kernels import kernel
+from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
 
 Array = npt.NDArray[Any]
@@ -24,112 +25,63 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
-# Indices are made unsigned, as for a signed one numba asks whether it counts from the end. Rows whose pairs stay in the
-# first cache while all features' bins are looked up.
-TILE = 1 << 11
-# Features that are added to at once.
-AT_ONCE = 4
 # Rows between the one that is added and the one that is fetched into the caches.
 AHEAD = 16
+# Rows that are turned from columns at a time.
+TILE = 1 << 9
 
 
 @kernel
-def add_dense(order: Int32s, features: Int64s, columns: Array, first: Int64s, pairs: Array, out: Array) -> None:
+def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None:
+    """Set some tiles of ``out``, shape (blocks, rows, width), to the bins of features, shape (features, rows)."""
+    width = out.shape[2]
+    for tile in tiles:
+        begin, end = tile * TILE, min(tile * TILE + TILE, out.shape[1])
+        for at in range(len(features)):
+            block, place = at // width, at % width
+            for row in range(begin, end):
+                out[block, row, place] = columns[features[at], row]
+
+
+@kernel
+def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
     """Add the pairs of a node's rows to its histogram.
 
     Args:
-        features: those to do, best AT_ONCE of them; columns: the bins, shape (features, rows).
+        rows: bins, unsigned, shape (rows, features or more): a row's lie together, as those of a node's rows do not.
         first: where each feature's bins begin.
         pairs: shape (rows, channels); out: shape (bins, channels). With one channel, see above.
     """
-    together = len(features) // AT_ONCE * AT_ONCE
-    for begin in range(0, len(order), TILE):
-        tile = order[begin : begin + TILE]
-        for at in range(0, together, AT_ONCE):
-            _add_four(tile, features[at : at + AT_ONCE], columns, first, pairs, out)
-        for f in features[together:]:
-            _add_one(tile, columns[f], np.uint64(first[f]), pairs, out)
-
-
-@kernel
-def add_by_row(order: Int32s, features: Int64s, rows: Array, first: Int64s, pairs: Array, out: Array) -> None:
-    """Do what ``add_dense`` does, by row: faster for nodes with few of the rows, whose bins lie far apart.
-
-    Args:
-        features: those to do; rows: the bins, shape (rows, features).
-    """
-    near = max(len(order) - AHEAD, 0)
-    for i in range(near):
-        coming = np.int64(order[i + AHEAD])
-        prefetch_short(pairs, coming)
-        prefetch_short(rows, coming)
-        _add_row(np.uint64(order[i]), features, rows, first, pairs, out)
-    for i in range(near, len(order)):
-        _add_row(np.uint64(order[i]), features, rows, first, pairs, out)
-
-
-@kernel
-def _add_row(row: np.uint64, features: Int64s, rows: Array, first: Int64s, pairs: Array, out: Array) -> None:
-    channels, h = pairs.shape[1], pairs[row, 0]
-    if channels == 1:
-        for f in features:
-            out[np.uint64(first[f]) + np.uint64(rows[row, f]), 0] += h
-        return
-    g = pairs[row, 1]
-    n = pairs[row, channels - 1]
-    for f in features:
-        bin = np.uint64(first[f]) + np.uint64(rows[row, f])
-        out[bin, 0] += h
-        out[bin, 1] += g
-        if channels == 3:
-            out[bin, 2] += n
-
-
-@kernel
-def _add_four(order: Int32s, features: Int64s, columns: Array, first: Int64s, pairs: Array, out: Array) -> None:
-    """Add to four features at once: a row is looked up once for all, and no addition waits."""
-    c0, c1, c2, c3 = columns[features[0]], columns[features[1]], columns[features[2]], columns[features[3]]
-    b0, b1 = np.uint64(first[features[0]]), np.uint64(first[features[1]])
-    b2, b3 = np.uint64(first[features[2]]), np.uint64(first[features[3]])
-    if pairs.shape[1] == 1:
-        for i in range(len(order)):
-            row = np.uint64(order[i])
-            pair = pairs[row, 0]
-            out[b0 + np.uint64(c0[row]), 0] += pair
-            out[b1 + np.uint64(c1[row]), 0] += pair
-            out[b2 + np.uint64(c2[row]), 0] += pair
-            out[b3 + np.uint64(c3[row]), 0] += pair
-        return
-    third = pairs.shape[1] == 3
+    channels, near, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
     for i in range(len(order)):
+        if i < near:
+            coming = np.int64(order[i + AHEAD])
+            prefetch_short(pairs, coming)
+            prefetch_short(rows, coming)
+        # Indices are unsigned, as for a signed one numba asks whether it counts from the end.
         row = np.uint64(order[i])
-        h, g = pairs[row, 0], pairs[row, 1]
-        i0, i1 = b0 + np.uint64(c0[row]), b1 + np.uint64(c1[row])
-        i2, i3 = b2 + np.uint64(c2[row]), b3 + np.uint64(c3[row])
-        for bin in (i0, i1, i2, i3):
-            out[bin, 0] += h
-            out[bin, 1] += g
-        if third:
-            n = pairs[row, 2]
-            for bin in (i0, i1, i2, i3):
+        h = pairs[row, 0]
+        if channels == 1:
+            for f in range(features):
+                out[first[f] + np.uint64(rows[row, f]), 0] += h
+        elif channels == 2:
+            g = pairs[row, 1]
+            for f in range(features):
+                add_pair(out, first[f] + np.uint64(rows[row, f]), h, g)
+        else:
+            g, n = pairs[row, 1], pairs[row, 2]
+            for f in range(features):
+                bin = first[f] + np.uint64(rows[row, f])
+                add_pair(out, bin, h, g)
                 out[bin, 2] += n
 
 
 @kernel
-def _add_one(order: Int32s, column: Array, base: np.uint64, pairs: Array, out: Array) -> None:
-    channels = pairs.shape[1]
-    if channels == 2:
-        for i in range(len(order)):
-            row = np.uint64(order[i])
-            bin = base + np.uint64(column[row])
-            out[bin, 0] += pairs[row, 0]
-            out[bin, 1] += pairs[row, 1]
-    else:
-        for i in range(len(order)):
-            row = np.uint64(order[i])
-            bin = base + np.uint64(column[row])
-            for c in range(channels):
-                out[bin, c] += pairs[row, c]
+def add_blocks(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
+    """Do ``add_dense`` with rows in blocks of features, shape (blocks, rows, width)."""
+    width = rows.shape[2]
+    for block in range(rows.shape[0]):
+        add_dense(order, rows[block], first[block * width : (block + 1) * width], pairs, out)
 
 
 @kernel

@@ -91,7 +91,7 @@ class LocalGrower:
         assert of.grown is not None
         if growth.is_searched:
             histograms.make_room(growth.room)
-            histograms.add(ROOT, of.grown.of(0), of.summed)
+            histograms.add([(ROOT, of.grown.of(0))], of.summed)
         while True:
             splits, nodes = growth.go_on(histograms.best_splits(growth) if growth.is_searched else None)
             histograms.make_room(growth.room)
@@ -101,5 +101,4 @@ class LocalGrower:
                 rows.part(splits)
             if growth.is_over:
                 return nodes
-            for row, order in built(of.grown, splits):
-                histograms.add(row, order, of.summed)
+            histograms.add(list(built(of.grown, splits)), of.summed)

@@ -12,16 +12,18 @@ import psutil
 from ps2 import cgroups
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.growing import COST, DenseRows
 from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import Binned, Histograms
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
 from ps2.errors import LimitError
+from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
 # Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
 MOST_BYTES = 1 << 31
 
@@ -68,16 +70,29 @@ class LocalHistograms:
         else:
             ops.clear(self._m, np.array(rows), channels=self._options.channels)
 
-    def add(self, row: int, order: Int32s, pairs: Array) -> None:
-        """Add some rows to a histogram; pairs: as of ``DenseRows.add_histogram``."""
+    def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        """Add the rows of nodes to their histograms; pairs: as of ``DenseRows.add_histogram``."""
         if isinstance(self._rows, DenseRows):
-            out = self._m[row].reshape(-1, self._options.channels)
-            self._rows.add_histogram(order, pairs, out[: self._count])
+            self._add_dense(self._rows, nodes, pairs)
             return
         assert self._sparse is not None
-        bins, sums = self._sparse.of(order, pairs)
-        assert bins is not None
-        ops.add(self._m, bins * sums.shape[1], sums, row=row, marks=True)
+        for row, order in nodes:
+            bins, sums = self._sparse.of(order, pairs)
+            assert bins is not None
+            ops.add(self._m, bins * sums.shape[1], sums, row=row, marks=True)
+
+    def _add_dense(self, rows: DenseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        """Let threads share the nodes, the largest first, and the rows of a large one."""
+        ordered = sorted(nodes, key=lambda node: -len(node[1]))
+
+        def add(some: Int64s) -> None:
+            for row, order in (ordered[number] for number in some.tolist()):
+                out = self._m[row].reshape(-1, self._options.channels)
+                rows.add_histogram(order, pairs, out[: self._count])
+
+        if nodes:
+            cost = COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
+            over_blocks(add, (np.arange(len(nodes)),), cost=cost)
 
     def best_splits(self, growth: Growth) -> BestSplits:
         """Subtract histograms, and find the best split of each open node."""

@@ -12,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.decision_kernels import gains_enough, may_split, weight_by
-from ps2.algorithms.trees.growing_kernels import add_dense, part_dense, part_sparse
+from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
 from ps2.algorithms.trees.search_kernels import scratch_of, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
 
 Array = npt.NDArray[Any]
-# Dense rows: bins, shape (features, rows). Sparse rows: where each begins, its columns of the histogram, and the bin of
-# each feature that they do without. Of one kind there are none.
-Rows = tuple[Array, Int64s, Int32s, Int32s]
-# The features that have columns of a histogram; where each feature's begin; how many bins each has, and whether the
-# last one is of missing values.
-Bins = tuple[Int64s, Int64s, Int64s, Array]
+UInt64s = npt.NDArray[np.uint64]
+# Dense rows: bins, shape (features, rows), and in blocks (``DenseRows``). Sparse rows: where each begins, its columns
+# of the histogram, and the bin of each feature that they do without. Of one kind there are none.
+Rows = tuple[Array, Array, Int64s, Int32s, Int32s]
+# Where the columns of the histogram begin of each feature that has any; of each feature; how many bins each has, and
+# whether the last one is of missing values.
+Bins = tuple[UInt64s, Int64s, Int64s, Array]
 Nodes = tuple[Int64s, Int64s, Float64s, Int64s, Float64s, Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
@@ -199,9 +200,9 @@ def _search(
 def _build(order: Int32s, rows: Rows, bins: Bins, pairs: Array, out: Array) -> None:
     """Set a histogram."""
     out[:] = 0
-    columns, begins, held, _ = rows
+    columns, blocks, begins, held, _ = rows
     if len(columns):
-        add_dense(order, bins[0], columns, bins[1], pairs, out)
+        add_blocks(order, blocks, bins[0], pairs, out)
         return
     for row in order:
         for position in range(begins[row], begins[row + 1]):
@@ -213,7 +214,7 @@ def _build(order: Int32s, rows: Rows, bins: Bins, pairs: Array, out: Array) -> N
 @kernel
 def _part(order: Int32s, feature: int, rows: Rows, first: Int64s, flags: Array, aside: Int32s) -> int:
     """Part the rows of a node: ``part_dense``, or ``part_sparse``."""
-    columns, begins, bins, implied = rows
+    columns, _, begins, bins, implied = rows
     if len(columns):
         return part_dense(order, columns[feature], flags, aside)
     return part_sparse(order, begins, bins, first[feature], implied[feature], flags, aside)

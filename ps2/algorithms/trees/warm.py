@@ -14,7 +14,7 @@ from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
 from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, packed
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
@@ -114,10 +114,6 @@ def _grow() -> None:
             for unsigned in (np.uint8, np.uint16):
                 dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
                 dense.add_histogram(ORDER, given, np.zeros((2, channels), dtype))
-                held = readable(np.zeros((1, 1), unsigned)), readable(_bins().first)
-                growing_kernels.add_by_row(
-                    readable(ORDER), np.zeros(1, np.int64), *held, *packed(given, np.zeros((2, channels), dtype))
-                )
                 dense.part(ORDER.copy(), split, ORDER.copy())
             sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
             sparse.histogram(ORDER, given, Scratch(2, channels, dtype))
