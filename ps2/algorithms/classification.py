@@ -23,7 +23,7 @@ from pyspark.ml.param.shared import HasLoss
 
 from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
-from ps2.algorithms.estimators.params import choice, setter
+from ps2.algorithms.estimators.params import any_case, choice, getter, own_param, setter
 from ps2.algorithms.estimators.summaries import (
     BinaryClassificationSummary,
     BinaryClassificationTrainingSummary,
@@ -47,7 +47,7 @@ from ps2.algorithms.linear.ml.named_summaries import (
 )
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LASSO, LinearSetters, TrainingParams, options_of
 from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import FACTORS, FactorsName, Problem, SolverOptions
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import TreeEstimator
@@ -70,7 +70,19 @@ class _LogisticParams(PathParams, _LogisticRegressionParams):
         f"how to train: {', '.join(SOLVERS_OF_LASSO)}; auto is minibatch if an optimizer is set, else l-bfgs",
     )
     family: Param[str] = choice(_LogisticRegressionParams.family, FAMILIES)
+    factors: Param[FactorsName] = own_param(
+        "factors",
+        "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
+        "than the values), 'always' or 'never' (l-bfgs, minibatch)",
+        any_case(FACTORS),
+    )
     _SOLVERS = SOLVERS_OF_LASSO
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(factors="auto")
+
+    getFactors = getter(factors)
 
 
 class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
@@ -90,6 +102,7 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
         return self
 
     setFamily = setter(_LogisticParams.family)
+    setFactors = setter(_LogisticParams.factors)
     setElasticNetParam = setter(_LogisticRegressionParams.elasticNetParam)
     setLowerBoundsOnCoefficients = setter(_LogisticRegressionParams.lowerBoundsOnCoefficients)
     setUpperBoundsOnCoefficients = setter(_LogisticRegressionParams.upperBoundsOnCoefficients)
@@ -115,6 +128,11 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
         if self.isSet(self.thresholds):
             check_thresholds(tuple(self.getThresholds()), classes)
         multinomial = family == "multinomial" or classes > 2
+        if self.getFactors() == "always" and not multinomial:
+            raise ConfigError(
+                "factors: 'always' is for the multinomial model: the gradient of a binomial one has fewer numbers than "
+                "its factors"
+            )
         l1, l2 = self._strengths()
         return Problem(
             loss="softmax" if multinomial else "logistic",

@@ -2,53 +2,82 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from training import make, trained
 
+from ps2.algorithms import LogisticRegression
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.linear.solvers import minibatch
+from ps2.errors import ConfigError
 
 # KD = 400 numbers as they are; as factors S (K + D) = 0.1 * 30 * 50 of them on each of two workers.
 CLASSES, DIM = 10, 40
 PROBLEM = Problem("softmax", DIM, CLASSES, l2=0.01, standardize=False)
+FEW, ALL = (SolverOptions("minibatch", "sgd", steps=5, fraction=share, seed=3) for share in (0.1, 1.0))
+LBFGS = SolverOptions(steps=5)
+FACTORS = "always", "never", "auto"
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return make(n=60, dim=DIM, cuts=(30,), classes=CLASSES)
+    """Some are sparse, of 40 features in two shards."""
+    return make(n=60, dim=DIM, cuts=(30,), classes=CLASSES, zeros=0.3)
 
 
 @pytest.fixture(scope="module")
 def frame(spark, rows):
-    return rows.frame(spark)
+    return rows.sparse_frame(spark)
 
 
-def ended(ps, frame, rows, fraction):
-    recipe = SolverOptions(solver="minibatch", optimizer="sgd", steps=5, fraction=fraction, seed=3)
-    made = trained(ps, frame, rows, PROBLEM, recipe)
+def ended(ps, frame, rows, options):
+    made = trained(ps, frame, rows, PROBLEM, options)
     w = made.weight.pull()
     made.weight.free()
     return w, made.biases, made.history
 
 
-class Values(minibatch.MinibatchWorker):
-    """Sends gradients as they are."""
-
-    def _gradient(self, rows, w, b, columns):
-        found = self.loss.gradient(rows, w, b)
-        return found, minibatch.SentValues(found.dw * self.scale, columns)
-
-
-@pytest.mark.parametrize(("fraction", "smaller"), [(0.1, True), (1.0, False)])
-def test_gradients_when_rows_are_few_then_sent_as_factors(ps, by_value, rows, frame, monkeypatch, fraction, smaller):
-    w, b, history = ended(ps, frame, rows, fraction)
-    monkeypatch.setattr(minibatch, "MinibatchWorker", Values)
-    expected, intercepts, plain = ended(ps, frame, rows, fraction)
+@pytest.mark.parametrize("options", [FEW, ALL, LBFGS], ids=["few", "all", "l-bfgs"])
+def test_gradients_when_sent_either_way_then_same_weights(ps, rows, frame, options):
+    (w, b, factors), (expected, intercepts, values), (_, _, auto) = (
+        ended(ps, frame, rows, replace(options, factors=asked)) for asked in FACTORS
+    )
     np.testing.assert_allclose(w, expected, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(b, intercepts, rtol=1e-6)
+    np.testing.assert_allclose(b, intercepts, rtol=1e-6, atol=1e-9)
     assert np.count_nonzero(w)
-    if smaller:
-        assert history.bytes < 0.9 * plain.bytes
-    else:
-        assert history.bytes == plain.bytes
+    assert factors.gradients.factored == factors.gradients.count
+    assert values.gradients.factored == 0
+    assert auto.bytes == min(factors.bytes, values.bytes)
+
+
+def test_gradients_when_model_is_large_then_sent_as_factors(ps, rows, frame, monkeypatch):
+    """Models of more than 4 million weights are of float32, with all columns if the rows use these."""
+    monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", 100)
+    w, _, factored = ended(ps, frame, rows, replace(FEW, all_columns=True))
+    made = trained(ps, frame, rows, PROBLEM, FEW)  # used columns alone
+    assert made.weight.isSparse
+    assert made.history.gradients is None
+    np.testing.assert_allclose(w, made.weight.pull(np.arange(DIM * CLASSES)), rtol=1e-4, atol=1e-6)
+    made.weight.free()
+    assert (w.dtype, factored.gradients.factored) == (np.float32, 10)
+
+
+def test_fit_when_factors_are_asked_then_summary_says_bytes(ps, frame):
+    few = LogisticRegression(solver="minibatch", maxIter=2, miniBatchFraction=0.1, numWorkers=2, factors="always")
+    sent = few.fit(frame).summary.gradients
+    assert (sent.count, sent.factored) == (4, 4)
+    assert 0 < sent.factor_bytes < sent.value_bytes
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"family": "binomial"}, r"^factors: 'always' is for the multinomial model"),
+        ({"solver": "ma-sgd"}, r"^factors: solver 'ma-sgd' does not take it, only 'l-bfgs', 'minibatch'"),
+    ],
+)
+def test_fit_when_factors_cannot_be_then_error_says_why(ps, spark, params, said):
+    two = make().frame(spark)
+    with pytest.raises(ConfigError, match=said):
+        LogisticRegression(factors="always", **params).fit(two)

@@ -17,7 +17,7 @@ from ps2.algorithms.estimators.notebook import to_html
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.jvm import metrics_of
 from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.record import Gradients, TrainingHistory
 from ps2.run.drawing import needs_matplotlib
 
 if TYPE_CHECKING:
@@ -280,6 +280,13 @@ class HistorySummary:
     def placement(self) -> Placement | None:
         """Workers and threads of the training, what worked on the model between clocks, and why; None: not chosen."""
         return self._history.placement
+
+    @property
+    def gradients(self) -> Gradients | None:
+        """How many gradients of a multinomial model travelled as sufficient factors, and the bytes of both forms; None:
+        there was no choice.
+        """
+        return self._history.gradients
 
     @property
     def history(self) -> TrainingHistory:

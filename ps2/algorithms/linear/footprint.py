@@ -36,15 +36,15 @@ class Room:
         return max(0, self.limit_bytes - self.taken_bytes)
 
 
-def is_dense(problem: Problem) -> bool:
-    """Return whether vectors hold all columns, in float64; else only used ones, in float32."""
+def is_small(problem: Problem) -> bool:
+    """Return whether vectors are of float64, and hold all columns; else they are of float32."""
     return problem.size < SPARSE_FROM
 
 
 def feature_vectors(problem: Problem) -> int:
     """Return the number of vectors of sums that the features' scales are computed from."""
     # Squares of float32 values are within float64's range.
-    return 4 if is_dense(problem) else 3
+    return 4 if is_small(problem) else 3
 
 
 def rows_of(options: SolverOptions) -> int:
@@ -56,14 +56,15 @@ def rows_of(options: SolverOptions) -> int:
 def fleet_bytes(problem: Problem, options: SolverOptions) -> int:
     """Return the least bytes of the vectors on all servers together."""
     rows, sums = rows_of(options), feature_vectors(problem) * 8 * options.scales(problem)
-    if is_dense(problem):
-        return problem.dim * (rows * 8 * problem.width + sums) + _products_bytes(problem, options)
+    if is_small(problem) or options.all_columns:
+        item = 8 if is_small(problem) else 4
+        return problem.dim * (rows * item * problem.width + sums) + _products_bytes(problem, options)
     return (rows * 4 + KEY_BYTES) * problem.width + sums + KEY_BYTES * options.scales(problem)
 
 
 def worker_bytes(problem: Problem, options: SolverOptions, features: int) -> int:
     """Return the least bytes of a worker with this number of features: columns, weights, gradient."""
-    weight = COLUMN_BYTES + (8 if is_dense(problem) else 4) + 8 * BUFFERS[options.solver]
+    weight = COLUMN_BYTES + (8 if is_small(problem) else 4) + 8 * BUFFERS[options.solver]
     return features * problem.width * weight + _products_bytes(problem, options)
 
 

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
-# From here on, only columns that the data use take memory, and float32 has to do.
+# From here on, float32 has to do, and columns that the data do not use take no memory, unless all are asked for.
 SPARSE_FROM = 1 << 22
 
 
@@ -59,20 +59,23 @@ class Parameters:
 class Space:
     """All vectors of one training; its weights are co-located, and so are its biases."""
 
-    def __init__(self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED) -> None:
+    def __init__(
+        self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
+    ) -> None:
         """Args:
         rows: number of vectors to reserve memory for.
         names: of the vectors; a later driver asks for them in the same order.
+        all_columns: vectors hold all columns, however many there are.
 
         Raises:
             NotFoundError, ShapeError: what was to be found is not there, or belongs to another model.
         """
         self._problem, self._names = problem, names
         self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
-        if problem.size < SPARSE_FROM:
-            self._weight = names.give(
-                lambda name: DCV.dense(problem.size, rows, "float64", align=problem.width, name=name)
-            )
+        self._is_dense = all_columns or problem.size < SPARSE_FROM
+        if self._is_dense:
+            dtype = "float64" if problem.size < SPARSE_FROM else "float32"
+            self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
         else:
             self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
         found, wanted = (self._bias.dim, self._weight.dim), (problem.biases, problem.size)
@@ -102,7 +105,7 @@ class Space:
 
     def features(self, count: int) -> list[DCV]:
         """Make float64 zeros for features, co-located with each other alone."""
-        make = DCV.dense if self._problem.size < SPARSE_FROM else DCV.sparse
+        make = DCV.dense if self._is_dense else DCV.sparse
         first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
         made = [first, *self._beside(first, count - 1)]
         self._made += made

@@ -28,6 +28,9 @@ SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
 # largest changes; by chance; one after the other.
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+# Whether gradients travel as sufficient factors: where these take fewer bytes, or in any case, or never.
+FactorsName = Literal["auto", "always", "never"]
+FACTORS: tuple[FactorsName, ...] = get_args(FactorsName)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class SolverOptions:
         schedule: how coordinates are drawn ("sap").
         set_size: coordinates that are drawn at a time, at least ("sap").
         bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
+        factors: whether gradients of the multinomial model travel as sufficient factors ("l-bfgs", "minibatch").
+        all_columns: vectors hold all columns, also where there are many; else, then, those that the rows use.
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
         validation_tol: by how much that has to improve, relatively.
         name: vectors have names that begin with this, and a context that was restored goes on with the training that
@@ -156,6 +161,8 @@ class SolverOptions:
     schedule: ScheduleName = "sap"
     set_size: int = 512
     bounds: Bounds | None = None
+    factors: FactorsName = "auto"
+    all_columns: bool = False
     validate: bool = False
     validation_tol: float = 0.01
     name: str = ""

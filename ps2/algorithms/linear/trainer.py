@@ -12,6 +12,7 @@ import numpy as np
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
+from ps2.algorithms.linear.gradient_form import gradients_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
@@ -108,7 +109,7 @@ def train(
     begun = names.begun
     if not begun:
         check_fleet(problem, options, [Room(*room) for room in ps.memory()])
-    space = Space(problem, rows_of(options), names)
+    space = Space(problem, rows_of(options), names, options.all_columns)
     result: DCV | None = None
     try:
         beginning = space.new()
@@ -141,6 +142,7 @@ def train(
             if clock >= CLOCKS:
                 record.enter(clock - max(CLOCKS, names.called - FIRST_CLOCK))
                 record.add(reports[0]["rows"], reports[0]["bytes"])
+                record.add_gradients(gradients_of(reports[0]))
                 return solver.on_clock(clock - CLOCKS, reports[0])
             if clock == CLOCKS - 1:
                 preparation.check_scales(reports, table.columns)

@@ -29,6 +29,35 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """The gradients of a training that could travel value by value or as sufficient factors.
+
+    Attributes:
+        count: of all workers and steps.
+        factored: those that travelled as factors.
+        factor_bytes: of all, if all had travelled as factors; approximate.
+        value_bytes: of all, if all had travelled value by value; approximate.
+    """
+
+    count: int = 0
+    factored: int = 0
+    factor_bytes: int = 0
+    value_bytes: int = 0
+
+    def __add__(self, other: Gradients) -> Gradients:
+        return Gradients(
+            self.count + other.count,
+            self.factored + other.factored,
+            self.factor_bytes + other.factor_bytes,
+            self.value_bytes + other.value_bytes,
+        )
+
+    def __str__(self) -> str:
+        sizes = f"{self.factor_bytes:,} bytes as factors, {self.value_bytes:,} as values"
+        return f"{self.factored:,} of {self.count:,} gradients as factors: all take {sizes}"
+
+
+@dataclass(frozen=True)
 class TrainingHistory:
     """The history of a training.
 
@@ -46,6 +75,7 @@ class TrainingHistory:
         words: terms for a step and the objective.
         placement: where it ran, of families that choose.
         best: the step, from 1, whose model is the result, because held-out rows chose it; None: it is the last one's.
+        gradients: that had two forms to travel in; None: there were none.
     """
 
     objective: list[float]
@@ -59,6 +89,7 @@ class TrainingHistory:
     words: Words = Words()
     placement: Placement | None = None
     best: int | None = None
+    gradients: Gradients | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +127,7 @@ class Record:
         completed: the reason if none does.
         metrics: further values of this kind of training.
         words: terms for a step and the objective.
-        best: see ``TrainingHistory``.
+        best, gradients: see ``TrainingHistory``.
     """
 
     on_step: Callable[[StepReport], Any]
@@ -110,9 +141,10 @@ class Record:
     completed: str = "all steps were taken"
     metrics: dict[str, tuple[float, ...]] = field(default_factory=dict)
     best: int | None = None
+    gradients: Gradients | None = None
     _began_s: float = 0.0
     _last_s: float = 0.0
-    _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _marks: list[tuple[int, int, int, int, Gradients | None]] = field(default_factory=list)
 
     def start(self) -> None:
         """Start the clock of the first step."""
@@ -122,11 +154,11 @@ class Record:
         """Begin to record a clock. If it was recorded before, the fleet has gone back: drop what came after."""
         self.reason = ""
         if clock < len(self._marks):
-            objectives, validations, self.rows, self.bytes = self._marks[clock]
+            objectives, validations, self.rows, self.bytes, self.gradients = self._marks[clock]
             steps = max(0, len(self.seconds) - len(self.objective) + objectives)
             del self.seconds[steps:], self.objective[objectives:], self.validation[validations:]
             del self._marks[clock:]
-        self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes))
+        self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
 
     def keep(self, steps: int) -> None:
         """Drop the steps after the first so many, of a training that takes them once more."""
@@ -136,6 +168,11 @@ class Record:
         """Add rows that were computed with, and bytes that travelled, in a clock."""
         self.rows += rows
         self.bytes += bytes
+
+    def add_gradients(self, gradients: Gradients | None) -> None:
+        """Add the gradients of a clock that had two forms to travel in; None: there were none."""
+        if gradients is not None:
+            self.gradients = gradients + (self.gradients or Gradients())
 
     @property
     def lap_s(self) -> float:
@@ -194,4 +231,5 @@ class Record:
             self.metrics,
             self.words,
             best=self.best,
+            gradients=self.gradients,
         )

@@ -13,7 +13,7 @@ from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.via import HasVia
 from ps2.algorithms.linear import weights as of_weights
 from ps2.algorithms.linear.local import train_locally
-from ps2.algorithms.linear.ml.params import TrainingSetters, check_coordinates, options_of
+from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
@@ -26,6 +26,8 @@ from ps2.coordinator.context import PS2Context
 # Of a model that is known without training; pyspark.ml's has the same objective.
 # Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
 VALUE_S = 4e-9
+# Solvers whose gradients may travel as sufficient factors.
+TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
 
@@ -63,7 +65,7 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
 
     def _found(self, plan: SolverOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         problem = self._problem(found)
-        options = self._decided(plan, problem)
+        options = storing(self._decided(plan, problem), problem, found)
         if options.solver == "sap":
             check_problem(problem)
         weights, history = self._known(problem, found), NO_TRAINING
@@ -86,6 +88,17 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
         values = sum(load.cost for load in found.loads.values())
         work = Work(values, problem.size, options.steps, VALUE_S * problem.width, _why_on_servers(options, problem))
         return place(work, dealt.slots, len(found.loads), dealt.wanted, self.getVia())
+
+
+def storing(options: SolverOptions, problem: Problem, found: Survey) -> SolverOptions:
+    """Return options by which vectors of a multinomial model hold all columns if the rows use most features.
+
+    Then the columns of a feature lie on one server, as sufficient factors need it.
+    """
+    if problem.loss != "softmax" or options.solver not in TAKES_FACTORS:
+        return options
+    values = sum(load.cost - load.rows for load in found.loads.values())
+    return replace(options, all_columns=options.factors == "always" or values >= problem.dim)
 
 
 def _why_on_servers(options: SolverOptions, problem: Problem) -> str:

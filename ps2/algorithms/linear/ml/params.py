@@ -30,12 +30,13 @@ from ps2.algorithms.estimators.params import (
     FleetSetters,
     any_case,
     getter,
+    one_of,
     own_param,
     setter,
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
 from ps2.algorithms.estimators.via import VIA
-from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.problem import FACTORS, SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.errors import ConfigError
 from ps2.ops.all import optimizer_steps
@@ -45,8 +46,8 @@ P = TypeVar("P", bound="TrainingParams")
 ASP = -1
 # Which of the params that not every solver takes it does take.
 TAKES: dict[str, tuple[str, ...]] = {
-    "l-bfgs": (),
-    "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction"),
+    "l-bfgs": ("factors",),
+    "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
     "ftsgd": ("stepSize", "miniBatchFraction", "localSteps"),
     "sap": (),
@@ -96,6 +97,7 @@ RANGES: Mapping[str, Check] = {
         are_descending,
         "finite positive numbers, each smaller than the one before",
     ),
+    "factors": one_of(FACTORS),
     "lambdaCount": COUNT,
     "lambdaRatio": (lambda value: 0 < value < 1, "a number in (0, 1)"),
 }
@@ -209,7 +211,9 @@ def options_of(params: Any, l1: float) -> SolverOptions:
     """
     solver, optimizer = _solver_of(params)
     for name in CHOOSY:
-        if name not in TAKES.get(solver, ()) and params.isSet(name) and _differs(params, name):
+        if name in TAKES.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
+            continue
+        if _differs(params, name):
             takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
             raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
     if l1 > 0 and solver not in TAKES_L1:
@@ -237,6 +241,7 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         local_passes=params.getLocalPasses(),
         local_batch=params.getLocalBatchSize(),
         local_steps=params.getLocalSteps(),
+        factors=params.getOrDefault("factors") if params.hasParam("factors") else "auto",
     )
 
 

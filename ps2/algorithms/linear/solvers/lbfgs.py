@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.linear.gradient_form import GradientForm
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Float64Array, Parameters, columns_of, gram
 from ps2.algorithms.linear.solvers.history import History
@@ -26,7 +27,7 @@ from ps2.algorithms.linear.solvers.line_search import LineSearch
 from ps2.algorithms.linear.solvers.regions import Orthants, Region
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import ModelView, SentValues, Sums
+from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.client.batch import batch
 from ps2.errors import InputError
 from ps2.run.message import Message, Stop
@@ -81,6 +82,7 @@ class LbfgsWorker:
     """Loss and gradient of all of a worker's rows at the trial point, clock by clock."""
 
     loss: Loss
+    form: GradientForm
     trial: Parameters
     gradient: Parameters
 
@@ -90,9 +92,10 @@ class LbfgsWorker:
             w, b = view.pull(self.trial, columns)
             shifts = view.told("shifts", NO_SHIFTS)
             b[: len(shifts)] -= shifts
-            found = self.loss.gradient(data.rows, w, b)
-            view.add(self.gradient, SentValues(found.dw, columns), found.db)
-            view.report((found.loss, found.weight), data.held_loss(self.loss, w, b), len(data.rows))
+            found, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, columns)
+            view.add(self.gradient, sent, found.db)
+            held = data.held_loss(self.loss, w, b)
+            view.report((found.loss, found.weight), held, len(data.rows), **self.form.reported())
 
 
 class Lbfgs:
@@ -120,7 +123,8 @@ class Lbfgs:
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
         self._states = [_State()]
         self.clocks = EVALUATIONS_PER_STEP * context.options.steps + 1
-        self.worker = LbfgsWorker(context.loss, self._trial, self._gradient_at_trial)
+        form = GradientForm(context.loss, context.options.factors)
+        self.worker = LbfgsWorker(context.loss, form, self._trial, self._gradient_at_trial)
 
     def result(self) -> Parameters:
         record, center = self._context.record, self._context.center

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ps2.algorithms.linear.gradient_form import GradientForm
 from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
-from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import NOTHING, ModelView, SentFactors, SentValues, Sums
+from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.client.batch import batch
-from ps2.client.factors import sizes
-from ps2.data.rows import LocalRows
 from ps2.run.message import Message, Stop
 
 
@@ -26,6 +24,7 @@ class MinibatchWorker:
     """The gradient of a minibatch in each clock; in the last one, the loss of all rows.
 
     Attributes:
+        form: of gradients on the network.
         optimizer: takes a step of this worker's own in each clock, as workers may be ahead of each other (SSP, ASP);
             None: the driver takes one of all workers' gradients.
         catch_up: brings the columns of a minibatch up to date before they are read; None: they are.
@@ -36,6 +35,7 @@ class MinibatchWorker:
     """
 
     loss: Loss
+    form: GradientForm
     model: Parameters
     gradient: Parameters
     optimizer: Optimizer | None
@@ -58,10 +58,10 @@ class MinibatchWorker:
             if is_last:
                 view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before))
                 continue
-            found, sent = self._gradient(rows, w, b, columns)
+            found, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
             held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
             view.add(self.gradient, sent, found.db * self.scale, self._step(step + 1))
-            view.report((found.loss, found.weight), held, len(rows))
+            view.report((found.loss, found.weight), held, len(rows), **self.form.reported())
 
     def _step(self, number: int) -> Callable[[], None] | None:
         """Return the call for a step of this worker's own, if it takes any."""
@@ -70,20 +70,6 @@ class MinibatchWorker:
 
     def _held_loss(self, data: Data, view: ModelView, columns: Int64Array, before: Any) -> tuple[float, float]:
         return NOTHING if data.held is None else self.loss.loss(data.held, *view.pull(self.model, columns, before))
-
-    def _gradient(
-        self, rows: LocalRows, w: Array, b: Float64Array, columns: Int64Array
-    ) -> tuple[Any, SentValues | SentFactors]:
-        """Return loss and gradient, and the form in which it takes fewer bytes to the servers."""
-        vector = self.gradient.weight
-        if isinstance(self.loss, SoftmaxLoss) and not vector.isSparse:
-            x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
-            as_factors, as_values = sizes(vector, self.model.width, x, rows.keys)
-            if as_factors < as_values:
-                found = self.loss.factors(rows, w, b)
-                return found, SentFactors(found.slopes * self.scale, x, rows.keys, as_factors)
-        evaluated = self.loss.gradient(rows, w, b)
-        return evaluated, SentValues(evaluated.dw * self.scale, columns)
 
 
 class Minibatch:
@@ -105,6 +91,7 @@ class Minibatch:
         self.clocks = options.steps + 1
         self.worker = MinibatchWorker(
             context.loss,
+            GradientForm(context.loss, options.factors),
             self._model,
             self._gradient,
             None if self._takes_steps else self._optimizer,
