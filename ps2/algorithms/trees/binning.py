@@ -132,3 +132,13 @@ class Bins:
             of = self.categories[fault]
             what = f"values that are none of its {of} categories" if of else "NaN"
             raise InputError(f"feature {fault}: {what}, and no bin for missing values")
+
+
+def shapes_of(bins: Bins) -> Int32s:
+    """Return how many cuts each feature has, times 2, and 1 more if it has a bin for missing values: int32."""
+    return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
+
+
+def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Undo ``shapes_of``: return counts of cuts, and whether there is a bin for missing values."""
+    return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)

@@ -20,11 +20,12 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
-SIGN = np.uint64(1 << 63)
+SIGN, ONE = np.uint64(1 << 63), np.uint64(1)
 # How often, at least and at most, a cell that is cut is halved.
 LEAST_DEPTH, MOST_DEPTH = 4, 20
-# First bits by which the bins of dense columns are looked up, at most.
-LOOKED_UP = 16
+# Cells by which the bins of dense columns are looked up, at most; first bits by which cells are. A table has fewer
+# entries than this share of the values that are looked up in it.
+LOOKED_UP, LOOKED_UP_BITS, SHARE = 1 << 12, 12, 8
 # Rows of a block that is turned into columns.
 TILE = 512
 
@@ -49,6 +50,16 @@ def to_bits(values: Array, out: UInt64s) -> None:
     for i in range(len(values)):
         one[0] = values[i] + 0.0
         out[i] = _ordered(word[0], one[0])
+
+
+@kernel
+def count_values(columns: Array, values: Array, out: Int64s) -> bool:
+    """Add to ``out`` how many values each column has; return whether any is NaN."""
+    lacking = False
+    for i in range(len(columns)):
+        out[columns[i]] += 1
+        lacking |= values[i] != values[i]
+    return lacking
 
 
 @kernel
@@ -145,24 +156,37 @@ def count_children(
         cell_begin: where the cells of each place begin, and the last ones end; a cell begins at its ``first`` bits, has
             2 to ``width`` of them, and 2 to ``depth`` children, from ``start`` on.
     """
+    before = np.empty((1 << LOOKED_UP_BITS) + 1, np.int32)
     for place in places:
         f = features[place]
-        low, count = cell_begin[place], cell_begin[place + 1] - cell_begin[place]
-        if count == 0:
+        low, end = cell_begin[place], cell_begin[place + 1]
+        if low == end:
             continue
-        for position in range(begin[f], begin[f + 1]):
-            value = bits[position]
+        shift = np.uint64(64 - _bits_for(begin[f + 1] - begin[f]))
+        # How many cells begin before what begins with some bits: from there it is few steps to a value's.
+        count = 0
+        for prefix in range(np.int64(MISSING >> shift) + 1):
+            while low + count < end and first[low + count] < np.uint64(prefix) << shift:
+                count += 1
+            before[prefix] = count
+        before[np.int64(MISSING >> shift) + 1] = end - low
+        mine = bits[begin[f] : begin[f + 1]]
+        for i in range(len(mine)):
+            value = mine[i]
             if value == MISSING:
                 continue
-            at, size = low, count
-            while size > 1:
-                half = size >> 1
-                if first[at + half] <= value:
-                    at += half
+            prefix = value >> shift
+            at = np.uint64(low + max(np.int64(before[prefix]) - 1, 0))
+            size = np.uint64(low + before[prefix + ONE]) - at
+            while size > ONE:
+                half = size >> ONE
+                at += half if first[at + half] <= value else np.uint64(0)
                 size -= half
             child = (value - first[at]) >> (width[at] - depth[at])
-            if first[at] <= value and child < np.uint64(1) << depth[at]:
-                out[start[at] + np.int64(child)] += _weight(position, begin[f], rows, weights)
+            if first[at] <= value and child < ONE << depth[at]:
+                # A call, which counts references to arrays, costs more than all else here.
+                weight = 1 if len(weights) == 0 else _weight(begin[f] + i, begin[f], rows, weights)
+                out[np.uint64(start[at]) + child] += weight
 
 
 @kernel
@@ -300,29 +324,73 @@ def bin_columns(
         missing: the bin of missing values; -1: there is none.
     """
     fault = -1
-    # How many cuts are below what begins with some bits: as many bits as pays. From there it is few steps to the bin.
-    kept = 1
-    while kept < LOOKED_UP and 8 << kept <= bits.shape[1]:
-        kept += 1
-    shift = np.uint64(64 - kept)
-    below = np.empty((1 << kept) + 1, np.int32)
+    # How many cuts are before each cell of a grid: from there it is few steps to the bin.
+    cells = min(LOOKED_UP, max(bits.shape[1] // SHARE, 1))
+    below, word = np.empty(cells + 1, np.int32), np.empty(1, np.uint64)
+    number = word.view(np.float64)
     for f in features:
         begin, end = offsets[f], offsets[f + 1]
-        count = 0
-        for cell in range(len(below) - 1):
-            while begin + count < end and cuts[begin + count] < np.uint64(cell) << shift:
-                count += 1
-            below[cell] = count
-        below[-1] = end - begin
-        for i in range(bits.shape[1]):
-            low, high = below[np.int64(bits[f, i] >> shift)], below[np.int64(bits[f, i] >> shift) + 1]
-            start = low + _halved(bits[f, i], cuts, begin + low, begin + high)
-            bin = _bin_from(start, bits[f, i], cuts, begin, end, categories[f], missing[f])
-            if bin < 0:
-                fault = f
-                bin = 0
-            out[f, i] = bin
+        least, factor = _grid(cuts, begin, end, cells)
+        below[:] = 0
+        for i in range(begin, end):
+            word[0] = _unordered(cuts[i])
+            below[_cell(number[0], least, factor, cells) + 1] += 1
+        for cell in range(cells):
+            below[cell + 1] += below[cell]
+        mine, bins, lost = bits[f], out[f], missing[f]
+        for i in range(len(mine)):
+            value = mine[i]
+            word[0] = _unordered(value)
+            place = np.uint64(_cell(number[0], least, factor, cells))
+            at, size = np.uint64(begin + below[place]), np.uint64(below[place + ONE] - below[place])
+            while size > ONE:
+                half = size >> ONE
+                at += half if cuts[at + half - ONE] < value else np.uint64(0)
+                size -= half
+            at += size if size > 0 and cuts[at] < value else np.uint64(0)
+            bin = np.int64(at) - begin
+            # Of what is no category, the bin is that of missing values; a category's cut is itself.
+            if value == MISSING or (categories[f] > 0 and (bin == categories[f] or cuts[at] != value)):
+                bin = lost
+                if bin < 0:
+                    fault = f
+                    bin = 0
+            bins[i] = bin
     return fault
+
+
+@kernel
+def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float]:
+    """Return where a grid over some cuts begins, and how many of its cells there are for 1."""
+    ends = np.zeros(2, np.uint64)
+    if begin < end:
+        ends[0], ends[1] = _unordered(cuts[begin]), _unordered(cuts[end - 1])
+    least, most = ends.view(np.float64)
+    return least, cells / (most - least) if most > least else 0.0
+
+
+@kernel
+def _cell(value: float, least: float, factor: float, cells: int) -> int:
+    """Return the cell of a value: of a larger one never an earlier cell, as rounding keeps the order."""
+    at = (value - least) * factor
+    if not at > 0.0:  # NaN, of infinite values or grids, too
+        return 0
+    return int(at) if at < cells else cells - 1
+
+
+@kernel
+def _unordered(bits: np.uint64) -> np.uint64:
+    """Return the bits of a float64 by its ordered bits."""
+    return bits ^ (SIGN | ((bits >> np.uint64(63)) - np.uint64(1)))
+
+
+@kernel
+def _bits_for(count: int) -> int:
+    """Return by how many first bits so many values are looked up."""
+    bits = 1
+    while bits < LOOKED_UP_BITS and SHARE << bits <= count:
+        bits += 1
+    return bits
 
 
 @kernel

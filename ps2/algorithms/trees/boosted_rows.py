@@ -52,9 +52,9 @@ class RowGroup:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
         return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
 
-    def in_root(self, numbers: Int64s) -> NodeRows:
+    def in_root(self, numbers: Int32s) -> NodeRows:
         """Return some of the rows, all in the root of a tree."""
-        return NodeRows(self.rows, numbers.astype(np.int32))
+        return NodeRows(self.rows, numbers)
 
 
 class BoostedRows:
@@ -127,17 +127,17 @@ class BoostedRows:
             third = self._whole_weights
             third = np.ones(len(self.quantised)) if third is None else third
             self.summed = np.column_stack([self.quantised, third.astype(options.sums_dtype)])
-        drawn = np.ones(len(self._ids), bool)
+        margins = self.training.margins[:, output]
         if options.fraction < 1:
             # The trees of one round are grown of the same rows.
             drawn = draw(self._ids, key_of(options.seed, tree - output), options.fraction)
-        margins = self.training.margins[:, output]
-        self.grown = self.training.in_root(np.flatnonzero(drawn))
-        self.moving = [(self.grown, margins)]
-        if not drawn.all():
-            self.moving.append((self.training.in_root(np.flatnonzero(~drawn)), margins))
+            self.grown = self.training.in_root(np.flatnonzero(drawn).astype(np.int32))
+            self.moving = [(self.training.in_root(np.flatnonzero(~drawn).astype(np.int32)), margins)]
+        else:
+            self.grown, self.moving = self.training.in_root(np.arange(len(self._ids), dtype=np.int32)), []
+        self.moving.append((self.grown, margins))
         if self.held_out is not None:
-            every = np.arange(len(self.held_out.y))
+            every = np.arange(len(self.held_out.y), dtype=np.int32)
             self.moving.append((self.held_out.in_root(every), self.held_out.margins[:, output]))
         return self._totals()
 

@@ -34,8 +34,8 @@ MOST_OF_POISSON = 0.7
 # Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
 KINDS = 3
 FROM_BITS = 1022
-# Cost of a row's gradient, in additions of array elements.
-ROW_COST = 16
+# Cost of a row's gradient, and of looking at its exponents, in additions of array elements.
+ROW_COST, COUNT_COST = 16, 4
 # Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
 
@@ -203,9 +203,15 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
         int64, shape (KINDS, EXPONENTS).
     """
     counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
-    kernels.count_exponents(readable(pairs.view(np.uint64).reshape(-1, 2)), counts[:2])
+
+    def count(words: npt.NDArray[np.uint64]) -> Int64s:
+        found = np.zeros((words.shape[1], kernels.EXPONENTS), np.int64)
+        kernels.count_exponents(readable(words), found)
+        return found
+
+    counts[:2] = sum(over_blocks(count, (pairs.view(np.uint64).reshape(-1, 2),), cost=COUNT_COST))
     if len(weights):
-        kernels.count_exponents(readable(weights.view(np.uint64)[:, None]), counts[2:])
+        counts[2:] = sum(over_blocks(count, (weights.view(np.uint64)[:, None],), cost=COUNT_COST))
     else:
         counts[2, FROM_BITS] = pairs.shape[1]
     return counts

@@ -33,8 +33,8 @@ from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, 
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
 
-# Numbers of a histogram that a thread looks through at a time.
-TILE = 1 << 16
+# Numbers of a histogram that a thread looks through at a time, and the cost of one, in additions of array elements.
+TILE, SEARCH_COST = 1 << 12, 16
 MOST_TILES = 64
 
 
@@ -189,7 +189,7 @@ def best_splits(
         readable(rules),
         (min_third, features, drawn, marks),
         (gain, where, left, sets),
-        cost=len(rows) * m.shape[1] // count,
+        cost=SEARCH_COST * len(rows) * m.shape[1] // count,
     )
     best = np.argmax(gain, axis=0), np.arange(len(rows))
     return gain[best], where[best], left[best], sets[best]

@@ -25,6 +25,7 @@ from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import feature_columns
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning_kernels import count_values
 from ps2.algorithms.trees.cut_points import (
     BITS,
     COARSE_BITS,
@@ -186,8 +187,10 @@ class Quantiles:
 
     def _count(self, rows: LocalRows) -> None:
         """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
-        self.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.int64), rows.keys)
-        if np.isnan(rows.x.data).any():
+        held = np.zeros(len(rows.keys), np.int64)
+        is_lacking = count_values(readable(rows.x.indices), readable(rows.x.data), held)
+        self.held.add(held, rows.keys)
+        if is_lacking:
             _Part.of(self, rows).add_missing()
 
     def _common(self, rows: LocalRows) -> LocalRows:
@@ -332,16 +335,6 @@ def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.
     # Few large blocks leave small gaps, and many small ones give all servers the same.
     block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // LEAST_BLOCKS, LARGE_BLOCK))
     return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
-
-
-def shapes_of(bins: Bins) -> Int32s:
-    """Return how many cuts each feature has, times 2, and 1 more if it has a bin for missing values: int32."""
-    return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
-
-
-def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-    """Undo ``shapes_of``: return counts of cuts, and whether there is a bin for missing values."""
-    return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
 
 
 def _categories(problem: TreeProblem) -> tuple[Float64s, Int64s]:

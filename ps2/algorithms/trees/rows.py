@@ -34,8 +34,8 @@ AT_ONCE = 1 << 12
 # Histograms with few empty bins, or small ones, travel whole: bin numbers would cost more.
 FULL, SMALL_BYTES = 0.25, 1 << 17
 
-# Cost of a row that is parted, in additions of array elements.
-PART_COST = 4
+# Cost of a row that is parted, or at a leaf's end, and of a value that is hashed, in additions of array elements.
+PART_COST, END_COST, HASH_COST = 4, 4, 16
 
 Binned = DenseRows | SparseRows
 
@@ -91,14 +91,19 @@ def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
     labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
     nothing = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
     ids = np.empty(len(rows), np.uint64)
-    for begin in range(0, len(rows), AT_ONCE):
-        part = slice(begin, begin + AT_ONCE)
-        indptr = x.indptr[begin : begin + AT_ONCE + 1].astype(np.int64)
-        entries = slice(indptr[0], indptr[-1])
-        values = x.data[entries].astype(np.float64) + 0.0  # -0 is 0
-        values[np.isnan(values)] = np.nan  # of which there are many kinds
-        columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
-        _hash(readable(indptr - indptr[0]), columns, words, nothing, labels[part], ids[part])
+
+    def identify(begins: Int64s) -> None:
+        for begin in begins.tolist():
+            part = slice(begin, begin + AT_ONCE)
+            indptr = x.indptr[begin : begin + AT_ONCE + 1].astype(np.int64)
+            entries = slice(indptr[0], indptr[-1])
+            values = x.data[entries].astype(np.float64) + 0.0  # -0 is 0
+            values[np.isnan(values)] = np.nan  # of which there are many kinds
+            columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
+            _hash(readable(indptr - indptr[0]), columns, words, nothing, labels[part], ids[part])
+
+    of_block = HASH_COST * AT_ONCE * x.nnz // max(len(rows), 1)
+    over_blocks(identify, (np.arange(0, len(rows), AT_ONCE),), cost=of_block)
     return ids.view(np.int64)
 
 
@@ -179,8 +184,14 @@ class NodeRows:
         Args:
             margins: float64, by number of the row.
         """
-        for node, value in zip(nodes.leaves.tolist(), nodes.values[nodes.is_leaf].tolist(), strict=True):
-            growing_kernels.add_to_rows(readable(self.of(node)), margins, value)
+
+        def add(leaves: Int64s, values: Float64s) -> None:
+            for node, value in zip(leaves.tolist(), values.tolist(), strict=True):
+                growing_kernels.add_to_rows(readable(self.of(node)), margins, value)
+
+        leaves = nodes.leaves
+        if len(leaves):
+            over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=END_COST * len(self._order) // len(leaves))
 
     def counts(self, nodes: FinalNodes) -> Int64s:
         """Return how many rows are in each node."""

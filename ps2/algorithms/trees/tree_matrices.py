@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning import Bins, shapes_of
 from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.quantiles import shapes_of
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known

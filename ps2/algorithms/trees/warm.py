@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
+from ps2.algorithms.trees import binning_kernels, cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.contributions import Explainer
@@ -104,6 +104,7 @@ def _grow() -> None:
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
         draw(row_ids(row, "zero"), 0, 0.5)
+        binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
         whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))
