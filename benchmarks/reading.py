@@ -25,6 +25,7 @@ from benchmarks.frame import Part, command, exit_code, machine, print_parts, pub
 from benchmarks.local_spark import start_spark
 from benchmarks.ml_part import Line
 from ps2 import PS2Context
+from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import read
 
@@ -78,9 +79,13 @@ def _tables(spark: Any, rows: int) -> Iterator[_Table]:
 
 
 def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features") -> Iterator[_Table]:
+    from pyspark.sql.types import ArrayType
+
     frame = frame.persist()
     frame.count()
-    yield _Table(what, frame, ColumnNames(features, "label"))
+    is_vector = isinstance(features, str) and not isinstance(frame.schema[features].dataType, ArrayType)
+    given = frame.withColumn("features", for_arrow(frame["features"])) if is_vector else frame
+    yield _Table(what, given, ColumnNames(features, "label"))
     frame.unpersist()
 
 

@@ -102,6 +102,8 @@ class Job:
             raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {wanted}")
         self.workers = wanted
         self._error: Exception | None = None
+        self._tag: str | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
         """Start the tasks; call ``ended`` when they have ended."""
@@ -125,11 +127,14 @@ class Job:
         self._thread.start()
 
     def cancel(self) -> None:
-        self._spark.cancelJobsWithTag(self._tag)
+        """Cancel the tasks, if they have been started."""
+        if self._tag is not None:
+            self._spark.cancelJobsWithTag(self._tag)
 
     def join(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the end of the tasks; return Spark's error if they failed."""
-        self._thread.join(timeout_s)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
         return self._error
 
 
@@ -157,13 +162,17 @@ class _Frame:
         return _Frame(self._frame.repartition(partitions))
 
     def stage(self, ref: RunRef, function: Function) -> Any:
+        names = self._frame.columns
+
         def serve(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa
 
-            rank = run_task(ref, function, batches)
+            rank = run_task(ref, function, (batch.rename_columns(names) for batch in batches))
             yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
 
-        return self._frame.mapInArrow(serve, RESULT).rdd
+        # PySpark looks columns up by their names here, which fails for names with dots, and for names that come twice.
+        numbered = self._frame.toDF(*(f"c{number}" for number in range(len(names))))
+        return numbered.mapInArrow(serve, RESULT).rdd
 
 
 def _source(data: Any) -> _Rdd | _Frame:

@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.tables import check_columns, survey
+from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError, SlotsError
 
@@ -62,6 +65,18 @@ def test_survey_when_metadata_has_more_classes_then_counts_them(spark):
 def test_survey_when_rows_are_held_out_then_facts_exclude_them(spark):
     frame = table(spark, [(0.0, 1.0), (1.0, 1.0), (1.0, 5.0)]).withColumn("held", F.col("weight") > 2)
     assert survey(frame, ColumnNames(weight="weight", validation="held"), 2).facts.class_weights == (1.0, 1.0)
+
+
+def test_deal_when_vectors_are_dense_then_lists_are_not_null(spark):
+    vectors = [(0.0, Vectors.dense(1.0, 2.0)), (1.0, Vectors.sparse(2, [1], [3.0]))]
+    frame = spark.createDataFrame(vectors, ["label", "features"])
+    rows = deal(frame, COLUMNS, survey(frame, COLUMNS, 2), 1).frame.orderBy("label").collect()
+    assert [tuple(row.features) for row in rows] == [(1, None, [], [1.0, 2.0]), (0, 2, [1], [3.0])]
+
+
+def test_for_arrow_when_a_vector_is_null_then_null(spark):
+    frame = spark.createDataFrame([(None,)], StructType([StructField("v", VectorUDT())]))
+    assert frame.select(for_arrow(frame["v"]).alias("v")).head().v is None
 
 
 def test_survey_when_vectors_have_metadata_then_dim_is_from_it(spark):

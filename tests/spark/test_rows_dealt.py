@@ -29,7 +29,7 @@ def frame_of(spark, shards):
 def dealt(frame, workers):
     """Labels and numbers of values of each worker's rows."""
     table = deal(frame, COLUMNS, survey(frame, COLUMNS, None), workers)
-    found = table.frame.rdd.map(lambda row: (row.label, row.features.numNonzeros())).glom().collect()
+    found = table.frame.rdd.map(lambda row: (row.label, len(row.features["values"]))).glom().collect()
     return table, [worker for worker in found if worker]
 
 

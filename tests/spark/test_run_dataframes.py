@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType
 
 from ps2.data.rows import Rows
 from ps2.errors import ConfigError, InputError, WorkerError
+from ps2.run.job import Job
 
 pytestmark = pytest.mark.usefixtures("by_value")
 
@@ -246,3 +247,16 @@ def test_from_records_when_rdd_holds_vectors_then_builds_matrix(ps, sc, vectors,
     ((came, y),) = ps.run(sc.parallelize(data, 1), work, workers=1)
     np.testing.assert_array_equal(came, x)
     np.testing.assert_array_equal(y, np.arange(len(x)))
+
+
+def test_run_when_names_have_dots_or_repeat_then_kept(spark, ps):
+    frame = spark.range(0, 4, 1, 1).selectExpr("id as `a.b`", "id + 1 as `c``d`", "id + 2 as `c``d`")
+    (found,) = ps.run(frame, lambda worker, batches: pa.Table.from_batches(batches).to_batches()[0])
+    assert found.schema.names == ["a.b", "c`d", "c`d"]
+    assert [column.to_pylist() for column in found.columns] == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
+
+
+def test_cancel_when_no_task_has_been_started_then_nothing(spark):
+    job = Job(spark.sparkContext, spark.range(4), 1, 2)
+    job.cancel()
+    assert job.join() is None

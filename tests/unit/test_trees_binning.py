@@ -58,7 +58,8 @@ def cells_after(parts, features, bins, absent=None, turns=TURNS):
         sums = sum(cut_points.children(c, features, cells, refinement, w) for c, w in parts)
         if absent is not None and not turn:
             sums[refinement.begin[:-1] + (int(feature_columns.ZERO) >> 52)] += absent
-        cells = cells.parted(refinement, sums)
+        held = np.flatnonzero(sums)
+        cells = cells.parted(refinement, held, sums[held])
     return cells
 
 

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import ArrayType, StringType
 
 from ps2.algorithms.estimators.loads import NO_LOAD, Load, unevenness
-from ps2.algorithms.estimators.tables import TableSurvey, column, cost_of, field, names_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, field, names_of
+from ps2.algorithms.estimators.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import SlotsError
@@ -84,7 +85,8 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     loads = [found.loads.get(number, NO_LOAD) for number in range(partitions)]
     workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
     if columns.group is not None:
-        return Table(*_by_group(rows, columns, workers))
+        rows, workers = _by_group(rows, columns, workers)
+        return Table(_for_arrow(rows, columns), columns, workers)
     how = way(loads, workers)
     if sum(load.rows for load in loads) != found.rows and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
@@ -93,11 +95,11 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     elif how == "shuffle":
         rows = rows.repartition(workers)
     elif how == "balance":
-        rows = _balanced(rows, cost_of(rows, columns.features), workers)
+        rows = _balanced(rows, _cost_of(rows, columns.features), workers)
     elif how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
         rows = fixed_frame(rows.coalesce(1))[0].repartition(workers)
-    return Table(rows, columns, workers)
+    return Table(_for_arrow(rows, columns), columns, workers)
 
 
 def way(loads: Sequence[Load], workers: int) -> Dealing:
@@ -151,8 +153,8 @@ def _balanced(rows: DataFrame, cost: Column, workers: int) -> DataFrame:
     return dealt.repartition(workers, WORKER).drop(WORKER)
 
 
-def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[DataFrame, ColumnNames, int]:
-    """Deal the rows of a group to one worker, so that workers get about equal sums of costs.
+def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[DataFrame, int]:
+    """Deal the rows of a group to one worker, so that workers get about equal sums of costs; return how many they are.
 
     Groups go by their hash to buckets, and these, by falling cost, to the worker that has least. There are no more
     workers than buckets with rows.
@@ -160,7 +162,7 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     assert columns.group is not None
     count = min(BUCKETS * workers, max(MOST_BUCKETS, workers))
     bucket = F.pmod(F.xxhash64(column(columns.group)), F.lit(count))
-    costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(cost_of(rows, columns.features)).alias("cost")).collect()
+    costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(_cost_of(rows, columns.features)).alias("cost")).collect()
     workers = min(workers, len(costs))
     owners, loads = [0] * count, [0.0] * workers
     for row in sorted(costs, key=lambda row: (-row["cost"], row["bucket"])):
@@ -169,7 +171,7 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     numbers = _numbers_with_hash(rows, workers)
     of_buckets = F.array(*(F.lit(numbers[owner]).cast("bigint") for owner in owners))
     dealt = rows.withColumn(WORKER, F.element_at(of_buckets, (bucket + 1).cast("int")))
-    return dealt.repartition(workers, WORKER).drop(WORKER), columns, workers
+    return dealt.repartition(workers, WORKER).drop(WORKER), workers
 
 
 def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:
@@ -191,6 +193,24 @@ def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:
     if columns.group is not None:
         chosen[columns.group] = group_number(frame, columns.group)
     return frame.select(*(chosen[name].alias(name) for name in chosen))
+
+
+def _for_arrow(rows: DataFrame, columns: ColumnNames) -> DataFrame:
+    """Return rows whose vectors have the form that Arrow is fast with."""
+    features = columns.features
+    if not isinstance(features, str) or isinstance(field(rows, features).dataType, ArrayType):
+        return rows
+    return rows.withColumn(features, for_arrow(column(features)))
+
+
+def _cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
+    """Return what a row costs to compute with: 1, and its stored feature values."""
+    if not isinstance(features, str):
+        return F.lit(1.0 + len(features))
+    values = column(features)
+    if not isinstance(field(frame, features).dataType, ArrayType):
+        values = unwrapped(values)["values"]
+    return F.lit(1.0) + F.when(values.isNotNull(), F.size(values)).otherwise(0)
 
 
 def group_number(frame: Any, name: str) -> Column:

@@ -20,8 +20,8 @@ from ps2.algorithms.estimators.tables import (
     field,
     first_row,
     in_one_partition_if_small,
-    unwrapped,
 )
+from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
 

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim, unwrapped
+from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim
+from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.data.columns import read_features, read_numbers
 from ps2.errors import InputError, UsageError
@@ -193,7 +194,7 @@ def _input(frame: DataFrame, columns: ColumnNames) -> Column:
         return F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"), *margin)
     if isinstance(field(frame, features).dataType, ArrayType):
         return F.struct(column(features).cast("array<double>").alias("values"), *margin)
-    vectors = unwrapped(column(features))
+    vectors = for_arrow(column(features))
     return F.struct(*(vectors[part.name].alias(part.name) for part in _VECTOR), *margin) if margin else vectors
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegralType, NumericType,
 
 from ps2.algorithms.estimators.attributes import values_of
 from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
+from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
@@ -442,18 +443,3 @@ def _finite_or_0(value: Any) -> float:
 
 def _type(frame: DataFrame, name: str) -> str:
     return str(field(frame, name).dataType.simpleString())
-
-
-def cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
-    """Return what a row costs to compute with: 1, and its stored feature values."""
-    if not isinstance(features, str):
-        return F.lit(1.0 + len(features))
-    values = column(features)
-    if not isinstance(field(frame, features).dataType, ArrayType):
-        values = unwrapped(values)["values"]
-    return F.lit(1.0) + F.when(values.isNotNull(), F.size(values)).otherwise(0)
-
-
-def unwrapped(vectors: Column) -> Column:
-    """Return vectors as the structs in which Spark stores them: type, size, indices, values."""
-    return F.unwrap_udt(vectors)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.ascending import are_in, distinct_of
+from ps2.algorithms.trees.ascending import are_in, distinct_of, merged
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -62,36 +62,37 @@ class Cells:
         return np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.begin.nbytes + self.first.nbytes + self.width.nbytes + self.weights.nbytes
+
+    @property
     def is_whole(self) -> bool:
         """Whether these are of all values yet."""
         return bool(len(self.width) and self.width[0] == BITS)
 
-    def parted(self, refinement: Refinement, sums: Int64s) -> Cells:
+    def parted(self, refinement: Refinement, held: Int64s, sums: Int64s) -> Cells:
         """Return the cells with those that are cut replaced by their children.
 
         Args:
-            sums: int64: the weights of all children. Zeros that rows do not hold are in none: their weight is what a
-                cell holds more than its children do.
+            held: int64, ascending: the children that have sums, of all; sums: int64, their weights. Zeros that rows do
+                not hold are in none of them: their weight is what a cell holds more than its children do. But of cells
+                that are whole yet, the children have all the weight.
         """
         at, start = refinement.at, refinement.start
         if not len(at):
             return self
         if not self.is_whole:
-            rest = self.weights[at] - np.add.reduceat(sums, start)
-            zeros = self.first[at] == ZERO
-            sums = sums.copy()
-            sums[start[zeros]] += rest[zeros]
-        held = np.flatnonzero(sums)
-        return self._with_children(refinement, held, sums[held])
-
-    def parted_first(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
-        """Do what ``parted`` does with cells that are whole.
-
-        Args:
-            held: int64, ascending: the children that weigh anything; weights: int64, of these.
-        """
-        some = weights != 0
-        return self._with_children(refinement, held[some], weights[some])
+            ends = np.append(0, np.cumsum(sums))
+            own = np.diff(ends[np.searchsorted(held, np.append(start, refinement.begin[-1]))])
+            zeros = np.flatnonzero(self.first[at] == ZERO)
+            every = merged(held, start[zeros])
+            all_sums = np.zeros(len(every), np.int64)
+            all_sums[np.searchsorted(every, held)] = sums
+            all_sums[np.searchsorted(every, start[zeros])] += (self.weights[at] - own)[zeros]
+            held, sums = every, all_sums
+        some = sums != 0
+        return self._with_children(refinement, held[some], sums[some])
 
     def _with_children(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
         at, start = refinement.at, refinement.start

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.nonempty_bins import marks_of
 from ps2.ops.kernels import kernel
 from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
@@ -25,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
-# Rows between the one that is added and the one that is fetched into the caches.
+# Rows, or stored values, between the one that is added and the one that is fetched into the caches.
 AHEAD = 16
 # Rows that are turned from columns at a time.
 TILE = 1 << 9
@@ -87,19 +88,55 @@ def add_blocks(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Ar
 @kernel
 def add_sparse(order: Int32s, begins: Int64s, bins: Int32s, pairs: Array, out: Array, touched: UInt64s) -> None:
     """Add the pairs of a node's rows to its histogram, and mark in ``touched``, a bit a bin, what is changed."""
-    channels = pairs.shape[1]
+    channels, last = pairs.shape[1], len(bins) - 1
     for row in order:
         if channels == 1:
             pair = pairs[row, 0]
             for position in range(begins[row], begins[row + 1]):
+                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
                 bin = bins[position]
                 out[bin, 0] += pair
                 touched[bin >> 6] |= ONE << np.uint64(bin & 63)
         else:
             for position in range(begins[row], begins[row + 1]):
+                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
                 bin = bins[position]
                 touched[bin >> 6] |= ONE << np.uint64(bin & 63)
                 for c in range(channels):
+                    out[bin, c] += pairs[row, c]
+
+
+@kernel
+def add_sparse_marked(
+    places: Int64s,
+    rows: Int64s,
+    ends: Int64s,
+    order: Int32s,
+    begins: Int64s,
+    bins: Int32s,
+    pairs: Array,
+    m: Array,
+    sums: Array,
+    channels: int,
+) -> None:
+    """Add the pairs of some nodes' sparse rows to their histograms, and mark what is changed.
+
+    Args:
+        places: of the nodes in ``rows``, their rows of ``m``, and in ``ends``: where their rows begin and end in
+            ``order``.
+        begins, bins: of sparse rows (``SparseRows``).
+        pairs, sums: as kernels add them (see above); sums: all of ``m``, shape (histograms, bins, channels).
+    """
+    for place in places:
+        words, out = marks_of(m, channels, rows[place]), sums[rows[place]]
+        last = len(bins) - 1
+        for i in range(ends[place], ends[place + 1]):
+            row = order[i]
+            for position in range(begins[row], begins[row + 1]):
+                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
+                bin = bins[position]
+                words[bin >> 5] |= np.int64(ONE << np.uint64(bin & 31))
+                for c in range(pairs.shape[1]):
                     out[bin, c] += pairs[row, c]
 
 

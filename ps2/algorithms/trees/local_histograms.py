@@ -12,13 +12,15 @@ import psutil
 from ps2 import cgroups
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.growing import COST, DenseRows
+from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows, packed
+from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
-from ps2.algorithms.trees.nonempty_bins import rows_with_marks
+from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.rows import Binned, Histograms
+from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
 from ps2.errors import LimitError
+from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
@@ -26,6 +28,8 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 # Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
 MOST_BYTES = 1 << 31
+# Cost of adding a stored value, in additions of array elements.
+ADDITION = 4
 
 
 class LocalHistograms:
@@ -43,7 +47,6 @@ class LocalHistograms:
         most = max(MOST_BYTES // (columns * dtype.itemsize), ROOT + 1)
         self._m = np.zeros((min(max(count, ROOT + 1), most), columns), dtype)
         self._m[LAYOUT, : self._count * options.channels] = layout_row(bins, problem, options)
-        self._sparse = None if self._is_dense else Histograms(rows, options.channels, options.sums_dtype)
 
     def make_room(self, rows: int) -> None:
         """Grow the matrix to this number of rows, at least.
@@ -74,12 +77,8 @@ class LocalHistograms:
         """Add the rows of nodes to their histograms; pairs: as of ``DenseRows.add_histogram``."""
         if isinstance(self._rows, DenseRows):
             self._add_dense(self._rows, nodes, pairs)
-            return
-        assert self._sparse is not None
-        for row, order in nodes:
-            bins, sums = self._sparse.of(order, pairs)
-            assert bins is not None
-            ops.add(self._m, bins * sums.shape[1], sums, row=row, marks=True)
+        elif nodes:
+            self._add_sparse(self._rows, nodes, pairs)
 
     def _add_dense(self, rows: DenseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
         """Let threads share the nodes, the largest first, and the rows of a large one."""
@@ -93,6 +92,17 @@ class LocalHistograms:
         if nodes:
             cost = COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
             over_blocks(add, (np.arange(len(nodes)),), cost=cost)
+
+    def _add_sparse(self, of: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        channels, orders = self._options.channels, [order for _, order in nodes]
+        rows = np.array([row for row, _ in nodes])
+        check_rows(self._m, channels, rows)
+        pairs, sums = packed(pairs, self._m.reshape(len(self._m), -1, channels))
+        ends = readable(np.append(0, np.cumsum([len(order) for order in orders])))
+        given = readable(rows), ends, readable(np.concatenate(orders))
+        held = readable(of.begins), readable(of.columns), pairs, self._m, sums, channels
+        cost = int(ends[-1]) * ADDITION * len(of.columns) // (max(len(of.begins) - 1, 1) * len(nodes)) + 1
+        over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *given, *held, cost=cost)
 
     def best_splits(self, growth: Growth) -> BestSplits:
         """Subtract histograms, and find the best split of each open node."""

@@ -65,8 +65,8 @@ HALF_BITS = np.uint64(32)
 LOW = (1 << FEATURE_BITS) - 1
 # Features whose cells are looked at together: 4,096 in the first turn each.
 CHUNK = 256
-# Features whose cells are kept from turn to turn; of more, these would take too much memory.
-KEPT = 4 * CHUNK
+# Bytes of cells that are kept from turn to turn, at most; others are made anew.
+KEPT_BYTES = 1 << 28
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
 LEAST_BLOCKS = 64
@@ -303,15 +303,15 @@ class Quantiles:
                 mine = _of_features(keys, some)
                 places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
                 at = refinement.begin[places] + (keys[mine] & LOW)
-                if cells.is_whole:
-                    cells = cells.parted_first(refinement, at, weights[mine])
-                else:
-                    sums = np.zeros(refinement.begin[-1], np.int64)
-                    sums[at] = weights[mine]
-                    cells = cells.parted(refinement, sums)
-            if len(many) <= KEPT:
-                self._kept[name] = turns, cells
+                cells = cells.parted(refinement, at, weights[mine])
+            self._keep(name, turns, cells)
             yield some, cells
+
+    def _keep(self, name: bytes, turns: int, cells: Cells) -> None:
+        """Keep cells of some features after so many turns, if there is room for them."""
+        self._kept.pop(name, None)
+        if cells.nbytes + sum(kept.nbytes for _, kept in self._kept.values()) <= KEPT_BYTES:
+            self._kept[name] = turns, cells
 
 
 def unit_of(mean_weight: float, bits: int) -> float:

@@ -85,7 +85,9 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
             cells = Cells.whole(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
-                cells = cells.parted(refinement, cut_points.children(columns, some, cells, refinement, weights))
+                sums = cut_points.children(columns, some, cells, refinement, weights)
+                held = np.flatnonzero(sums)
+                cells = cells.parted(refinement, held, sums[held])
             cut_points.cuts_of_many(cells, 2)
             feature_columns.missing(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))
