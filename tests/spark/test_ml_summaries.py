@@ -114,6 +114,17 @@ def test_evaluate_when_compared_with_pyspark_then_members_match(kind, df):
     assert summaries[0].predictions.columns == summaries[1].predictions.columns
 
 
+@pytest.mark.parametrize("kind", ["binomial", "linear"])
+def test_evaluate_when_names_have_dots_then_metrics_match(kind, df):
+    name = "areaUnderROC" if kind == "binomial" else "rootMeanSquaredError"
+    ours = KINDS[kind][0].copy()
+    known = getattr(ours.evaluate(df), name)
+    names = {ours.getLabelCol(): "la.b`el", "weight": "we.i`ght", "features": "f.`"}
+    dotted = df.toDF(*(names.get(column, column) for column in df.columns))
+    ours.setParams(labelCol="la.b`el", weightCol="we.i`ght", featuresCol="f.`", predictionCol="p.`")
+    assert getattr(ours.evaluate(dotted), name) == pytest.approx(known)
+
+
 def near(mine, theirs):
     return not isinstance(theirs, str) and np.allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 

@@ -66,10 +66,16 @@ class Summary:
 
     def _measured_by(self, evaluator: Any) -> Any:
         """Return the JVM's metrics, which are computed from the predictions once."""
-        evaluator.setLabelCol(self.labelCol)
+        columns = {"labelCol": self.labelCol}
         if self._model._weight_column is not None:
-            evaluator.setWeightCol(self._model._weight_column)
-        return metrics_of(evaluator, self.predictions)
+            columns["weightCol"] = self._model._weight_column
+        for role in ("predictionCol", "rawPredictionCol"):
+            if evaluator.hasParam(role):
+                columns[role] = evaluator.getOrDefault(role)
+        # Under names of their own: Spark's evaluators do not find columns whose names have dots.
+        evaluator._set(**{role: role for role in columns})
+        chosen = self.predictions.select(*(column(name).alias(role) for role, name in columns.items()))
+        return metrics_of(evaluator, chosen)
 
 
 class RegressionSummary(Summary):

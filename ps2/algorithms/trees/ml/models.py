@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.models import FleetModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.ml.evaluation import losses_by_round
@@ -152,7 +153,8 @@ class ForestModel(FleetModel, TreeParams):
             return made
         leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._predicting.forest.trees)]
         attributes = {"attrs": {"nominal": leaves}} if leaves else {}
-        return made.withMetadata(name, {"ml_attr": {**attributes, "num_attrs": len(leaves)}})
+        described = {"ml_attr": {**attributes, "num_attrs": len(leaves)}}
+        return made.withColumn(name, column(name).alias(name, metadata=described))
 
     def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         contrib = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""

@@ -79,7 +79,7 @@ class BoostedTreeModel(FleetRegressionModel, _DecisionTreeRegressorParams, Regre
         # Of one tree it is a number, not a vector of one.
         leaf = F.coalesce(vector_to_array(column(name))[0], F.lit(math.nan))
         described = {"ml_attr": {"type": "nominal", "num_vals": self.arrays.leaf_count}}
-        return made.withColumn(name, leaf).withMetadata(name, described)
+        return made.withColumn(name, leaf.alias(name, metadata=described))
 
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary
