@@ -19,7 +19,7 @@ from benchmarks.links_part import Asked
 from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
 
 SERVERS = 2
-PARTS = Parts(names=("factors", "topics"), generated=("factors", "topics"))
+PARTS = Parts(names=("factors", "topics", "softmax"), generated=("factors", "topics", "softmax"))
 
 
 @command(

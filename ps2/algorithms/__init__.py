@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.clustering import LDA, LDAModel
     from ps2.algorithms.embeddings.model import Embedding
     from ps2.algorithms.factors.model import MatrixFactors
-    from ps2.algorithms.feature import Word2Vec, Word2VecModel
+    from ps2.algorithms.feature import MetricLearning, MetricLearningModel, Word2Vec, Word2VecModel
     from ps2.algorithms.graph import (
         LINE,
         DeepWalk,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Node2VecModel,
         RandomWalks,
     )
+    from ps2.algorithms.metric.model import Metric
     from ps2.algorithms.ranking import GBTRanker, GBTRankerModel
     from ps2.algorithms.recommendation import MatrixFactorization, MatrixFactorizationModel
     from ps2.algorithms.regression import (
@@ -74,6 +75,9 @@ _HOME = {
     "MatrixFactorization": "ps2.algorithms.recommendation",
     "MatrixFactorizationModel": "ps2.algorithms.recommendation",
     "MatrixFactors": "ps2.algorithms.factors.model",
+    "Metric": "ps2.algorithms.metric.model",
+    "MetricLearning": "ps2.algorithms.feature",
+    "MetricLearningModel": "ps2.algorithms.feature",
     "Node2Vec": "ps2.algorithms.graph",
     "Node2VecModel": "ps2.algorithms.graph",
     "RandomWalks": "ps2.algorithms.graph",
@@ -110,6 +114,9 @@ __all__ = [
     "MatrixFactorization",
     "MatrixFactorizationModel",
     "MatrixFactors",
+    "Metric",
+    "MetricLearning",
+    "MetricLearningModel",
     "Node2Vec",
     "Node2VecModel",
     "RandomWalks",

@@ -47,8 +47,9 @@ from ps2.algorithms.linear.ml.named_summaries import (
 )
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LASSO, LinearSetters, TrainingParams, options_of
 from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
-from ps2.algorithms.linear.problem import FACTORS, FactorsName, Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.training.sent_gradients import FACTORS, FactorsName
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import TreeEstimator
 from ps2.algorithms.trees.ml.models import ForestModel

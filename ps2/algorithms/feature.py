@@ -1,4 +1,4 @@
-"""Features: pyspark.ml's Word2Vec, trained on a fleet of servers."""
+"""Features: pyspark.ml's Word2Vec, and distance metric learning, trained on a fleet of servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.param.shared import HasInputCol, HasOutputCol
+from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
+from pyspark.ml.param.shared import HasFeaturesCol, HasInputCol, HasOutputCol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
@@ -19,10 +20,20 @@ from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
 from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, inspect_sentences
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.estimators.dealing import deal
+from ps2.algorithms.estimators.dealing import Dealer, deal
+from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.heads import VectorHead
+from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.estimators.tables import Survey, column, survey
+from ps2.algorithms.metric.ml.pair_frame import joined
+from ps2.algorithms.metric.ml.params import MetricParams, MetricSetters, options_of
+from ps2.algorithms.metric.model import Metric
+from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import InputError
@@ -117,3 +128,105 @@ def _input_column(params: Word2VecParams) -> str:
     if not params.isSet(params.inputCol):
         raise InputError("inputCol: expected the name of a column of arrays of strings, and it is not set")
     return params.getInputCol()
+
+
+class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningModel"]):
+    """Distance metric learning: a matrix L on servers, so that |L x - L y| is small for similar rows x and y only.
+
+    L minimises the mean over pairs of |L (x - y)|^2 for similar ones, and dissimilarWeight * max(0, 1 - |L (x - y)|^2)
+    for dissimilar ones (Xing et al., 2002, in the form of Petuum's).
+
+    Example::
+
+        model = MetricLearning(rank=2).fit(df)  # labels are classes: pairs are drawn
+        model = MetricLearning(rank=2, featuresCol="a", otherCol="b").fit(pairs)  # label 1: a and b are similar
+        model.transform(df).select("metric").show()
+    """
+
+    def _plan(self) -> MetricOptions:
+        return options_of(self, self._name)
+
+    def _columns(self) -> ColumnNames:
+        return ColumnNames(self._features, self.getLabelCol())
+
+    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+        if not self.isSet(self.otherCol):
+            return super()._looked_at(dataset)
+        rows, features = joined(dataset, (self.getFeaturesCol(), self.getOtherCol()), self.getLabelCol())
+        return self.copy({self.featuresCol: features})._looked_at_rows(rows)
+
+    def _looked_at_rows(self, rows: DataFrame) -> tuple[Any, Dealer]:
+        return super()._looked_at(rows)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
+        classes = 2 if self.isSet(self.otherCol) else 0
+        found = survey(dataset, columns, classes)
+        there = [number for number, weight in enumerate(found.facts.class_weights) if weight > 0]
+        if len(there) < 2:
+            kind = "both similar (1) and dissimilar (0) pairs" if classes else "rows of two classes at least"
+            raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {there[0]}")
+        return found
+
+    def _found(self, plan: MetricOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+        dim = found.dim // 2 if plan.pairs is None else found.dim
+        plan.check(dim)
+        table = dealt()
+        size = dim, max(2, len(found.facts.class_weights))
+        trained = self._trained(table, plan.steps, lambda ps, on_step: train(ps, table, plan, size, on_step))
+        return MetricLearningModel(trained.metric), trained.history
+
+
+class MetricLearningModel(FittedModel, MetricParams, Model):
+    """What ``MetricLearning.fit`` returns."""
+
+    setFeaturesCol = setter(HasFeaturesCol.featuresCol)
+    setOutputCol = setter(HasOutputCol.outputCol)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: uid={self.uid}, rank={self.metric.rank}, numFeatures={self.numFeatures}"
+
+    @property
+    def metric(self) -> Metric:
+        """The trained metric as arrays, usable without Spark."""
+        found: Metric = self._fitted
+        return found
+
+    @property
+    def numFeatures(self) -> int:
+        """Number of features that the model was trained on."""
+        return self.metric.dim
+
+    @property
+    def components(self) -> DenseMatrix:
+        """L, a matrix of shape (rank, features)."""
+        found = self.metric.components
+        return DenseMatrix(found.shape[0], found.shape[1], found.reshape(-1), isTransposed=True)
+
+    def matrix(self) -> DenseMatrix:
+        """Return M = L'L, shape (features, features), whose metric it is.
+
+        Raises:
+            LimitError: there are more than 16,384 features.
+        """
+        found = self.metric.matrix()
+        return DenseMatrix(found.shape[0], found.shape[1], found.reshape(-1))
+
+    def mapped(self, value: Any) -> Vector:
+        """Return L x of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
+        return DenseVector(self.metric.transform(rows_of(value, self.numFeatures, missing=False))[0])
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        share = self._share(dataset.sparkSession.sparkContext)
+        columns, head = ColumnNames(self._features, label=None), VectorHead(self.metric.rank)
+        return with_predictions(dataset, columns, self.metric.dim, share, head, [(self.getOutputCol(), "raw")])
+
+    def _write_content(self, url: str) -> Any:
+        return self.metric.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> Metric:
+        return Metric.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)

@@ -61,6 +61,13 @@ def test_factors_guide_when_code_is_run_then_predictions_match(run):
     assert "gus" in space["again"].factors.users
 
 
+def test_metric_guide_when_code_is_run_then_classes_separate(run):
+    space = run("metric.md")
+    metric, x = space["metric"], space["x"]  # classes take turns
+    assert metric.distances(x[:-2], x[2:]).mean() < 0.7 * metric.distances(x[:-1], x[1:]).mean()
+    np.testing.assert_array_equal(metric.components, space["model"].metric.components)
+
+
 def test_topics_guide_when_run_then_model_separates_topics(run):
     space = run("topics.md")
     oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))

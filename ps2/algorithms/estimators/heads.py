@@ -54,6 +54,26 @@ class SharesHead:
 
 
 @dataclass(frozen=True)
+class VectorHead:
+    """The head of a map to other vectors: the margins are these.
+
+    Attributes:
+        classes: their size.
+    """
+
+    classes: int
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> None:
+        return None
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return raw[:, 0]
+
+
+@dataclass(frozen=True)
 class ClassHead:
     """The head of a classification.
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.linear.coordinates.path import PathOptions
+from ps2.algorithms.training.sent_gradients import FactorsName
 from ps2.errors import ConfigError
 
 Float64Array = npt.NDArray[np.float64]
@@ -28,9 +29,6 @@ SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
 # largest changes; by chance; one after the other.
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-# Whether gradients travel as sufficient factors: where these take fewer bytes, or in any case, or never.
-FactorsName = Literal["auto", "always", "never"]
-FACTORS: tuple[FactorsName, ...] = get_args(FactorsName)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import numpy as np
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
-from ps2.algorithms.linear.gradient_form import gradients_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
@@ -33,6 +32,7 @@ from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
+from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.algorithms.training.table import Facts, Table
 from ps2.client.dcv import DCV
 from ps2.data.rows import Float

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters
+from ps2.algorithms.training.sent_gradients import SentFactors, SentValues
 from ps2.client.batch import batch
-from ps2.client.dcv import DCV
 
 # A loss of no rows: its sum, and that of their weights.
 NOTHING = 0.0, 0.0
@@ -84,38 +83,3 @@ class ModelView:
         moved, self.moved_bytes = self.moved_bytes, 0
         sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}
         self._worker.report({**sums, "bytes": moved, **others})
-
-
-@dataclass(frozen=True, eq=False)
-class SentValues:
-    """A gradient at columns, value by value."""
-
-    values: Array
-    columns: Int64Array
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes
-
-    def add_to(self, vector: DCV) -> None:
-        vector.add(self.values.astype(vector.dtype, copy=False), self.columns)
-
-
-@dataclass(frozen=True, eq=False)
-class SentFactors:
-    """A gradient as the sum of ``x_i slopes_i'`` over rows, which the servers take (Xing et al., 2016, section 3.4).
-
-    Attributes:
-        slopes: shape (n, width): derivatives by each row's margins.
-        x: scipy CSR or an array, shape (n, k).
-        keys: int64, shape (k,): its features.
-        nbytes: size on the network.
-    """
-
-    slopes: Float64Array
-    x: Any
-    keys: Int64Array
-    nbytes: int
-
-    def add_to(self, vector: DCV) -> None:
-        vector.addFactors(self.slopes.astype(vector.dtype, copy=False), self.x, self.keys)

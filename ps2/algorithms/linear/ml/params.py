@@ -36,8 +36,9 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
 from ps2.algorithms.estimators.via import VIA
-from ps2.algorithms.linear.problem import FACTORS, SolverOptions
+from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
+from ps2.algorithms.training.sent_gradients import FACTORS
 from ps2.errors import ConfigError
 from ps2.ops.all import optimizer_steps
 

@@ -19,7 +19,8 @@ from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext, SolverWorker
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import ModelView, SentValues, Sums
+from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.client.batch import batch
 from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop

@@ -18,7 +18,8 @@ from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
-from ps2.algorithms.linear.view import ModelView, SentValues, Sums
+from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.client.dcv import DCV
 from ps2.run.message import Message, Stop
 

@@ -28,6 +28,7 @@ from ps2.algorithms.linear.solvers.regions import Orthants, Region
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.client.batch import batch
 from ps2.errors import InputError
 from ps2.run.message import Message, Stop
@@ -95,7 +96,7 @@ class LbfgsWorker:
             found, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, columns)
             view.add(self.gradient, sent, found.db)
             held = data.held_loss(self.loss, w, b)
-            view.report((found.loss, found.weight), held, len(data.rows), **self.form.reported())
+            view.report((found.loss, found.weight), held, len(data.rows), **self.form.choice.reported())
 
 
 class Lbfgs:
@@ -123,7 +124,7 @@ class Lbfgs:
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
         self._states = [_State()]
         self.clocks = EVALUATIONS_PER_STEP * context.options.steps + 1
-        form = GradientForm(context.loss, context.options.factors)
+        form = GradientForm(context.loss, FormChoice(context.options.factors))
         self.worker = LbfgsWorker(context.loss, form, self._trial, self._gradient_at_trial)
 
     def result(self) -> Parameters:

@@ -15,6 +15,7 @@ from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
+from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.client.batch import batch
 from ps2.run.message import Message, Stop
 
@@ -61,7 +62,7 @@ class MinibatchWorker:
             found, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
             held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
             view.add(self.gradient, sent, found.db * self.scale, self._step(step + 1))
-            view.report((found.loss, found.weight), held, len(rows), **self.form.reported())
+            view.report((found.loss, found.weight), held, len(rows), **self.form.choice.reported())
 
     def _step(self, number: int) -> Callable[[], None] | None:
         """Return the call for a step of this worker's own, if it takes any."""
@@ -91,7 +92,7 @@ class Minibatch:
         self.clocks = options.steps + 1
         self.worker = MinibatchWorker(
             context.loss,
-            GradientForm(context.loss, options.factors),
+            GradientForm(context.loss, FormChoice(options.factors)),
             self._model,
             self._gradient,
             None if self._takes_steps else self._optimizer,

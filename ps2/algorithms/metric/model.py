@@ -1,0 +1,134 @@
+"""A trained metric, usable without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.errors import LimitError, ShapeError
+
+Float64Array = npt.NDArray[np.float64]
+
+FORMAT = "ps2.metric.v1"
+MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
+# Features of ``matrix``: 2 GiB.
+MOST_FEATURES = 1 << 14
+# Larger models travel once per executor.
+BROADCAST_FROM = 1 << 17
+
+
+class Metric:
+    """A Mahalanobis metric: the distance of x and y is |L x - L y|; picklable.
+
+    Attributes:
+        components: L, float64, shape (rank, features).
+    """
+
+    def __init__(self, components: Any) -> None:
+        """Raises:
+        ShapeError: ``components`` are not a matrix.
+        """
+        self.components = np.asarray(components, np.float64)
+        if self.components.ndim != 2:
+            raise ShapeError(f"components: expected shape (rank, features), got {self.components.shape}")
+
+    @property
+    def rank(self) -> int:
+        """Number of rows of L."""
+        return int(self.components.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return int(self.components.shape[1])
+
+    @property
+    def classes(self) -> None:
+        """Predictions are no classes."""
+
+    @property
+    def takes_missing(self) -> bool:
+        return False
+
+    @property
+    def is_light(self) -> bool:
+        return self.components.size < BROADCAST_FROM
+
+    def transform(self, x: Any) -> Float64Array:
+        """Return L x of each row, float64, shape (n, rank): Euclidean distances there are those of the metric.
+
+        Args:
+            x: scipy sparse or an array, shape (n, features).
+
+        Raises:
+            ShapeError: the rows have another number of features.
+        """
+        rows = x if sp.issparse(x) else np.atleast_2d(np.asarray(x, np.float64))
+        if rows.shape[1] != self.dim:
+            raise ShapeError(f"x: expected {self.dim} features, got {rows.shape[1]}")
+        return np.asarray(rows @ self.components.T)
+
+    def margins(self, x: sp.csr_array) -> Float64Array:
+        """Return what ``transform`` does."""
+        return self.transform(x)
+
+    def distances(self, x: Any, y: Any) -> Float64Array:
+        """Return the distance of each row of x to the same row of y, float64, shape (n,)."""
+        return np.asarray(np.linalg.norm(self.transform(x) - self.transform(y), axis=1))
+
+    def matrix(self) -> Float64Array:
+        """Return M = L'L, float64, shape (features, features): distances are sqrt((x - y)' M (x - y)).
+
+        Raises:
+            LimitError: there are more than 16,384 features.
+        """
+        if self.dim > MOST_FEATURES:
+            raise LimitError(
+                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers; up to {MOST_FEATURES:,} features are "
+                "allowed; components has the same in fewer"
+            )
+        return self.components.T @ self.components
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> Metric:
+        """Read a metric that ``save`` or ``MetricLearningModel.save`` wrote.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: the files are of something else, or of an unknown version.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return Metric.read(path, path, load_content(path))
+
+    def save(self, path: str) -> None:
+        """Write the metric to a new folder, local or an fsspec URL; ``MetricLearningModel.load`` reads it, too.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        save_without_spark(path, MODEL_CLASS, {}, self.write)
+
+    def write(self, url: str) -> Any:
+        """Write the arrays to a folder; return their entry in the metadata."""
+        return {"format": FORMAT, "files": write_arrays(url, {"components.npy": self.components})}
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> Metric:
+        """Read what ``write`` wrote; errors as of ``load``.
+
+        Args:
+            path: the name that the user gave.
+            content: what ``write`` returned.
+        """
+        with reading(path, content, FORMAT, "a metric"):
+            components = read_array(url, "components.npy", content["files"])
+            if components.ndim != 2:
+                raise ValueError(f"shape {components.shape}")
+            return Metric(components)

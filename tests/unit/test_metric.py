@@ -1,0 +1,136 @@
+"""Metric learning: objective and gradient, pairs, the trained metric as arrays, and the same L on any servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms import Metric
+from ps2.algorithms.metric.objective import evaluate, objective
+from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
+from ps2.algorithms.metric.trainer import train
+from ps2.algorithms.training.faults import LENGTH, ColumnNames
+from ps2.algorithms.training.in_process import in_process
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.table import Table
+from ps2.data.rows import LocalRows, Rows
+from ps2.errors import ConfigError, LimitError, ShapeError, UsageError
+
+RANK, DIM, WEIGHT = 2, 4, 0.5
+
+
+def rows_of(n=30, dim=DIM, classes=3):
+    rng = np.random.default_rng(n)
+    y = np.arange(n) % classes
+    x = rng.normal(size=(n, dim))
+    x[:, 0] += 2.0 * y
+    x[rng.random((n, dim)) < 0.3] = 0.0
+    return LocalRows(np.arange(dim), sp.csr_array(x), y.astype(float))
+
+
+def plain(components, differences, similar):
+    """The objective, pair by pair."""
+    total = 0.0
+    for d, is_similar in zip(differences, similar, strict=True):
+        square = sum(float(row @ d) ** 2 for row in components)
+        total += square if is_similar else WEIGHT * max(0.0, 1.0 - square)
+    return total / len(similar)
+
+
+def test_objective_when_pairs_are_sparse_then_equals_plain_sum():
+    rng = np.random.default_rng(0)
+    components, d, similar = rng.normal(size=(RANK, DIM)) / 2, rng.normal(size=(9, DIM)), rng.random(9) < 0.5
+    assert objective(components, sp.csr_array(d), similar, WEIGHT) == pytest.approx(plain(components, d, similar))
+    found = evaluate(d, similar, components.T, WEIGHT)
+    for at in np.ndindex(RANK, DIM):
+        step = np.zeros((RANK, DIM))
+        step[at] = 1e-6
+        slope = (plain(components + step, d, similar) - plain(components - step, d, similar)) / 2e-6
+        assert (found.slopes.T @ d)[at] / 9 == pytest.approx(slope, abs=1e-6)
+
+
+def test_drawn_pairs_when_made_then_classes_are_as_said():
+    rows = rows_of()
+    pairs = drawn_pairs(rows, 4, np.random.default_rng(1))
+    assert len(pairs) == 2 * 4 * len(rows)
+    assert (pairs.first != pairs.second).all()
+    np.testing.assert_array_equal(rows.y[pairs.first] == rows.y[pairs.second], pairs.similar)
+    some = np.array([3, 100])
+    expected = rows.x.toarray()[pairs.first[some]] - rows.x.toarray()[pairs.second[some]]
+    np.testing.assert_array_equal(pairs.differences(some).toarray(), expected)
+
+
+def test_given_pairs_when_read_then_are_differences():
+    first, second = rows_of(8).x.toarray(), rows_of(9).x.toarray()[:8]
+    both = Rows(sp.csr_array(np.hstack([first, second])), np.arange(8) % 2.0)
+    pairs = given_pairs(both.localize(), DIM)
+    found = np.zeros((8, DIM))
+    found[:, pairs.keys] = pairs.differences(np.arange(8)).toarray()
+    np.testing.assert_allclose(found, first - second)
+    assert pairs.similar.tolist() == [False, True] * 4
+
+
+def trained(rows, options, servers=1, classes=3):
+    reading = Reading(rows, None, DIM, np.zeros(LENGTH))
+    with in_process(servers, 1 << 30, reading) as ps:
+        return train(ps, Table(None, ColumnNames(), 1), options, (DIM, classes))
+
+
+@pytest.mark.parametrize("factors", ["always", "never"])
+def test_training_when_servers_differ_then_same_bits(factors):
+    options = MetricOptions(RANK, pairs=3, steps=8, fraction=0.3, factors=factors, seed=5)
+    one, three = (trained(rows_of(), options, servers).metric for servers in (1, 3))
+    np.testing.assert_array_equal(one.components, three.components)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_training_when_run_then_takes_steps_of_numpy(optimizer):
+    rows, options = rows_of(), MetricOptions(RANK, WEIGHT, 3, 6, optimizer=optimizer, factors="always", seed=5)
+    start = trained(rows, replace(options, step_size=1e-300)).metric.components
+    made = trained(rows, options)
+    pairs = drawn_pairs(rows, 3, np.random.default_rng([5, 0]))
+    d = pairs.differences(np.arange(len(pairs))).toarray()
+    scale = np.sqrt((d**2).sum() / len(d))
+    w, squares = start * scale, np.zeros_like(start)
+    objectives = []
+    for _ in range(6):
+        objectives.append(plain(w / scale, d, pairs.similar))
+        g = evaluate(d / scale, pairs.similar, w.T, WEIGHT).slopes.T @ (d / scale) / len(d)
+        squares += g**2
+        w = w - 0.1 * g / ((np.sqrt(squares) + 1e-8) if optimizer == "adagrad" else 1.0)
+    np.testing.assert_allclose(made.metric.components, w / scale, rtol=1e-9)
+    np.testing.assert_allclose(made.history.objective, [*objectives, plain(w / scale, d, pairs.similar)], rtol=1e-9)
+    assert made.history.objective[-1] < made.history.objective[0]
+
+
+def test_training_when_values_are_huge_then_scale_does_not_matter():
+    rows, options = rows_of(), MetricOptions(RANK, pairs=2, steps=5)
+    huge = replace(rows, x=rows.x * 2.0**600)
+    expected = trained(rows, options).metric.components
+    np.testing.assert_allclose(trained(huge, options).metric.components * 2.0**600, expected, rtol=1e-12)
+
+
+def test_metric_when_saved_then_loads_without_spark(tmp_path):
+    metric = Metric(np.arange(6.0).reshape(2, 3))
+    metric.save(str(tmp_path / "metric"))
+    found = Metric.load(str(tmp_path / "metric"))
+    np.testing.assert_array_equal(found.components, metric.components)
+    x, y = np.ones((1, 3)), sp.csr_array(np.eye(3)[:1])
+    np.testing.assert_allclose(found.distances(x, y) ** 2, [np.array([0, 1, 1]) @ found.matrix() @ [0, 1, 1]])
+    with pytest.raises(UsageError, match="there is something already"):
+        metric.save(str(tmp_path / "metric"))
+    with pytest.raises(ShapeError, match="x: expected 3 features, got 2"):
+        found.transform(np.ones((1, 2)))
+
+
+def test_rank_when_too_large_then_error_says_how_many():
+    with pytest.raises(ConfigError, match="rank: expected at most the number of features, 4, got 5"):
+        MetricOptions(5).check(4)
+    with pytest.raises(LimitError, match="rank: 10,000 rows for 10,000 features are 100,000,000 numbers"):
+        MetricOptions(10_000).check(10_000)
+    with pytest.raises(LimitError, match="matrix: 20,000 features"):
+        Metric(np.zeros((1, 20_000))).matrix()
