@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+import numpy as np
 import pytest
 
 
@@ -55,3 +56,16 @@ def test_deepwalk_when_run_then_loss_falls_and_neighbours_exist(run_program, tmp
     first, last = (float(loss) for loss in re.findall(r"loss (\S+)", done.stdout))
     assert last < first
     assert len(re.findall(r"nearest to \d: \d \d \d", done.stdout)) == 8
+
+
+def test_gbdt_when_run_then_the_loss_goes_down(run_program, tmp_path):
+    values = np.random.default_rng(0).normal(size=(200, 4))
+    lines = (
+        f"{int(x[0] * x[2] > 0)} " + " ".join(f"{column + 1}:{value:.4f}" for column, value in enumerate(x)) + "\n"
+        for x in values
+    )
+    (tmp_path / "rows.txt").write_text("".join(lines))
+    done = run_program(sys.executable, "examples/gbdt.py", tmp_path / "rows.txt", 2)
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+    assert len(losses) == 2, done.stderr
+    assert losses[1] < losses[0] < np.log(2)
