@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         LinearSVCModel,
         LogisticRegression,
         LogisticRegressionModel,
+        RandomForestClassificationModel,
+        RandomForestClassifier,
     )
     from ps2.algorithms.clustering import LDA, LDAModel
     from ps2.algorithms.embeddings.model import Embedding
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
         GBTRegressor,
         LinearRegression,
         LinearRegressionModel,
+        RandomForestRegressionModel,
+        RandomForestRegressor,
     )
     from ps2.algorithms.topics.model import LDATopics
+    from ps2.algorithms.trees.forests.random_forest import RandomForest
     from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
@@ -80,6 +85,11 @@ _HOME = {
     "MetricLearningModel": "ps2.algorithms.feature",
     "Node2Vec": "ps2.algorithms.graph",
     "Node2VecModel": "ps2.algorithms.graph",
+    "RandomForest": "ps2.algorithms.trees.forests.random_forest",
+    "RandomForestClassificationModel": "ps2.algorithms.classification",
+    "RandomForestClassifier": "ps2.algorithms.classification",
+    "RandomForestRegressionModel": "ps2.algorithms.regression",
+    "RandomForestRegressor": "ps2.algorithms.regression",
     "RandomWalks": "ps2.algorithms.graph",
     "Word2Vec": "ps2.algorithms.feature",
     "Word2VecModel": "ps2.algorithms.feature",
@@ -119,6 +129,11 @@ __all__ = [
     "MetricLearningModel",
     "Node2Vec",
     "Node2VecModel",
+    "RandomForest",
+    "RandomForestClassificationModel",
+    "RandomForestClassifier",
+    "RandomForestRegressionModel",
+    "RandomForestRegressor",
     "RandomWalks",
     "Word2Vec",
     "Word2VecModel",

@@ -1,4 +1,4 @@
-"""Classification: pyspark.ml's LogisticRegression, LinearSVC, FMClassifier and GBTClassifier, trained on servers."""
+"""Classification: pyspark.ml's LogisticRegression, LinearSVC, FMClassifier, GBTClassifier and RandomForestClassifier."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pyspark.ml.classification import (
     _GBTClassifierParams,
     _LinearSVCParams,
     _LogisticRegressionParams,
+    _RandomForestClassifierParams,
 )
 from pyspark.ml.linalg import DenseVector, Matrix, SparseMatrix, SparseVector, Vector
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
-from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.heads import ClassHead, VotesHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
 from ps2.algorithms.estimators.params import any_case, choice, getter, own_param, setter
 from ps2.algorithms.estimators.summaries import (
@@ -50,8 +51,13 @@ from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.sent_gradients import FACTORS, FactorsName
+from ps2.algorithms.trees.forests.options import ImpurityName
+from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import TreeEstimator
+from ps2.algorithms.trees.ml.forest_estimator import ForestEstimator
+from ps2.algorithms.trees.ml.forest_models import ForestClassificationTree, ForestOfTrees
+from ps2.algorithms.trees.ml.forest_params import ForestParams
 from ps2.algorithms.trees.ml.models import ForestModel
 from ps2.algorithms.trees.ml.params import TreeParams
 from ps2.algorithms.trees.model import GBTModel
@@ -61,6 +67,7 @@ log = logging.getLogger(__name__)
 
 FAMILIES = ("auto", "binomial", "multinomial")
 LOSSES_OF_TREES = ("logistic",)
+IMPURITIES: tuple[ImpurityName, ...] = ("gini", "entropy")
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
@@ -378,6 +385,48 @@ class GBTClassificationModel(ForestModel, ProbabilityModel, _GBTParams, Probabil
 
     def _outputs(self) -> list[tuple[str, str]]:
         return self._with_leaves(super()._outputs())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        if self.numClasses == 2:
+            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+        return ClassificationSummary, ClassificationTrainingSummary
+
+
+class _ForestParams(ForestParams, _RandomForestClassifierParams):
+    impurity: Param[str] = choice(_RandomForestClassifierParams.impurity, IMPURITIES)
+
+
+class RandomForestClassifier(ForestEstimator, _ForestParams, ProbabilisticClassifier):
+    """A random forest: ``pyspark.ml.classification.RandomForestClassifier`` on servers, for any number of classes.
+
+    Example::
+
+        model = RandomForestClassifier(numTrees=100, maxDepth=10, maxBins=256).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    _CLASSES = 0
+    _IMPURITIES = IMPURITIES
+
+    setImpurity = setter(_ForestParams.impurity)
+
+    def _objective(self, found: Survey) -> Objective:
+        classes = len(found.facts.class_weights)
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), classes)
+        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+
+    def _model(self, fitted: RandomForest) -> RandomForestClassificationModel:
+        return RandomForestClassificationModel(fitted)
+
+
+class RandomForestClassificationModel(ForestOfTrees, ProbabilityModel, _ForestParams, ProbabilisticClassificationModel):
+    """What ``RandomForestClassifier.fit`` returns."""
+
+    _TREE = ForestClassificationTree
+
+    def _head(self) -> VotesHead:
+        return VotesHead(self.numClasses, self._thresholds())
 
     def _summaries(self) -> tuple[Any, Any]:
         if self.numClasses == 2:

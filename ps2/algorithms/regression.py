@@ -1,4 +1,4 @@
-"""Regression: pyspark.ml's LinearRegression, FMRegressor and GBTRegressor, trained on a fleet of servers."""
+"""Regression: pyspark.ml's LinearRegression, FMRegressor, GBTRegressor and RandomForestRegressor, on servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 from pyspark.ml import regression
 from pyspark.ml.linalg import Vector
 from pyspark.ml.param import Param, TypeConverters
-from pyspark.ml.regression import RegressionModel, Regressor, _GBTRegressorParams, _LinearRegressionParams
+from pyspark.ml.regression import (
+    RegressionModel,
+    Regressor,
+    _GBTRegressorParams,
+    _LinearRegressionParams,
+    _RandomForestRegressorParams,
+)
 from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame
 
@@ -28,8 +34,13 @@ from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
 from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
 from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.trees.forests.options import ImpurityName
+from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import CODES, Objective
 from ps2.algorithms.trees.ml.estimator import TreeEstimator
+from ps2.algorithms.trees.ml.forest_estimator import ForestEstimator
+from ps2.algorithms.trees.ml.forest_models import ForestOfTrees, ForestRegressionTree
+from ps2.algorithms.trees.ml.forest_params import ForestParams
 from ps2.algorithms.trees.ml.models import ForestModel
 from ps2.algorithms.trees.ml.params import TreeParams
 from ps2.algorithms.trees.model import GBTModel
@@ -37,6 +48,7 @@ from ps2.algorithms.trees.tree import LossName as LossOfTrees
 from ps2.errors import ConfigError, InputError
 
 LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
+IMPURITIES: tuple[ImpurityName, ...] = ("variance",)
 # Leaves are float32, and may be as large as the range of the labels.
 MOST_LABEL = 1e38
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
@@ -260,6 +272,41 @@ class GBTRegressionModel(ForestModel, FleetRegressionModel, _GBTParams, Regressi
 
     def _outputs(self) -> list[tuple[str, str]]:
         return self._with_leaves(super()._outputs())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
+
+
+class _ForestParams(ForestParams, _RandomForestRegressorParams):
+    impurity: Param[str] = choice(_RandomForestRegressorParams.impurity, IMPURITIES)
+
+
+class RandomForestRegressor(ForestEstimator, _ForestParams, Regressor["RandomForestRegressionModel"]):
+    """A random forest: ``pyspark.ml.regression.RandomForestRegressor`` on servers.
+
+    Example::
+
+        model = RandomForestRegressor(numTrees=100, maxDepth=10, maxBins=256).fit(df)
+    """
+
+    _IMPURITIES = IMPURITIES
+
+    setImpurity = setter(_ForestParams.impurity)
+
+    def _objective(self, found: Survey) -> Objective:
+        return Objective("squared")
+
+    def _model(self, fitted: RandomForest) -> RandomForestRegressionModel:
+        return RandomForestRegressionModel(fitted)
+
+
+class RandomForestRegressionModel(ForestOfTrees, FleetRegressionModel, _ForestParams, RegressionModel[Vector]):
+    """What ``RandomForestRegressor.fit`` returns."""
+
+    _TREE = ForestRegressionTree
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
 
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary

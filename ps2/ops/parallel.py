@@ -37,6 +37,11 @@ def set_cores(count: int) -> None:
     _cores = count
 
 
+def cores() -> int:
+    """Return how many cores this process uses."""
+    return _cores or usable_cores()
+
+
 def over_blocks(
     fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1, most: int | None = None
 ) -> list[Any]:
@@ -96,9 +101,9 @@ def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
         for turn in turns:
             results[turn] = calls[turn]()
 
-    cores = _cores or usable_cores()
-    count = min(cores, len(calls), most or cores)
-    helpers = [_pool(os.getpid(), cores - 1).submit(take_turns) for _ in range(count - 1)]
+    used = cores()
+    count = min(used, len(calls), most or used)
+    helpers = [_pool(os.getpid(), used - 1).submit(take_turns) for _ in range(count - 1)]
     try:
         take_turns()
     finally:

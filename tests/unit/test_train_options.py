@@ -11,9 +11,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ps2.algorithms import GBTClassifier, GBTRegressor, LogisticRegression
+from ps2.algorithms import (
+    GBTClassifier,
+    GBTRegressor,
+    LogisticRegression,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from ps2.algorithms.regression import LOSSES_OF_TREES
 from ps2.algorithms.trees.problem import GrowthName
+from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
 from ps2.cli.training.group import train
 from ps2.cli.training.lr import lr
@@ -26,7 +33,14 @@ SHARED = {field.name for cls in (Files, Setting) for field in fields(cls)}
 OWN = {"task", "validation", "xgboost"}
 
 
-@pytest.mark.parametrize(("command", "estimators"), [(lr, [LogisticRegression]), (gbt, [GBTClassifier, GBTRegressor])])
+@pytest.mark.parametrize(
+    ("command", "estimators"),
+    [
+        (lr, [LogisticRegression]),
+        (gbt, [GBTClassifier, GBTRegressor]),
+        (forest, [RandomForestClassifier, RandomForestRegressor]),
+    ],
+)
 def test_options_when_not_shared_then_are_estimator_params(command, estimators):
     names = {option.name for option in command.params}
     assert names >= SHARED

@@ -74,6 +74,29 @@ class VectorHead:
 
 
 @dataclass(frozen=True)
+class VotesHead:
+    """The head of random forests: the margins are sums of the trees' shares of the classes.
+
+    Attributes:
+        classes: number of classes.
+        thresholds: as of ``ClassHead``.
+    """
+
+    classes: int
+    thresholds: tuple[float, ...] | None = None
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> Float64Array:
+        total = raw.sum(axis=1, keepdims=True)
+        return np.divide(raw, total, out=np.full_like(raw, 1.0 / self.classes), where=total > 0)
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return np.argmax(_by_thresholds(self.probability(raw), self.thresholds), axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True)
 class ClassHead:
     """The head of a classification.
 
@@ -108,11 +131,16 @@ class ClassHead:
         score = raw if probability is None else probability
         if self.threshold is not None:
             return (score[:, 1] > self.threshold).astype(np.float64)
-        if self.thresholds is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                score = score / np.array(self.thresholds)
-            score = np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
-        return np.argmax(score, axis=1).astype(np.float64)
+        return np.argmax(_by_thresholds(score, self.thresholds), axis=1).astype(np.float64)
+
+
+def _by_thresholds(score: Float64Array, thresholds: tuple[float, ...] | None) -> Float64Array:
+    """Return scores divided by the classes' thresholds, if there are any."""
+    if thresholds is None:
+        return score
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = score / np.array(thresholds)
+    return np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
 
 
 def _softmax(margins: Float64Array) -> Float64Array:

@@ -6,7 +6,7 @@ without Spark.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -34,12 +34,8 @@ NODE = np.dtype(
 PLAIN = [field.name for field in fields(Tree) if field.name not in SETS]
 
 
-def write_forest(url: str, forest: Forest) -> dict[str, Any]:
-    """Write a forest; return what the metadata have to say of it.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+def arrays_of(forest: Forest) -> dict[str, Any]:
+    """Return a forest's arrays, by file name."""
     nodes = np.zeros(forest.nodes, NODE)
     begin = 0
     for tree in forest.trees:
@@ -48,19 +44,27 @@ def write_forest(url: str, forest: Forest) -> dict[str, Any]:
             part[name] = getattr(tree, name)
         part["set_size"] = np.diff(tree.set_begin)
         begin += len(tree)
-    arrays = {
+    return {
         "nodes.npy": nodes,
         "sizes.npy": np.array([len(tree) for tree in forest.trees], np.int64),
         "sets.npy": np.concatenate([np.empty(0, np.bool_), *(tree.set_flags for tree in forest.trees)]),
         "base.npy": np.asarray(forest.base, np.float64),
     }
+
+
+def write_forest(url: str, forest: Forest) -> dict[str, Any]:
+    """Write a forest; return what the metadata have to say of it.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
     return {
         "format": FORMAT,
         "features": forest.features,
         "loss": forest.loss,
         "shape": forest.shape,
         "absent": forest.absent,
-        "files": write_arrays(url, arrays),
+        "files": write_arrays(url, arrays_of(forest)),
     }
 
 
@@ -76,23 +80,29 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
         CheckpointCorruptError: the files are not what the metadata say.
     """
     with reading(path, content, FORMAT, "trees"):
-        files = content["files"]
-        nodes, sizes, sets, base = (
-            read_array(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base")
-        )
-        trees: list[Tree] = []
-        begin = begin_sets = 0
-        for size in sizes.tolist():
-            part = nodes[begin : begin + size]
-            set_begin = np.append(0, np.cumsum(part["set_size"]))
-            flags = sets[begin_sets : begin_sets + set_begin[-1]]
-            plain: dict[str, Any] = {name: np.ascontiguousarray(part[name]) for name in PLAIN}
-            trees.append(Tree(**plain, set_begin=set_begin, set_flags=flags))
-            begin, begin_sets = begin + size, begin_sets + int(set_begin[-1])
-        features, shape = int(content["features"]), float(content["shape"])
-        if content["absent"] not in get_args(Absent):
-            raise ValueError(f"absent: {content['absent']!r}")
-        return Forest(tuple(trees), base, features, content["loss"], shape, content["absent"])
+        forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
+        return replace(forest, loss=content["loss"], shape=float(content["shape"]))
+
+
+def forest_of(url: str, files: Any, features: int, absent: Any) -> Forest:
+    """Read the arrays of ``arrays_of``; files: as the metadata list them.
+
+    Raises:
+        ValueError, CheckpointCorruptError: the files are not what the metadata say.
+    """
+    nodes, sizes, sets, base = (read_array(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base"))
+    trees: list[Tree] = []
+    begin = begin_sets = 0
+    for size in sizes.tolist():
+        part = nodes[begin : begin + size]
+        set_begin = np.append(0, np.cumsum(part["set_size"]))
+        flags = sets[begin_sets : begin_sets + set_begin[-1]]
+        plain: dict[str, Any] = {name: np.ascontiguousarray(part[name]) for name in PLAIN}
+        trees.append(Tree(**plain, set_begin=set_begin, set_flags=flags))
+        begin, begin_sets = begin + size, begin_sets + int(set_begin[-1])
+    if absent not in get_args(Absent):
+        raise ValueError(f"absent: {absent!r}")
+    return Forest(tuple(trees), base, features, absent=absent)
 
 
 def load_forest(path: str) -> Forest:

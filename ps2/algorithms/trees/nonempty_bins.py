@@ -85,8 +85,10 @@ def word_of(histogram: Array, place: int, channels: int) -> np.int64:
     """Return a word of the marks that a whole row should have."""
     word = np.uint64(0)
     for bin in range(place * WORD_BITS, min((place + 1) * WORD_BITS, len(histogram) // channels)):
-        if histogram[bin * channels] != 0:
-            word |= ONE << np.uint64(bin & 31)
+        for c in range(channels):
+            if histogram[bin * channels + c] != 0:
+                word |= ONE << np.uint64(bin & 31)
+                break
     return np.int64(word)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ps2.algorithms.trees.forests.forest_search import search_forest
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
     add_marked,
@@ -32,6 +33,9 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
+# Of random forests: one a class.
+MOST_CHANNELS = 1 << 12
+ManyChannels = Annotated[int, Range(at_least=2, below=MOST_CHANNELS)]
 
 # Numbers of a histogram that a thread looks through at a time, and the cost of one, in additions of array elements.
 TILE, SEARCH_COST = 1 << 12, 16
@@ -99,7 +103,7 @@ def subtract(
 
 
 @op(writes=("m",), dtypes=("int32", "int64"))
-def clear(m: Block, rows: RowIds, *, channels: Channels = 2) -> None:
+def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
     """Make histograms whose bins are marked empty, and their marks."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
@@ -107,7 +111,7 @@ def clear(m: Block, rows: RowIds, *, channels: Channels = 2) -> None:
 
 
 @op(writes=("m",), dtypes=("int32", "int64"))
-def mark(m: Block, *, layout: int = 0, channels: Channels = 2) -> None:
+def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
     """Mark the bins of all histograms anew, when the matrix has been cut in another way since they were marked.
 
     Args:
@@ -193,6 +197,55 @@ def best_splits(
     )
     best = np.argmax(gain, axis=0), np.arange(len(rows))
     return gain[best], where[best], left[best], sets[best]
+
+
+@op(reduce="best", dtypes=("int32", "int64"))
+def purest_splits(
+    m: Block,
+    rows: RowIds,
+    totals: Annotated[Integers, along("rows", "channels")],
+    kinds: Annotated[Integers, along(4)],
+    rules: Annotated[Floats, along(4)],
+    *,
+    layout: int = 0,
+    words: Annotated[int, Range(at_least=0, below=65)] = 0,
+) -> tuple[
+    Annotated[Float64s, along("rows")],
+    Annotated[Int64s, along("rows", 3)],
+    Annotated[Int64s, along("rows", "channels")],
+    Annotated[Int64s, along("rows", "")],
+]:
+    """Find the split of each node of a random forest that lessens impurity most; of equals as ``best_splits``.
+
+    Bins are marked, and hold only features that the node has drawn.
+
+    Args:
+        rows: of the nodes' histograms; totals: of each node, a number a channel.
+        kinds, rules: as of ``forests.impurity_kernels``.
+        layout, words: as of ``best_splits``.
+
+    Returns:
+        By node: the decrease of the impurity times the node's weight, 0 if no split is allowed; feature, bin and side
+        of missing values, and sets, as ``best_splits`` does; the left side's sums.
+    """
+    rows = check_row_ids(rows, m.shape[0])
+    channels = totals.shape[1]
+    if not 2 <= channels < MOST_CHANNELS:
+        raise OutOfRangeError(f"totals: expected from 2 to {MOST_CHANNELS - 1} channels, got {channels}")
+    if not 0 <= layout < m.shape[0]:
+        raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
+    if not (0 <= kinds[0] <= 2 and 2 <= kinds[1] <= channels <= kinds[1] + 1 and 0 <= kinds[3] < WORD_BITS - 1):
+        raise OutOfRangeError(f"kinds: expected those of {channels} channels, got {kinds.tolist()}")
+    check_marks(m, channels, rows)
+    gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
+    left, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)
+    over_blocks(
+        search_forest,
+        (np.arange(len(rows)),),
+        *(m, rows, layout, readable(totals), readable(kinds), readable(rules), (gain, where, left, sets)),
+        cost=m.shape[1],
+    )
+    return gain, where, left, sets
 
 
 @kernel

@@ -20,24 +20,30 @@ HALVES = 4
 
 
 @kernel
-def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
-    """Tell whether a feature is one of ``drawn`` that a key draws: of as many as that, whoever asks for which.
+def permuted(number: int, count: int, key: int) -> int:
+    """Return the place of a number below ``count`` in a permutation, which a key draws.
 
-    A Feistel network permutes the features; what leaves their range goes through it again.
+    A Feistel network permutes the numbers; what leaves their range goes through it again.
     """
     half = np.uint64(1)
-    while (np.uint64(1) << (half + half)) < np.uint64(features):
+    while (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)
     mask = (np.uint64(1) << half) - np.uint64(1)
-    number = np.uint64(feature)
+    place = np.uint64(number)
     while True:
-        high, low = number >> half, number & mask
+        high, low = place >> half, place & mask
         for turn in range(HALVES):
             mixed = scrambled(np.uint64(key) + GOLDEN * (low * np.uint64(HALVES) + np.uint64(turn + 1)))
             high, low = low, high ^ (mixed & mask)
-        number = high << half | low
-        if number < np.uint64(features):
-            return bool(number < np.uint64(drawn))
+        place = high << half | low
+        if place < np.uint64(count):
+            return np.int64(place)
+
+
+@kernel
+def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
+    """Tell whether a feature is one of ``drawn`` that a key draws: of as many as that, whoever asks for which."""
+    return bool(permuted(feature, features, key) < drawn)
 
 
 @kernel

@@ -12,6 +12,7 @@ from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
 from ps2.algorithms.trees.feature_sets import FeatureSets
+from ps2.algorithms.trees.forests.warming import warm_forests
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
@@ -51,6 +52,7 @@ def warm() -> None:
             subtract(m, one, other, marks=marks)
         best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
     _grow()
+    warm_forests()
     for bits in (32, 64):
         for least in (1, 2):
             for drawn in (0, 1):  # by the kernel; by steps

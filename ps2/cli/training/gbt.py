@@ -227,7 +227,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     from ps2.algorithms.measures import measure
 
     found = read(spark, job.files)
-    classes = _classes(found.train, job.task)
+    classes = classes_of(found.train, job.task)
     frames = found.frames(lambda rows: rows.classified(classes) if classes else rows.frame)
     if job.setting.workers is not None or job.params["via"] == "servers":
         estimator.setNumWorkers(workers)
@@ -256,7 +256,7 @@ def _write(job: _Job, model: Any) -> Iterator[str]:
         yield f"wrote {path}"
 
 
-def _classes(rows: LabelledRows, task: Task) -> tuple[float, ...]:
+def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
     """Return the labels of class 0, 1, ...; none for a regression."""
     from ps2.algorithms.labelled import MOST_CLASSES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import gbt
 from ps2.cli.training.graphs import deepwalk, line, node2vec
 from ps2.cli.training.lda import lda
@@ -16,5 +17,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, gbt, lda, line, lr, mf, node2vec):
+for command in (deepwalk, forest, gbt, lda, line, lr, mf, node2vec):
     train.add_command(command)

@@ -1,0 +1,66 @@
+"""The driver's view of a random forest: its trees, and how their growing went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.forests.grown_tree import GrownTree, random_forest
+from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.problem import TreeProblem
+
+
+class ForestRecord:
+    """Trees by number.
+
+    Attributes:
+        record: of the training: the mean impurity of the leaves of each tree, and before it that of a root.
+        trees: those that have grown.
+    """
+
+    def __init__(self, problem: TreeProblem, options: ForestOptions, record: Record) -> None:
+        self._problem, self._options, self.record = problem, options, record
+        self.trees: list[GrownTree] = []
+        self._bins: Bins | None = None
+        self._scales = (1.0, 1.0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all trees have grown."""
+        return len(self.trees) >= self._options.trees
+
+    def begin(self, bins: Bins, scales: tuple[float, float]) -> None:
+        """Note the bins, and the factors of weights and labels."""
+        self._bins, self._scales = bins, scales
+
+    def take_in(self, trees: Sequence[GrownTree], rows: int, seconds: float | None = None) -> None:
+        """Note trees that have grown.
+
+        Args:
+            rows: that they are grown of; seconds: of one tree.
+        """
+        lap_s = self.record.lap_s / max(len(trees), 1) if seconds is None else seconds
+        for tree in trees:
+            root, leaves = tree.impurity(self._options, self._scales)
+            self.record.add(rows, 0)
+            if not self.trees:
+                self.record.objective.append(root)
+            self.trees.append(tree)
+            self.record.step(leaves, {"leaves": int((tree.children < 0).sum())}, lap_s)
+
+    def keep(self, trees: int) -> None:
+        """Drop the trees after the first so many."""
+        del self.trees[trees:]
+
+    def forest(self) -> RandomForest:
+        """Return the forest."""
+        assert self._bins is not None
+        return random_forest(self.trees, self._bins, self._problem, self._options, self._scales)
+
+    def history(self) -> TrainingHistory:
+        """Return how it went; with it, the leaves of each tree."""
+        leaves = tuple(float((tree.children < 0).sum()) for tree in self.trees)
+        return replace(self.record.history(), metrics={"leaves": leaves})

@@ -1,0 +1,129 @@
+"""A worker's rows while a random forest grows: binned, with whole weights and labels, and drawn for each tree."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.feature_columns import FeatureColumns
+from ps2.algorithms.trees.forests import draw_kernels
+from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.gradients import exponents_of, quantised
+from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING
+from ps2.algorithms.trees.problem import TreeProblem, key_of
+from ps2.algorithms.trees.rows import Binned, binned, row_ids
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+UInt8s = npt.NDArray[np.uint8]
+
+NO_COLUMNS = readable(np.empty((0, 0), np.uint8))
+NO_SPARSE = (readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32)))
+# Key of the rounding of labels and weights, beside those of trees.
+ROUNDING = -1
+
+
+class BinForms:
+    """Bins as the kernels of forests want them.
+
+    Attributes:
+        bins: of all features.
+        usable: int64: features with bins that can part rows, ascending.
+    """
+
+    def __init__(self, bins: Bins, problem: TreeProblem) -> None:
+        self.bins = bins
+        self.usable = readable(np.flatnonzero(bins.columns).astype(np.int64))
+        self._problem = problem
+
+    @cached_property
+    def arrays(self) -> tuple[Int64s, Int64s, Int32s, Int64s, Int32s]:
+        """``bins`` of ``forest_kernels``."""
+        bins = self.bins
+        flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
+        feature_of = np.zeros(max(int(bins.first[-1]), 1), np.int32)
+        for feature in self.usable.tolist():
+            feature_of[bins.first[feature] : bins.first[feature] + bins.sizes[feature]] = feature
+        implied = bins.implied(self._problem.absent)
+        return bins.first, readable(bins.sizes), implied, readable(flags), readable(feature_of)
+
+    @property
+    def most_columns(self) -> int:
+        """How many columns a histogram has."""
+        return int(self.bins.first[-1])
+
+
+class ForestRows:
+    """The rows of a worker.
+
+    Attributes:
+        ids: ``row_ids``.
+        rows: by bins; None: they are not binned yet.
+    """
+
+    def __init__(self, problem: TreeProblem, options: ForestOptions, given: LocalRows) -> None:
+        self._problem, self._options, self._given = problem, options, given
+        self.ids = row_ids(given, problem.absent)
+        self.rows: Binned | None = None
+        self.whole: Array = np.empty((0, 2), options.dtype)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _pairs(self) -> Float64s:
+        """Weights, and labels less the base times weights: float64, shape (n, 2)."""
+        assert self._given.y is not None
+        weights = np.ones(len(self)) if self._given.weights is None else self._given.weights
+        labels = np.zeros(len(self)) if self._options.classes else self._given.y - self._problem.base[0]
+        return np.column_stack([weights, labels * weights])
+
+    def exponents(self) -> Int64s:
+        """Count weights and labels by exponent: what ``sums_below`` takes."""
+        return exponents_of(self._pairs[None], self._pairs[:, 0])
+
+    def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
+        """Bin the rows, and make whole numbers of weights and labels.
+
+        Args:
+            columns: of dense rows, if they have been made.
+            scales: factors of weights and labels.
+        """
+        self.rows = binned(self._given, bins, self._problem.absent, columns)
+        assert self._given.y is not None
+        options = self._options
+        if options.counts_alone:
+            whole = np.column_stack([np.ones(len(self)), self._given.y])
+        else:
+            whole = quantised(self._pairs, self.ids, key_of(options.seed, ROUNDING % 2**63), scales, "int64")
+            if options.classes:
+                whole[:, 1] = self._given.y
+        self.whole = readable(whole.astype(options.dtype))
+        self.__dict__.pop("_pairs", None)  # as large as the rows
+
+    @property
+    def arrays(self) -> tuple[Array, Int64s, Int32s]:
+        """``rows`` of ``forest_kernels``."""
+        assert self.rows is not None
+        if isinstance(self.rows, DenseRows):
+            return readable(self.rows.columns), *NO_SPARSE
+        return NO_COLUMNS, readable(self.rows.begins), readable(self.rows.columns)
+
+    def drawn(self, tree: int) -> tuple[Int32s, UInt8s]:
+        """Return the numbers of the rows that a tree has, ascending, and how often it has each row."""
+        draws = np.empty(len(self), np.uint8)
+        options = self._options
+        if not options.bootstrap and options.rate == 1:
+            draws[:] = 1
+        else:
+            draw_kernels.count_draws(readable(self.ids), options.keys(tree)[0], options.draws_below, draws)
+        return np.flatnonzero(draws).astype(np.int32), draws

@@ -1,0 +1,201 @@
+"""A trained random forest where there is no Spark and no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
+from ps2.algorithms.estimators.heads import ValueHead, VotesHead
+from ps2.algorithms.trees.files import arrays_of, forest_of
+from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.tree import Forest, Int32s, Int64s
+from ps2.ops.guards import readable
+from ps2.ops.parallel import over_blocks
+
+Float64s = npt.NDArray[np.float64]
+
+FORMAT = "ps2.random_forest.v1"
+# Cost of adding what a leaf says, in additions.
+LEAF_COST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class RandomForest:
+    """Trees that vote: what a model of ``RandomForestClassifier`` or ``RandomForestRegressor`` has learnt; picklable.
+
+    Example::
+
+        model = RandomForest.load("models/clicks")
+        model.predictProbability(X)  # NumPy or scipy CSR
+
+    Attributes:
+        forest: the trees: their values are means of labels, or the classes with the largest share.
+        shares: for classes, float64, shape (nodes, classes), of each tree: shares of its rows' weight; else empty.
+    """
+
+    forest: Forest
+    shares: tuple[Float64s, ...]
+
+    @staticmethod
+    def load(path: str) -> RandomForest:
+        """Read a model that ``model.save(path)`` of an estimator's model wrote.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is no random forest, or of a version that is not known here.
+            CheckpointCorruptError: the files are not what the metadata say.
+        """
+        return read_random_forest(path, path, load_content(path))
+
+    @property
+    def dim(self) -> int:
+        """How many features there are."""
+        return self.forest.features
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are; None: predictions are numbers."""
+        return self.shares[0].shape[1] if self.shares else None
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether NaN is a missing value, not a fault."""
+        return True
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may travel with the function that uses it."""
+        return False
+
+    def margins(self, x: Any) -> Float64s:
+        """Compute what the trees say of rows: the mean of their values, or by class the sum of shares.
+
+        Args:
+            x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing.
+
+        Returns:
+            float64, shape (n, 1) or (n, classes).
+
+        Raises:
+            ShapeError, DTypeError: x is no such matrix.
+        """
+        nodes = self.nodes(x)
+        out = np.zeros((len(nodes), self.classes or 1))
+        cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
+        if self.shares:
+            over_blocks(add_shares, (nodes, out), *self._tables, cost=cost)
+        else:
+            over_blocks(add_values, (nodes, out), *self._tables, cost=cost)
+        return out
+
+    def nodes(self, x: Any) -> Int32s:
+        """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
+        return self._predictor.leaves(x)
+
+    def leaves(self, x: Any) -> Int32s:
+        """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
+        nodes = self.nodes(x)
+        for tree, places in enumerate(self._leaf_places):
+            nodes[:, tree] = places[nodes[:, tree]]
+        return nodes
+
+    def predict(self, x: Any) -> Float64s:
+        """Return classes or values, float64, shape (n,); args and errors as of ``margins``."""
+        return self.head.prediction(self.head.raw(self.margins(x)))
+
+    def predictProbability(self, x: Any) -> Float64s | None:
+        """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers."""
+        return self.head.probability(self.head.raw(self.margins(x)))
+
+    @property
+    def head(self) -> VotesHead | ValueHead:
+        """What makes predictions of margins."""
+        return ValueHead() if self.classes is None else VotesHead(self.classes)
+
+    def importances(self) -> Float64s:
+        """Return the features' importances, as pyspark.ml's: the mean over trees of shares of all gains; zeros if none.
+
+        float64, shape (features,); they sum up to 1.
+        """
+        total = np.zeros(self.dim)
+        for tree in self.forest.trees:
+            inner = tree.feature >= 0
+            of_tree = np.bincount(tree.feature[inner], tree.gain[inner], self.dim)
+            if of_tree.sum() > 0:
+                total += of_tree / of_tree.sum()
+        return total / total.sum() if total.any() else total
+
+    def part(self, tree: int) -> RandomForest:
+        """Return the forest of one tree."""
+        forest = Forest(self.forest.trees[tree : tree + 1], self.forest.base, self.dim, absent=self.forest.absent)
+        return RandomForest(forest, self.shares[tree : tree + 1])
+
+    def __repr__(self) -> str:
+        return f"RandomForest(trees={len(self.forest.trees)}, features={self.dim}, classes={self.classes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"forest": self.forest, "shares": self.shares}
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.forest)
+
+    @cached_property
+    def _tables(self) -> tuple[Int64s, Float64s]:
+        """Where the nodes of each tree begin, and what all nodes say."""
+        begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
+        said = self.shares or [tree.value for tree in self.forest.trees]
+        return readable(begins), readable(np.concatenate(said))
+
+    @cached_property
+    def _leaf_places(self) -> list[Int32s]:
+        found = []
+        for tree in self.forest.trees:
+            places = np.zeros(len(tree), np.int32)
+            places[tree.leaves] = np.arange(len(tree.leaves))
+            found.append(places)
+        return found
+
+
+def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
+    """Write a forest; return what the metadata have to say of it.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    arrays = arrays_of(model.forest)
+    if model.shares:
+        arrays["shares.npy"] = np.concatenate(model.shares)
+    return {
+        "format": FORMAT,
+        "features": model.dim,
+        "absent": model.forest.absent,
+        "classes": model.classes or 0,
+        "files": write_arrays(url, arrays),
+    }
+
+
+def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
+    """Read a forest.
+
+    Args:
+        path: what the user calls it.
+        content: what ``write_random_forest`` has returned.
+
+    Raises:
+        UsageError: it is of a version that is not known here.
+        CheckpointCorruptError: the files are not what the metadata say.
+    """
+    with reading(path, content, FORMAT, "random forests"):
+        forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
+        if not content["classes"]:
+            return RandomForest(forest, ())
+        shares = read_array(url, "shares.npy", content["files"])
+        ends = np.cumsum([len(tree) for tree in forest.trees])
+        return RandomForest(forest, tuple(np.split(shares.reshape(-1, content["classes"]), ends[:-1])))

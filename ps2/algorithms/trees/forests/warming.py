@@ -1,0 +1,79 @@
+"""Compile all kernels of random forests: called by ``ps2.algorithms.trees.warm``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
+from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
+from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
+from ps2.algorithms.trees.forests.grown_tree import random_forest
+from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
+from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.gradients import Objective, sums_below
+from ps2.algorithms.trees.ops import purest_splits
+from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+
+CLASSES = ForestOptions(2, 2, 8, "gini", 2, 4, features=1)
+NUMBERS = replace(CLASSES, impurity="variance", classes=0)
+
+
+def warm_forests() -> None:
+    """Call every kernel on four rows, in the forms in which workers and servers hold them."""
+    y = np.array([0.0, 0.0, 1.0, 1.0])
+    for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
+        for options in (CLASSES, NUMBERS):
+            forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), options)
+            forest.margins(x)
+            _add(LocalRows(np.arange(x.shape[1]), x, y), options)
+    for dtype in (np.int32, np.int64):
+        one, m = np.zeros(1, np.int64), np.zeros((3, 64), dtype)
+        purest_splits(m, one, np.zeros((1, 2), np.int64), CLASSES.kinds, CLASSES.rules((1.0, 1.0)))
+    growth = ForestGrowth(CLASSES, (1.0, 1.0), [2, 3], 1, 0)
+    growth.take_totals(np.full((2, 2), 2))
+    found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
+    growth.go_on(FoundSplits(*found))
+
+
+def forest_here(rows: LocalRows, options: ForestOptions) -> tuple[RandomForest, Bins]:
+    """Grow a forest of some rows in this process."""
+    assert rows.y is not None
+    forms, mine, scales, problem = _prepared(rows, options)
+    grower = ForestGrower(options, forms, mine, scales, problem.words)
+    return random_forest(grower.grow(range(options.trees)), forms.bins, problem, options, scales), forms.bins
+
+
+def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[BinForms, ForestRows, tuple[float, float], TreeProblem]:
+    classes = options.classes
+    objective = Objective("softmax", classes) if classes > 2 else Objective("logistic" if classes else "squared")
+    problem = TreeProblem(objective, len(rows.keys), (0.0,))
+    mean = None if rows.weights is None else float(rows.weights.mean())
+    bins, columns = Quantiles.here(problem, options.bins, mean).find_here(rows)
+    mine = ForestRows(problem, options, rows)
+    scales = options.scales(sums_below(mine.exponents()))
+    mine.begin(bins, columns, scales)
+    return BinForms(bins, problem), mine, scales, problem
+
+
+def _add(rows: LocalRows, options: ForestOptions) -> None:
+    """Build a histogram as workers do."""
+    forms, mine, _, _ = _prepared(rows, options)
+    order, draws = mine.drawn(0)
+    held = np.empty((len(order), 3), mine.whole.dtype)
+    forest_kernels.gather(readable(order), draws, mine.whole, options.kinds, held)
+    features, histogram = np.empty(len(forms.usable), np.int64), np.zeros(forms.most_columns * 2, options.dtype)
+    some = features[: draw_kernels.draw_features(forms.usable, 1, 1, 0, 1, features)]
+    how = held, options.kinds, 2, histogram
+    flags = np.zeros(len(rows.keys), np.bool_)
+    forest_kernels.build(readable(order), mine.arrays, forms.arrays, some, flags, *how)
+    most = int(forms.arrays[1][some].sum())
+    bins, sums = np.empty(most, np.int64), np.empty((most, 2), histogram.dtype)
+    forest_kernels.take_filled(some, forms.arrays, histogram, bins, sums)

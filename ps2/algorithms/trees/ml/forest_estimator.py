@@ -1,0 +1,130 @@
+"""``fit`` of random forests."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ps2.algorithms.estimators.attributes import categories_of
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.trees.forests.options import CODES, ForestOptions, ImpurityName, features_drawn
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.forests.trainer import GrownForest, grow
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.ml.estimator import check_categories
+from ps2.algorithms.trees.ml.forest_params import ForestSetters
+from ps2.algorithms.trees.ml.label_sums import label_sums
+from ps2.algorithms.trees.ml.params import features_of
+from ps2.algorithms.trees.ops import MOST_CHANNELS
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.trainer import begun_via
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, LimitError
+from ps2.run.slots import cores_each, cores_of_one
+from ps2.run.spark import active_context, total_slots
+
+# Most classes: a channel of a bin each, and one more for draws.
+MOST_CLASSES = MOST_CHANNELS - 2
+
+
+class ForestEstimator(FleetEstimator, ForestSetters):
+    """What the estimators of random forests have in common."""
+
+    @abstractmethod
+    def _objective(self, found: Survey) -> Objective:
+        """Return what labels are: classes, or numbers ("squared")."""
+
+    @abstractmethod
+    def _model(self, fitted: RandomForest) -> Any:
+        """Return the model of trained trees."""
+
+    _IMPURITIES: tuple[ImpurityName, ...] = ()
+
+    def _check(self) -> None:
+        super()._check()
+        features_of(self.getFeatureSubsetStrategy(), 1)
+        if self._impurity() not in self._IMPURITIES:
+            raise ConfigError(f"impurity: expected one of {', '.join(self._IMPURITIES)}, got {self._impurity()!r}")
+
+    def _impurity(self) -> Any:
+        return self.getOrDefault("impurity").lower()
+
+    def _plan(self) -> ForestOptions:
+        impurity: ImpurityName = next(name for name in CODES if name == self._impurity())
+        return ForestOptions(
+            trees=self.getNumTrees(),
+            depth=self.getMaxDepth(),
+            bins=self.getMaxBins(),
+            impurity=impurity,
+            classes=0,
+            rows=1,
+            min_rows=self.getMinInstancesPerNode(),
+            min_info_gain=self.getMinInfoGain(),
+            rate=self.getSubsamplingRate(),
+            bootstrap=self.getBootstrap(),
+            # A seed of pyspark.ml may be a hash, of either sign.
+            seed=self.getSeed() % 2**63,
+            name=self._name,
+        )
+
+    def _found(self, plan: ForestOptions, found: Survey, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
+        objective = self._objective(found)
+        options = self._resolved(plan, found, objective)
+        categories = categories_of(found.features)
+        check_categories(categories, ())
+        placement = self._placement(found, options)
+        options = replace(options, via=placement.via)
+        table = dealt(1) if placement.via == "local" else dealt()
+        warn_of_wide_integers(table.frame, found.features)
+        # Labels that are numbers count from their mean, so that gains lose no digits.
+        base = 0.0 if options.classes else label_sums(table, of_classes=False).mean
+        absent: Any = "missing" if self.getAbsentAsMissing() else "zero"
+        problem = TreeProblem(objective, found.dim, (base,), absent, categories)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> GrownForest:
+            return grow(ps, table, problem, options, found.facts, on_step)
+
+        grown = self._trained(table, options.trees, run)
+        placement = replace(placement, workers=table.workers)
+        return self._model(grown.forest), replace(grown.history, placement=placement)
+
+    def _resolved(self, plan: ForestOptions, found: Survey, objective: Objective) -> ForestOptions:
+        """Return options with what the rows decide."""
+        classes, facts = objective.classes or 0, found.facts
+        if classes > MOST_CLASSES:
+            raise LimitError(
+                f"column {self.getLabelCol()!r}: expected at most {MOST_CLASSES:,} classes, got {classes:,}"
+            )
+        strategy = features_drawn(self.getFeatureSubsetStrategy(), found.dim, plan.trees, classes)
+        return replace(
+            plan,
+            classes=classes,
+            rows=facts.rows,
+            features=features_of(strategy, found.dim),
+            min_weight=_least_weight(self.getMinWeightFractionPerNode(), facts),
+            weighted=self._columns().weight is not None,
+        )
+
+    def _placement(self, found: Survey, options: ForestOptions) -> Placement:
+        """Choose where trees grow: as of boosted trees of so many levels, which look at the features drawn."""
+        wanted, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
+        spark_context = active_context()
+        workers = wanted or min(max(len(found.loads), 1), total_slots(spark_context))
+        cores = Cores(cores_of_one(spark_context), workers, cores_each(spark_context, workers))
+        values = sum(load.cost - load.rows for load in found.loads.values())
+        work = Work(found.rows, values, found.dim, options.trees)
+        alike = BoostingOptions(rounds=options.trees, depth=options.depth, bins=options.bins)
+        return choose(self.getVia(), wanted, work, alike, cores, None if ps is None else begun_via(ps, options.name))
+
+
+def _least_weight(fraction: float, facts: Facts) -> float:
+    """Return the least weight of a node, without the last digits, which depend on how rows lie."""
+    return float(f"{fraction * facts.weight * (1 - 1e-6):.6g}")

@@ -1,0 +1,80 @@
+"""The params of random forests: pyspark.ml's, and how all of them become ``ForestOptions``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pyspark.ml.tree import _RandomForestParams
+
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    RANGES,
+    Check,
+    FleetParams,
+    FleetSetters,
+    getter,
+    own_param,
+    setter,
+)
+from ps2.algorithms.estimators.via import VIA, HasVia
+from ps2.algorithms.trees.ml.params import MOST_BINS, SHARE_ABOVE_0, TreeParams
+from ps2.algorithms.trees.problem import MOST_DEPTH
+
+P = TypeVar("P", bound="ForestParams")
+
+MOST_TREES = 100_000
+
+
+class ForestParams(HasVia, FleetParams, _RandomForestParams):
+    """How random forests grow."""
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        **VIA,
+        "numTrees": (lambda value: 1 <= value <= MOST_TREES, f"a number in [1, {MOST_TREES:,}]"),
+        "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
+        "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
+        "minInstancesPerNode": COUNT,
+        "minInfoGain": NOT_NEGATIVE,
+        "minWeightFractionPerNode": (lambda value: 0 <= value < 0.5, "a number in [0, 0.5)"),
+        "subsamplingRate": SHARE_ABOVE_0,
+    }
+
+    absentAsMissing = own_param(
+        "absentAsMissing", TreeParams.absentAsMissing.doc, TreeParams.absentAsMissing.typeConverter
+    )
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(seed=0, absentAsMissing=False)
+
+    getAbsentAsMissing = getter(absentAsMissing)
+
+
+class ForestSetters(ForestParams, FleetSetters):
+    """Setters of how random forests grow."""
+
+    setNumTrees = setter(_RandomForestParams.numTrees)
+    setBootstrap = setter(_RandomForestParams.bootstrap)
+    setMaxDepth = setter(_RandomForestParams.maxDepth)
+    setMaxBins = setter(_RandomForestParams.maxBins)
+    setMinInstancesPerNode = setter(_RandomForestParams.minInstancesPerNode)
+    setMinInfoGain = setter(_RandomForestParams.minInfoGain)
+    setMinWeightFractionPerNode = setter(_RandomForestParams.minWeightFractionPerNode)
+    setSubsamplingRate = setter(_RandomForestParams.subsamplingRate)
+    setFeatureSubsetStrategy = setter(_RandomForestParams.featureSubsetStrategy)
+    setAbsentAsMissing = setter(ForestParams.absentAsMissing)
+
+    def setMaxMemoryInMB(self: P, value: int) -> P:
+        """Set what has no effect here: histograms take a share of the servers' memory, or one worker's."""
+        return self._set(maxMemoryInMB=value)
+
+    def setCacheNodeIds(self: P, value: bool) -> P:
+        """Set what has no effect here: workers know where their rows are."""
+        return self._set(cacheNodeIds=value)
+
+    def setCheckpointInterval(self: P, value: int) -> P:
+        """Set what has no effect here: the fleet makes checkpoints, if it is told to."""
+        return self._set(checkpointInterval=value)

@@ -1,0 +1,173 @@
+"""``ps2 train forest``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.gbt import VIAS, Task, classes_of
+from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.running import Read, check, draw, in_spark, options_named, pictures, read, save
+from ps2.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ps2.algorithms.measures import Measure
+
+EPILOG = """\b
+Examples:
+  ps2 train forest --input agaricus.train.libsvm.gz --test agaricus.test.libsvm.gz --output model
+  ps2 train forest --input digits.libsvm --task multiclass --trees 300 --depth 20 --output model -o json
+  ps2 train forest --input claims.libsvm --task regression --subset 0.3 --min-rows 5 --output model
+  ps2 train forest --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
+
+\b
+Use the model:
+  from ps2.algorithms import RandomForest, RandomForestClassificationModel   (regression: RandomForestRegressionModel)
+  RandomForestClassificationModel.load("model").transform(df)   predictions are classes, 0, 1, ...
+  RandomForest.load("model").predict(X)                         NumPy or scipy CSR, without Spark; column 0 is index 1
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train forest"
+PICTURE = "impurity.png"
+IMPURITIES = ("gini", "entropy")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a forest is asked beside its params."""
+
+    files: Files
+    setting: Setting
+    task: Task
+    params: dict[str, Any]
+
+
+@click.command(epilog=EPILOG)
+@files_options
+@click.option(
+    "--task",
+    type=click.Choice(["binary", "multiclass", "regression"]),
+    default="binary",
+    show_default=True,
+    help="Kind of labels: two classes, several classes, or numbers.",
+)
+@click.option("--trees", "numTrees", type=click.IntRange(1), default=100, show_default=True, help="Number of trees.")
+@click.option("--depth", "maxDepth", type=int, default=10, show_default=True, help="Maximum depth of a tree.")
+@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Maximum number of bins per feature.")
+@click.option(
+    "--subset",
+    "featureSubsetStrategy",
+    default="auto",
+    show_default=True,
+    metavar="STRATEGY",
+    help="Features that a node draws: auto, all, sqrt, log2, onethird, a share such as 0.3, or a number.",
+)
+@click.option("--impurity", type=click.Choice(IMPURITIES), help="Impurity of classes  [default: gini].")
+@click.option(
+    "--min-rows",
+    "minInstancesPerNode",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Minimum number of draws on each side of a split.",
+)
+@click.option(
+    "--subsample",
+    "subsamplingRate",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Draws for each tree, as a share of the rows.",
+)
+@click.option(
+    "--bootstrap/--no-bootstrap", default=True, show_default=True, help="Draw with replacement, or each row once."
+)
+@click.option(
+    "--via",
+    type=click.Choice(VIAS),
+    default="auto",
+    show_default=True,
+    help="Where trees grow: on the servers, in the only worker (local), or where it is faster.",
+)
+@click.option(
+    "--absent-as-missing", "absentAsMissing", is_flag=True, help="Treat absent entries as missing instead of as 0."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of all draws.")
+@setting_options
+def forest(files: Files, setting: Setting, task: Task, **params: Any) -> None:
+    """Train a random forest.
+
+    The file has lines "label index:value ...", indices ascending from 1. Labels are two different values (--task
+    binary), several (multiclass), of which the smallest is class 0 of the model, or numbers (regression). The same rows
+    give the same trees, bit for bit, on any number of workers and servers.
+    """
+    # All other options are named as the estimators' params.
+    from ps2.algorithms.spark import interruptible
+
+    params = {name: value for name, value in params.items() if value is not None}
+    with interruptible() as interrupt:
+        job = _Job(files, setting, task, params)
+        check((files.input, files.test), setting)
+        estimator = _estimator(job)
+        in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
+
+
+def _estimator(job: _Job) -> Any:
+    """Return the estimator; raise what is wrong with its params."""
+    from ps2.algorithms import RandomForestClassifier, RandomForestRegressor
+
+    if job.task == "regression" and "impurity" in job.params:
+        raise ConfigError("--impurity: expected with classes only, got it with --task regression")
+    estimator: Any = (RandomForestRegressor if job.task == "regression" else RandomForestClassifier)(**job.params)
+    with options_named():
+        estimator._check()
+    return estimator._resumable(TRAINING)
+
+
+def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
+    from ps2.algorithms.measures import measure
+
+    found = read(spark, job.files)
+    classes = classes_of(found.train, job.task)
+    frames = found.frames(lambda rows: rows.classified(classes) if classes else rows.frame)
+    if job.setting.workers is not None or job.params["via"] == "servers":
+        estimator.setNumWorkers(workers)
+    model = estimator.fit(frames["train"])
+    measures = {name: measure(model, frame) for name, frame in frames.items()}
+    is_table = job.setting.form == "table"
+    # First of all, for it has taken long: files may not be written.
+    if is_table:
+        printed.print_rows(len(found.train), found.features, classes)
+        printed.print_pace(model.summary.history, "trees", job.setting)
+        printed.print_measures(measures)
+    else:
+        print_data(_record(job, found, classes, model, measures), job.setting.form)
+    save(model, job.setting)
+    output = job.setting.output
+    lines = [f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})"]
+    lines += [f"wrote {path}" for path in draw(model, job.setting, PICTURE)]
+    if is_table:
+        click.echo("\n".join(lines))
+
+
+def _record(
+    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]
+) -> dict[str, Any]:
+    """Return what a program may want to know of the run."""
+    return {
+        "rows": len(found.train),
+        "features": found.features,
+        "task": job.task,
+        "classes": list(classes),
+        "params": job.params,
+        "num_trees": model.getNumTrees,
+        "nodes": model.totalNumNodes,
+        "seconds": sum(model.summary.history.seconds),
+        "measures": printed.measures_record(measures),
+        "output": job.setting.output,
+        "plots": list(pictures(model, job.setting, PICTURE)),
+    }

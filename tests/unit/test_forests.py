@@ -1,0 +1,126 @@
+"""Trees of random forests are those of an exhaustive search; draws do not depend on where rows lie."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import ops, search_kernels
+from ps2.algorithms.trees.forests import (
+    draw_kernels,
+    forest_kernels,
+    forest_search,
+    impurity_kernels,
+    vote_kernels,
+    warming,
+)
+from ps2.algorithms.trees.forests.options import MOST_DRAWS, ForestOptions, features_drawn
+from ps2.algorithms.trees.forests.warming import forest_here
+from ps2.data.rows import LocalRows
+
+ONE_TREE = ForestOptions(1, 3, 64, "gini", 3, 200, bootstrap=False)
+
+
+def rows_of(classes, weighted=False, empty=0):
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 9, (200, 4)).astype(float)
+    x = np.column_stack([x, np.zeros((200, empty))])
+    y = x[:, 0] * x[:, 1] + x[:, 2] + rng.normal(size=200)
+    y = np.digitize(y, np.quantile(y, np.arange(1, classes) / classes)).astype(float) if classes else y
+    return LocalRows(np.arange(4 + empty), sp.csr_array(x), y, rng.random(200) if weighted else None)
+
+
+def impurity(y, w, kind):
+    if kind == "variance":
+        return np.average((y - np.average(y, weights=w)) ** 2, weights=w)
+    p = np.bincount(y.astype(int), w) / w.sum()
+    return 1 - (p**2).sum() if kind == "gini" else -(p[p > 0] * np.log2(p[p > 0])).sum()
+
+
+def leaves_of(x, y, w, kind, depth):
+    """Return the mean, or the shares of three classes, of each row's leaf."""
+    best = 0.0, None
+    for f in range(x.shape[1]):
+        for cut in np.unique(x[:, f])[:-1]:
+            left = x[:, f] <= cut
+            parts = sum(w[side].sum() * impurity(y[side], w[side], kind) for side in (left, ~left))
+            gain = w.sum() * impurity(y, w, kind) - parts
+            if depth and gain > best[0] + 1e-9:
+                best = gain, left
+    if best[1] is None:
+        said = [np.average(y, weights=w)] if kind == "variance" else np.bincount(y.astype(int), w, 3) / w.sum()
+        return np.tile(said, (len(y), 1))
+    out = np.empty((len(y), 1 if kind == "variance" else 3))
+    for side in (best[1], ~best[1]):
+        out[side] = leaves_of(x[side], y[side], w[side], kind, depth - 1)
+    return out
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["gini", "entropy", "variance"])
+def test_tree_when_all_features_then_best_of_all_splits(kind, weighted):
+    rows = rows_of(0 if kind == "variance" else 3, weighted)
+    recipe = replace(ONE_TREE, impurity=kind, classes=0 if kind == "variance" else 3, weighted=weighted)
+    forest, _ = forest_here(rows, recipe)
+    weights = rows.weights if weighted else np.ones(200)
+    expected = leaves_of(rows.x.toarray(), rows.y, weights, kind, 3)
+    assert np.allclose(forest.margins(rows.x), expected, rtol=0, atol=1e-9)
+
+
+def test_forest_when_rows_move_then_same_trees():
+    rows, recipe = rows_of(3, empty=20), replace(ONE_TREE, trees=4, depth=8, bootstrap=True, features=2)
+    order = np.random.default_rng(0).permutation(200)
+    moved = LocalRows(rows.keys, sp.csr_array(rows.x[order]), rows.y[order])
+    one, other = (forest_here(some, recipe)[0].margins(rows.x) for some in (rows, moved))
+    assert np.array_equal(one, other)
+
+
+def test_forest_when_it_has_grown_then_importances_sum_to_1():
+    forest, _ = forest_here(rows_of(3), replace(ONE_TREE, trees=5, bootstrap=True, features=2))
+    assert forest.importances().sum() == pytest.approx(1)
+    assert (forest.importances() > 0).all()
+
+
+def test_draws_when_bootstrap_then_poisson():
+    options = replace(ONE_TREE, bootstrap=True, rate=0.8)
+    draws = np.empty(200_000, np.uint8)
+    draw_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draws_below, draws)
+    assert draws.max() < MOST_DRAWS
+    assert (draws.mean(), draws.var()) == (pytest.approx(0.8, abs=0.01), pytest.approx(0.8, abs=0.01))
+
+
+def test_features_when_drawn_by_turns_then_each_once():
+    usable, out, found = np.arange(3, 14), np.empty(11, np.int64), []
+    for turn in range(4):
+        found += out[: draw_kernels.draw_features(usable, 7, 5, turn, 4, out)].tolist()
+    assert found[:4] == sorted(found[:4])
+    assert sorted(found) == usable.tolist()
+
+
+def test_strategy_when_auto_then_that_of_pyspark():
+    asked = [("auto", 9, 1, 2), ("auto", 9, 2, 2), ("AUTO", 9, 2, 0), ("log2", 9, 1, 2)]
+    assert [features_drawn(*one) for one in asked] == ["all", "sqrt", "onethird", "log2"]
+
+
+def test_forest_when_warm_then_compiles_nothing():
+    modules = draw_kernels, forest_kernels, forest_search, impurity_kernels, vote_kernels, ops, search_kernels
+    warming.warm_forests()
+
+    def compiled():
+        named = [(module, name, one) for module in modules for name, one in inspect.getmembers(module)]
+        return {
+            (module.__name__, name): len(one.signatures) for module, name, one in named if hasattr(one, "signatures")
+        }
+
+    before = compiled()
+    for classes in (0, 3):
+        for weighted in (False, True):
+            kind = {"impurity": "entropy" if classes else "variance", "classes": classes, "weighted": weighted}
+            for empty in (0, 20):
+                rows = rows_of(classes, weighted, empty)
+                forest_here(rows, replace(ONE_TREE, features=2, **kind))[0].margins(rows.x)
+    assert compiled() == before
