@@ -15,7 +15,7 @@ from benchmarks.trees_part import Asked
 from benchmarks.trees_peers import PEERS
 
 PARTS = Parts(
-    names=("agaricus", "higgs", "same", "pulled", "features", "precision", "dense", "ranking", "news20"),
+    names=("agaricus", "higgs", "same", "pulled", "features", "precision", "dense", "forests", "ranking", "news20"),
     generated=("same", "pulled", "features", "precision", "dense", "ranking"),
 )
 DISTRIBUTIONS = ("xgboost-cpu", "xgboost", "lightgbm")
@@ -23,7 +23,7 @@ DISTRIBUTIONS = ("xgboost-cpu", "xgboost", "lightgbm")
 
 @PARTS.command(
     "news20-bigram.train.libsvm.gz and .test.libsvm.gz, agaricus.train.libsvm.gz and .test.libsvm.gz, "
-    "higgs7k.train.tsv.gz and .test.tsv.gz",
+    "higgs7k.train.tsv.gz and .test.tsv.gz, a9a.libsvm.gz and a9a.t.libsvm.gz",
     click.option(
         "--peer",
         "peers",

@@ -1,4 +1,4 @@
-"""Classification: pyspark.ml's LogisticRegression, LinearSVC, FMClassifier, GBTClassifier and RandomForestClassifier."""
+"""Classification: the estimators of pyspark.ml, linear ones and trees, trained on servers."""
 
 from __future__ import annotations
 
@@ -420,13 +420,19 @@ class RandomForestClassifier(ForestEstimator, _ForestParams, ProbabilisticClassi
         return RandomForestClassificationModel(fitted)
 
 
-class RandomForestClassificationModel(ForestOfTrees, ProbabilityModel, _ForestParams, ProbabilisticClassificationModel):
+# ``getNumTrees`` is a property of models, as of pyspark.ml's.
+class RandomForestClassificationModel(  # type: ignore[misc]
+    ForestOfTrees, ProbabilityModel, _ForestParams, ProbabilisticClassificationModel
+):
     """What ``RandomForestClassifier.fit`` returns."""
 
     _TREE = ForestClassificationTree
 
     def _head(self) -> VotesHead:
         return VotesHead(self.numClasses, self._thresholds())
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return self._with_leaves(super()._outputs())
 
     def _summaries(self) -> tuple[Any, Any]:
         if self.numClasses == 2:

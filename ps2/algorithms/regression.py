@@ -300,13 +300,19 @@ class RandomForestRegressor(ForestEstimator, _ForestParams, Regressor["RandomFor
         return RandomForestRegressionModel(fitted)
 
 
-class RandomForestRegressionModel(ForestOfTrees, FleetRegressionModel, _ForestParams, RegressionModel[Vector]):
+# ``getNumTrees`` is a property of models, as of pyspark.ml's.
+class RandomForestRegressionModel(  # type: ignore[misc]
+    ForestOfTrees, FleetRegressionModel, _ForestParams, RegressionModel[Vector]
+):
     """What ``RandomForestRegressor.fit`` returns."""
 
     _TREE = ForestRegressionTree
 
     def _head(self) -> ValueHead:
         return ValueHead()
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return self._with_leaves(super()._outputs())
 
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.trees.forests.forest_search import search_forest
+from ps2.algorithms.trees.forests.node_search_kernels import search_forest
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
     add_marked,

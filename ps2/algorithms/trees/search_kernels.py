@@ -37,7 +37,7 @@ def permuted(number: int, count: int, key: int) -> int:
             high, low = low, high ^ (mixed & mask)
         place = high << half | low
         if place < np.uint64(count):
-            return np.int64(place)
+            return int(place)
 
 
 @kernel

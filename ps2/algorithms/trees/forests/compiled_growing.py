@@ -54,10 +54,11 @@ class ForestGrower:
         drawing = options.keys(tree)[1], options.features, options.turns
         given = order, draws, self._rows.whole, self._rows.arrays, forms.arrays, forms.usable
         count = kernels.grow_tree(*given, drawing, self._kinds, self._rules, histogram, nodes)
-        _, totals, gains, where, _, sets, _, children = (one[:count].copy() for one in nodes)
-        return without_rest(GrownTree(children, where, sets, gains, totals))
+        _, totals, gains, where, _, sets, _, children = nodes
+        grown = GrownTree(children[:count].copy(), where[:count], sets[:count], gains[:count], totals[:count].copy())
+        return without_rest(grown)
 
-    def _room(self, most: int) -> tuple[npt.NDArray, ...]:  # type: ignore[type-arg]
+    def _room(self, most: int) -> kernels.Nodes:
         """Return room for the nodes of a tree; memory that is not written to takes none."""
         channels = self._options.channels
         return (

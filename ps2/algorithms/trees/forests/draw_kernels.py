@@ -48,7 +48,7 @@ def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, o
     if drawn == 0:
         out[: len(usable)] = usable
         return len(usable) if turn == 0 else 0
-    mine = np.int64(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
+    mine = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
     begin = turn * drawn
     count = max(min(drawn, len(usable) - begin), 0)
     for i in range(count):

@@ -26,8 +26,8 @@ from ps2.algorithms.trees.layout import HAS_MISSING
 from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
 
 Array = npt.NDArray[Any]
-# Dense rows: bins, shape (features, rows). Sparse rows: where each begins, and its columns of the histogram. Of one kind
-# there are none.
+# Dense rows: bins, shape (features, rows). Sparse rows: where each begins, and its columns of the histogram. Of one
+# kind there are none.
 Rows = tuple[Array, Int64s, Int32s]
 # Of all features: where the columns of each begin; how many bins it has; the one that sparse rows do without; flags;
 # then the feature of each column.
@@ -217,7 +217,7 @@ def grow_tree(
                 gains[node] = 0.0
                 build(mine, rows, bins, some, is_drawn, entries, kinds, channels, histogram)
                 for feature in some:
-                    span = bins[0][feature], bins[1][feature], np.int64(bins[2][feature])
+                    span = int(bins[0][feature]), int(bins[1][feature]), int(bins[2][feature])
                     flag = bins[3][feature]
                     search_feature(histogram, feature, span, flag, node, totals[node], kinds, rules, scratch, found)
                     histogram[span[0] * channels : (span[0] + span[1]) * channels] = 0
@@ -231,8 +231,8 @@ def grow_tree(
             if len(rows[0]):
                 left = part_dense(order[begin:end], rows[0][feature], goes, aside[: end - begin])
             else:
-                span = order[begin:end], rows[1], rows[2], bins[0][feature], np.int64(bins[2][feature])
-                left = part_sparse(span[0], span[1], span[2], span[3], span[4], goes, aside[: end - begin])
+                first, implied = int(bins[0][feature]), int(bins[2][feature])
+                left = part_sparse(order[begin:end], rows[1], rows[2], first, implied, goes, aside[: end - begin])
             _add_children(node, count, begin + left, nodes)
             count += 2
         node += 1

@@ -1,7 +1,7 @@
 """The trees of a random forest that grow on servers, in the driver: answers in, tasks of the workers out. Pure.
 
-Some trees grow at once. Each clock looks into as many of their nodes as there are histograms; nodes wait in the order in
-which their parents were split. A tree does not depend on which others grow beside it, or on what a clock looks into.
+Some trees grow at once. Each clock looks into as many of their nodes as there are histograms; nodes wait in the order
+in which their parents were split. A tree does not depend on which others grow beside it, or on what a clock looks into.
 """
 
 from __future__ import annotations

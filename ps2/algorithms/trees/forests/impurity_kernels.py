@@ -1,7 +1,7 @@
 """Compiled loops over the bins of one feature in the histogram of one node: the split that lessens impurity most.
 
-A bin has ``channels`` whole numbers. Of classes: the weight of each class. Of numbers: the weight, and the sum of labels
-(less a base) times weights. Behind these, where rows have weights of their own, the number of draws.
+A bin has ``channels`` whole numbers. Of classes: the weight of each class. Of numbers: the weight, and the sum of
+labels (less a base) times weights. Behind these, where rows have weights of their own, the number of draws.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ WORD_BITS = 64
 
 
 @kernel
-def weight_of(sums: Int64s, kinds: Int64s) -> np.int64:
+def weight_of(sums: Int64s, kinds: Int64s) -> int:
     """Return the weight of some sums, as a whole number."""
     if kinds[IMPURITY] == VARIANCE:
-        return sums[0]
-    weight = np.int64(0)
+        return int(sums[0])
+    weight = 0
     for c in range(kinds[WIDTH]):
-        weight += sums[c]
+        weight += int(sums[c])
     return weight
 
 
 @kernel
-def draws_of(sums: Int64s, kinds: Int64s) -> np.int64:
+def draws_of(sums: Int64s, kinds: Int64s) -> int:
     """Return how many draws some sums are of: their weight, where each row weighs 1."""
-    return sums[kinds[WIDTH]] if len(sums) > kinds[WIDTH] else weight_of(sums, kinds)
+    return int(sums[kinds[WIDTH]]) if len(sums) > kinds[WIDTH] else weight_of(sums, kinds)
 
 
 @kernel
@@ -69,10 +69,10 @@ def may_split(place: int, sums: Int64s, kinds: Int64s, rules: Float64s) -> bool:
         return False
     if kinds[IMPURITY] == VARIANCE:
         return True
+    largest = 0
     for c in range(kinds[WIDTH]):
-        if sums[c] == weight:
-            return False
-    return True
+        largest = max(largest, int(sums[c]))
+    return largest < weight
 
 
 @kernel
@@ -158,7 +158,7 @@ def _sort(flags: int, count: int, sums: Array, total: Int64s, kinds: Int64s, rat
         return
     channel = 1
     if kinds[IMPURITY] != VARIANCE and kinds[WIDTH] > 2:
-        channel = np.argmax(total[: kinds[WIDTH]])
+        channel = int(np.argmax(total[: kinds[WIDTH]]))
     for i in range(count):
         ratios[i] = sums[i, channel] / weight_of(sums[i], kinds)
     order[:count] = np.argsort(ratios[:count], kind="mergesort")
@@ -187,7 +187,7 @@ def search_feature(
             split has to gain more than is there.
     """
     places, sums, order, ratios, sides = scratch
-    gains, where, lefts, sets = out
+    gains, _, lefts, _ = out
     left, right, taken = sides[0], sides[1], sides[2]
     count = _collect(histogram, bins, total, places, sums, taken)
     if count < 2:
@@ -251,7 +251,7 @@ def _keep(
         goes = of_left >= weight_of(total, kinds) - of_left
         if implied >= 0 and not flags & HAS_MISSING:
             if not flags & CATEGORICAL:
-                goes = implied <= places[last]
+                goes = bool(implied <= places[last])
             else:
                 for i in range(count):
                     if places[order[i]] == implied:

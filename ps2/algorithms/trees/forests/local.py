@@ -14,7 +14,7 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning import Bins, of_shapes, shapes_of
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
@@ -22,7 +22,7 @@ from ps2.algorithms.trees.forests.grown_tree import GrownTree
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import Quantiles, bins_of, of_shapes, shapes_of
+from ps2.algorithms.trees.quantiles import Quantiles, bins_of
 from ps2.client.dcv import DCV
 from ps2.ops import parallel
 from ps2.run.message import Message
@@ -51,7 +51,7 @@ class LocalForestProgram:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
         worker_trees: _WorkerTrees | None = None
         # One clock a tree at most, and the last one.
-        for clock in worker.clocks(self.first + FIRST_CLOCK + self.options.trees + 2):
+        for _ in worker.clocks(self.first + FIRST_CLOCK + self.options.trees + 2):
             if worker_trees is None:
                 worker_trees = _WorkerTrees(self, rows)
             told = [message for message in worker.messages if "grown" in message]
@@ -75,7 +75,8 @@ class _WorkerTrees:
 
     def grow(self, first: int) -> list[dict[str, Any]]:
         """Grow the trees from a number on until the time of a clock is spent; return what there is to tell of them."""
-        began_s, grown, threads, size = time.monotonic(), [], parallel.cores(), 0
+        grown: list[GrownTree] = []
+        began_s, threads, size = time.monotonic(), parallel.cores(), 0
         trees, at_once = self._options.trees, threads
         while first + len(grown) < trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
             begin = first + len(grown)

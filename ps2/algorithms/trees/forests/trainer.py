@@ -125,7 +125,7 @@ class _ForestDriver:
         self.forest.record.start()
         if names.begun < END:
             return
-        self._prepare([message for message in names.messages if "task" in message][0]["matrices"].tolist())
+        self._prepare(next(message for message in names.messages if "task" in message)["matrices"].tolist())
         while len(self._heard) < names.begun - END and not self.is_over:
             self._after(len(self._heard), {})
 

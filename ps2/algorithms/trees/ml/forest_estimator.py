@@ -101,7 +101,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         classes, facts = objective.classes or 0, found.facts
         if classes > MOST_CLASSES:
             raise LimitError(
-                f"column {self.getLabelCol()!r}: expected at most {MOST_CLASSES:,} classes, got {classes:,}"
+                f"column {self.getOrDefault('labelCol')!r}: expected at most {MOST_CLASSES:,} classes, got {classes:,}"
             )
         strategy = features_drawn(self.getFeatureSubsetStrategy(), found.dim, plan.trees, classes)
         return replace(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ps2.algorithms.trees.forests.impurity_kernels import scratch_of, search_feature
 from ps2.algorithms.trees.layout import PLACE_BITS, PLACES
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
@@ -30,10 +28,10 @@ def search_forest(
         words, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
         column = next_marked(words, 0, columns)
         while column < columns:
-            column -= max(np.int64(layout[column * channels + 1]), 0)
-            word = -np.int64(layout[column * channels + 1])
+            column -= max(int(layout[column * channels + 1]), 0)
+            word = -int(layout[column * channels + 1])
             size = (word >> PLACE_BITS) & PLACES
             bins, flags = (column, size, (word & PLACES) - 1), word >> (2 * PLACE_BITS)
-            feature = np.int64(layout[column * channels])
+            feature = int(layout[column * channels])
             search_feature(histogram, feature, bins, flags, node, totals[node], kinds, rules, scratch, out)
             column = next_marked(words, column + size, columns)
