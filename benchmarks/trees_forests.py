@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from statistics import mean, median
 from typing import Any
@@ -21,7 +22,7 @@ from benchmarks.trees_data import Array, file_in
 from benchmarks.trees_part import Asked, Score, spark_and_servers
 from ps2.data.rows import number_columns
 
-PARAMS = {"numTrees": 50, "maxDepth": 10, "maxBins": 128, "featureSubsetStrategy": "sqrt"}
+PARAMS: dict[str, Any] = {"numTrees": 50, "maxDepth": 10, "maxBins": 128, "featureSubsetStrategy": "sqrt"}
 ROWS, HELD_OUT = 200_000, 100_000
 SEEDS = (0, 1, 2)
 LEAST_TIMES, GAP = 3.0, 0.002
@@ -35,9 +36,9 @@ def measure(asked: Asked) -> Part:
             ours, theirs = _turns(frame, asked.rounds)
             tell(f"{name}: ours {median(ours):.2f} s, pyspark.ml {median(theirs):.2f} s")
             lines.append(Line(f"{name}: fit of a random forest", "pyspark.ml", "s", LEAST_TIMES, theirs, ours))
-            scores = {"ours": _mean_auc(lambda seed, frame=frame: _fitted(frame, seed), test)}
+            scores = {"ours": _mean_auc(partial(_fitted, frame), test)}
             if find_spec("sklearn") is not None:
-                scores["scikit-learn"] = _mean_auc(lambda seed, x=x, y=y: _peer(x, y, seed), test)
+                scores["scikit-learn"] = _mean_auc(partial(_peer, x, y), test)
             tell(f"{name}: AUC {scores}")
             if "scikit-learn" in scores:
                 told = f"{name}: AUC of {len(SEEDS)} seeds"
@@ -57,7 +58,7 @@ def _turns(frame: Any, rounds: int) -> tuple[list[float], list[float]]:
     ours: list[float] = []
     theirs: list[float] = []
     for round_ in range(rounds + 1):
-        params = {**PARAMS, "seed": round_, **({} if round_ else {"numTrees": 2})}
+        params: dict[str, Any] = {**PARAMS, "seed": round_, **({} if round_ else {"numTrees": 2})}
         for found, estimator in (
             (ours, classification.RandomForestClassifier(featuresCol="vector", **params)),
             (theirs, theirs_classification.RandomForestClassifier(featuresCol="vector", **params)),
