@@ -102,6 +102,16 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     return Table(_for_arrow(rows, columns), columns, workers)
 
 
+def together(frame: Any, columns: ColumnNames, number: str) -> Table:
+    """Bring the columns of a DataFrame into one rdd_partition, before it is surveyed.
+
+    Args:
+        number: name of a column to add: the rdd_partition that a row was in.
+    """
+    rows = _typed(frame, columns, 1.0).withColumn(number, F.spark_partition_id())
+    return Table(rows.coalesce(1), columns, 1)
+
+
 def way(loads: Sequence[Load], workers: int) -> Dealing:
     """Choose how to make one non-empty partition for each worker.
 
@@ -117,6 +127,8 @@ def way(loads: Sequence[Load], workers: int) -> Dealing:
     are_full = all(load.rows for load in loads)
     if len(loads) == workers and are_full and _is_fair(loads):
         return "keep"
+    if workers == 1:
+        return "coalesce"
     # Spark merges cached partitions by location, so one worker might get only empty ones.
     if len(loads) > workers and are_full and _is_fair(_of_neighbours(loads, workers)):
         return "coalesce"

@@ -115,10 +115,13 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
     def _fit(self, dataset: DataFrame) -> Any:
         self._check_frame(dataset)
         self._check()
-        plan = self._plan()
-        found, dealt = self._looked_at(dataset)
-        made, history = done_anew(lambda: self._found(plan, found, dealt))
+        made, history = self._made(self._plan(), dataset)
         return self._completed(made, dataset, history)
+
+    def _made(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        """Survey a table and train; see ``_found``."""
+        found, dealt = self._looked_at(dataset)
+        return done_anew(lambda: self._found(plan, found, dealt))
 
     def _looked_at(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return what was found, and what brings its rows to the workers."""

@@ -6,7 +6,7 @@ workers check the features when they read them, before the first step (``ps2.alg
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,7 +16,15 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, IntegralType, NumericType, StringType, StructField
 
-from ps2.algorithms.estimators.attributes import values_of
+from ps2.algorithms.estimators.labels import (
+    Group,
+    Labels,
+    better_sums,
+    facts_of,
+    finite_or_0,
+    is_finite,
+    not_finite,
+)
 from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
@@ -24,17 +32,11 @@ from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 from ps2.run.spark import planned_bytes
 
-# pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
-MAX_CLASSES = 100
 SHOWN_CHARS = 200
 # Rows of so many bytes are surveyed by one task: a shuffle costs more.
 SMALL_BYTES = 16 << 20
 NO_ROWS = "expected rows to train on, got an empty DataFrame"
 NOT_FINITE = ("null", "NaN", "infinite")
-# If the largest weight is outside these bounds, all weights are multiplied by a power of two.
-LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
-# Squares of larger labels, or of smaller differences between labels, could leave float64's range.
-MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
 
 
 @dataclass(frozen=True)
@@ -162,41 +164,40 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
             numeric labels are so large, or so near each other, that their squares leave float64's range.
     """
     assert columns.label is not None
-    of_labels = _Labels(columns.label, classes, field(frame, columns.label))
+    of_labels = Labels(columns.label, classes, field(frame, columns.label))
     # Sums of classes' labels are not wanted.
-    shift = _finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
+    shift = finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
     unit = 1.0
     found = _aggregate(frame, columns, of_labels, shift, unit)
     if not found:
         raise InputError(NO_ROWS)
     _check_faults(frame, columns, of_labels, found)
-    better = _better_sums(found, shift, classes)
+    better = better_sums(found, shift, classes)
     if better != (shift, unit):
         shift, unit = better
         found = _aggregate(frame, columns, of_labels, shift, unit)
-    used = [row for row in found if row["class"] >= 0]
-    facts = _facts(used, of_labels, shift, unit)
-    features = [columns.features] if isinstance(columns.features, str) else columns.features
     dim = known_dim(frame, columns.features) or min(row["opening"] for row in found)["dim"]
     if not dim:
         dim = dim_of(frame, columns.features, first_row(frame, columns))  # says what is wrong
+    return survey_of(frame, columns, of_labels, found, dim, shift, unit)
+
+
+def survey_of(  # noqa: PLR0913
+    frame: DataFrame, columns: ColumnNames, labels: Labels, found: Sequence[Group], dim: int, shift: float, unit: float
+) -> Survey:
+    """Return the survey of a table without faults; raises as ``facts_of``.
+
+    Args:
+        found: sums by rdd_partition and class.
+        dim: number of features.
+        shift, unit: of the sums.
+    """
+    used = [row for row in found if row["class"] >= 0]
+    facts = facts_of(used, labels, shift, unit)
+    features = [columns.features] if isinstance(columns.features, str) else columns.features
     fields = tuple(field(frame, name) for name in features)
-    is_alone = classes is not None and of_labels.described is None and not any(row["class"] for row in used)
+    is_alone = labels.classes is not None and labels.described is None and not any(row["class"] for row in used)
     return Survey(dim, loads_of(found), facts, fields, is_alone)
-
-
-def _better_sums(found: list[dict[str, Any]], shift: float, classes: int | None) -> tuple[float, float]:
-    """Return the number to subtract from labels, and the factor for weights, that keep sums exact."""
-    counted = [row for row in found if row["class"] >= 0 and row["least"] is not None]
-    if not counted:
-        return shift, 1.0
-    least, most = min(row["least"] for row in counted), max(row["most"] for row in counted)
-    if classes is None and not least <= shift <= most:
-        shift = least  # the first row does not count, and may be far away
-    heaviest = max(row["heaviest"] for row in counted)
-    if LEAST_WEIGHT < heaviest < MOST_WEIGHT:
-        return shift, 1.0
-    return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
 
 
 def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
@@ -207,37 +208,8 @@ def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
     return first
 
 
-class _Labels:
-    """The labels that are valid."""
-
-    def __init__(self, name: str, classes: int | None, field: StructField) -> None:
-        self.name = name
-        self.classes = classes
-        self.described = _described_classes(field)
-        self.most = classes or self.described or MAX_CLASSES
-
-    @property
-    def expected(self) -> str:
-        """Description of a valid label."""
-        if self.classes is None:
-            return "a finite number"
-        source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
-        return f"a class, one of 0 to {self.most - 1}{source}"
-
-    def strange(self, y: str) -> str:
-        """Whether a finite label, a SQL expression, is not a class."""
-        if self.classes is None:
-            return "false"
-        # floor() raises an error for a number beyond int64.
-        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.most})"
-
-    def number(self, y: str) -> str:
-        """The class of a valid label."""
-        return "0" if self.classes is None else f"cast({y} as int)"
-
-
 def _aggregate(
-    frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float, unit: float
+    frame: DataFrame, columns: ColumnNames, labels: Labels, shift: float, unit: float
 ) -> list[dict[str, Any]]:
     """Counts and sums by rdd_partition and class (-1: held out); weights are multiplied by their unit.
 
@@ -248,9 +220,9 @@ def _aggregate(
         w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
         held = quoted(columns.validation)
-    faults = {**_not_finite("label", "y"), "label_strange": f"{_is_finite('y')} and {labels.strange('y')}"}
+    faults = {**not_finite("label", "y"), "label_strange": f"{is_finite('y')} and {labels.strange('y')}"}
     if columns.weight is not None:
-        faults |= {**_not_finite("weight", "w"), "weight_negative": f"{_is_finite('w')} and w < 0"}
+        faults |= {**not_finite("weight", "w"), "weight_negative": f"{is_finite('w')} and w < 0"}
     if columns.validation is not None:
         faults["validation_null"] = "held is null"
     bad = " or ".join(f"({fault})" for fault in faults.values())
@@ -280,7 +252,9 @@ def _aggregate(
         )
         .collect()
     )
-    return [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in found]
+    groups = [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in found]
+    # Sums of sums are rounded, so their order is always the same.
+    return sorted(groups, key=lambda group: (group[PART], group["class"]))
 
 
 def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
@@ -304,19 +278,7 @@ def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> list[Colum
     ]
 
 
-def _is_finite(x: str) -> str:
-    return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
-
-
-def _not_finite(role: str, x: str) -> dict[str, str]:
-    return {
-        f"{role}_null": f"{x} is null",
-        f"{role}_NaN": f"{x} is not null and isnan({x})",
-        f"{role}_infinite": f"{x} is not null and abs({x}) = double('infinity')",
-    }
-
-
-def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found: list[dict[str, Any]]) -> None:
+def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, found: list[dict[str, Any]]) -> None:
     total = sum(row["rows"] for row in found)
     kinds = [
         ("label", columns.label, (*NOT_FINITE, "strange"), labels.expected),
@@ -334,7 +296,7 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found
         if role != "validation":
             x = f"cast({x} as double)"
             conditions = {
-                **{kind: _not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
+                **{kind: not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
                 "strange": labels.strange(x),
                 "negative": f"{x} < 0",
             }
@@ -351,57 +313,6 @@ def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, faults: str, to
     row = wrong.select(*map(column, names_of(columns))).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
     raise InputError(f"{expected}, got {faults} in {total} rows{sample}{mend}")
-
-
-def _facts(used: list[dict[str, Any]], labels: _Labels, shift: float, unit: float) -> Facts:
-    weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
-    rows = sum(row["rows"] for row in used)
-    if not rows:
-        raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
-    if not weight > 0:
-        raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    counted = [row for row in used if row["least"] is not None]
-    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
-    if labels.classes is None:
-        _check_size(labels, *label_range)
-    mean = sum(row["wy"] for row in used) / weight
-    squares = sum(row["wyy"] for row in used)
-    variance = squares - weight * mean * mean
-    if not math.isfinite(variance):
-        raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
-    freedom = weight - squared / weight
-    std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
-    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
-
-
-def _check_size(labels: _Labels, least: float, most: float) -> None:
-    """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
-    name = f"column {labels.name!r}"
-    if max(-least, most) > MOST_LABEL:
-        of = least if -least > most else most
-        raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, got {of:g}, whose square is too large")
-    spread = most - least or abs(most)
-    if 0 < spread < LEAST_SPREAD:
-        raise InputError(
-            f"{name}: expected labels that differ by {LEAST_SPREAD:g} at least, got {least:g} to {most:g}, whose "
-            "squares are too small; multiply them by something"
-        )
-
-
-def _class_weights(used: list[dict[str, Any]], labels: _Labels) -> tuple[float, ...]:
-    if labels.classes is None:
-        return ()
-    count = labels.classes or labels.described or 1 + max(row["class"] for row in used)
-    sums = [0.0] * max(count, 2)
-    for row in used:
-        sums[row["class"]] += row["weight"]
-    return tuple(sums)
-
-
-def _described_classes(field: StructField) -> int | None:
-    """Return the number of classes in the label's metadata (ml_attr)."""
-    attribute = field.metadata.get("ml_attr", {})
-    return values_of(attribute, attribute.get("type"))
 
 
 def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
@@ -435,10 +346,6 @@ def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int
     if not dim:
         raise InputError(f"column {features!r}: expected features, got a vector of size 0 in the first row")
     return dim
-
-
-def _finite_or_0(value: Any) -> float:
-    return float(value) if value is not None and math.isfinite(value) else 0.0
 
 
 def _type(frame: DataFrame, name: str) -> str:

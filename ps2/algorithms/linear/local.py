@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Bounds, Problem, SolverOptions
 from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.in_process import in_process
@@ -15,7 +15,9 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
+from ps2.data.rows import LocalRows
 from ps2.errors import PS2Error
+from ps2.run.message import Message
 from ps2.server.memory import free_bytes
 
 # All of ours.
@@ -26,7 +28,7 @@ SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class _Outcome:
+class Outcome:
     """What the worker returns.
 
     Attributes:
@@ -43,27 +45,78 @@ class _Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
-    table: Table
+class Task:
+    """What the worker has to know to train.
+
+    Attributes:
+        facts: of the rows' labels and weights.
+    """
+
     problem: Problem
     options: SolverOptions
     facts: Facts
+
+    def message(self) -> Message:
+        """Return it as plain data."""
+        assert self.options.path is None
+        return Message(problem=asdict(self.problem), options=asdict(self.options), facts=asdict(self.facts))
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> Task:
+        """Read what ``message`` has made."""
+        options, facts = dict(message["options"]), dict(message["facts"])
+        if options["bounds"] is not None:
+            options["bounds"] = Bounds(**options["bounds"])
+        for name in ("class_weights", "label_range"):
+            facts[name] = tuple(facts[name])
+        return Task(Problem(**message["problem"]), SolverOptions(**options), Facts(**facts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    table: Table
+    task: Task
     servers: int
 
-    def __call__(self, worker: Any, reading: Reading) -> _Outcome:
+    def __call__(self, worker: Any, reading: Reading) -> Outcome:
         steps: list[StepReport] = []
         heard = _Warnings()
         log.addHandler(heard)
+        problem, options, facts = self.task.problem, self.task.options, self.task.facts
         try:
             with in_process(self.servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-                trained = train(ps, self.table, self.problem, self.options, self.facts, steps.append)
-                weights = Weights.of(self.problem, trained.weight, trained.biases)
-                return _Outcome(weights, trained.history, steps, heard.told)
+                trained = train(ps, self.table, problem, options, facts, steps.append)
+                weights = Weights.of(problem, trained.weight, trained.biases)
+                return Outcome(weights, trained.history, steps, heard.told)
         except PS2Error as error:
             # The driver raises it, as it does where servers are between.
-            return _Outcome(warnings=heard.told, error=error)
+            return Outcome(warnings=heard.told, error=error)
         finally:
             log.removeHandler(heard)
+
+
+@dataclass(frozen=True, eq=False)
+class AfterSurvey:
+    """Trains with rows that the worker has surveyed: the program of a ``SurveyedTraining``, told a ``Task``."""
+
+    table: Table
+    servers: int
+
+    def __call__(self, held: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
+        task = Task.of(message)
+        return _Program(self.table, task, self.servers)(None, _times(held[0], task.facts.weight_unit))
+
+
+def _times(reading: Reading, unit: float) -> Reading:
+    """Multiply weights, as the table's rows are where Spark has surveyed them."""
+    if unit == 1.0:
+        return reading
+
+    def multiplied(rows: LocalRows) -> LocalRows:
+        return rows if rows.weights is None else replace(rows, weights=rows.weights * unit)
+
+    held_out = None if reading.held_out is None else multiplied(reading.held_out)
+    return replace(reading, training=multiplied(reading.training), held_out=held_out)
 
 
 class _Warnings(logging.Handler):
@@ -91,9 +144,13 @@ def train_locally(
         table: rows in one rdd_partition.
         on_step: called for each step when the training has ended.
     """
-    program = _Program(replace(table, frame=None), problem, options, facts, len(ps.servers))
+    program = _Program(replace(table, frame=None), Task(problem, options, facts), len(ps.servers))
     training = Training(table, form_of(problem), program, staleness=options.staleness, seed=options.seed)
-    outcome: _Outcome = run_alone(ps, training)
+    return heard(run_alone(ps, training), on_step)
+
+
+def heard(outcome: Outcome, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
+    """Return what the worker has trained; warn, raise and report what it would have, had it been here."""
     for name, text in outcome.warnings:
         logging.getLogger(name).warning("%s", text)
     if outcome.error is not None:

@@ -90,6 +90,42 @@ def run_alone(ps: Any, training: Training) -> Any:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class SurveyedTraining:
+    """A training whose only worker surveys its rows, so that there is no Spark job for that alone.
+
+    Attributes:
+        table: rows in one rdd_partition.
+        read: makes what the worker holds of its rows: called as ``read`` of ``ps.run``.
+        survey: returns the report about it, plain data.
+        decide: called in the driver with the report; returns what the worker has to know to train, or STOP: then it
+            does not train.
+        program: trains: called in the worker with what it holds, and the message's data.
+    """
+
+    table: Table
+    read: Callable[[Any, Iterator[Any]], Any]
+    survey: Callable[[Any], Any]
+    decide: Callable[[Any], Message | Stop]
+    program: Callable[[Any, Any], Any]
+    seed: int = 0
+
+
+def run_surveyed(ps: Any, training: SurveyedTraining) -> Any:
+    """Survey rows and train on them in one Spark job; return the program's result, None if it was not called.
+
+    Raises:
+        SlotsError, WorkerError...: as ``ps.run`` raises, and what ``decide`` raises.
+    """
+
+    def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
+        return training.decide(reports[0]) if clock < FIRST_CLOCK else None
+
+    work = _SurveyAndTrain(training.survey, training.program)
+    (found,) = ps.run(training.table.frame, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
+    return found
+
+
 def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None) -> Any:
     table = training.table
 
@@ -117,6 +153,21 @@ class _Read:
 
     def __call__(self, worker: Any, batches: Iterator[Any]) -> Reading:
         return read(batches, self.columns, self.form)
+
+
+@dataclass(frozen=True, eq=False)
+class _SurveyAndTrain:
+    survey: Callable[[Any], Any]
+    program: Callable[[Any, Any], Any]
+
+    def __call__(self, worker: Any, held: Any) -> Any:
+        result = None
+        for clock in worker.clocks(FIRST_CLOCK + 1):
+            if clock < FIRST_CLOCK:
+                worker.report(self.survey(held), merge="concat")
+            else:
+                result = self.program(held, worker.message)
+        return result
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,21 +7,39 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ps2.algorithms.estimators.dealing import Dealer
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import Dealer, together
 from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
+from ps2.algorithms.estimators.labels import Labels
+from ps2.algorithms.estimators.tables import (
+    NO_ROWS,
+    SMALL_BYTES,
+    Survey,
+    check_columns,
+    field,
+    known_dim,
+    survey_of,
+)
 from ps2.algorithms.estimators.via import HasVia
 from ps2.algorithms.linear import weights as of_weights
-from ps2.algorithms.linear.local import train_locally
+from ps2.algorithms.linear.local import AfterSurvey, Task, heard, train_locally
 from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.sap import check_problem
-from ps2.algorithms.linear.trainer import train
+from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.placement_costs import MOST_LOCAL_WEIGHTS, Work, place
 from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.coordinator.context import PS2Context
+from ps2.errors import InputError, WorkerError
+from ps2.run.message import STOP, Message, Stop
+from ps2.run.spark import planned_bytes
 
 # Of a model that is known without training; pyspark.ml's has the same objective.
 # Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
@@ -63,11 +81,25 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
             check_coordinates(self, l1)
         return replace(options, name=self._name)
 
+    def _made(self, plan: SolverOptions, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        columns = self._columns()
+        check_columns(dataset, columns)
+        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else 1
+        if self.getVia() == "servers" or wanted != 1 or _why_on_servers(plan):
+            return super()._made(plan, dataset)
+        attempt = _OneJob(self, plan, dataset, columns)
+        if attempt.bytes > SMALL_BYTES:
+            return super()._made(plan, dataset)
+        trained = done_anew(attempt.run)
+        if trained is not None:
+            return self._model(trained[0]), trained[1]
+        found = attempt.found
+        if found is None:
+            return super()._made(plan, dataset)
+        return done_anew(lambda: self._found(plan, found, attempt.dealer))
+
     def _found(self, plan: SolverOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
-        problem = self._problem(found)
-        options = storing(self._decided(plan, problem), problem, found)
-        if options.solver == "sap":
-            check_problem(problem)
+        problem, options = self._objective(plan, found)
         weights, history = self._known(problem, found), NO_TRAINING
         if weights is None:
             placement = self._placed(options, problem, found, dealt)
@@ -83,10 +115,19 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
             history = replace(history, placement=placement)
         return self._model(weights), history
 
+    def _objective(self, plan: SolverOptions, found: Survey) -> tuple[Problem, SolverOptions]:
+        """Return what to minimize, and how, when the table is known."""
+        problem = self._problem(found)
+        options = storing(self._decided(plan, problem), problem, found)
+        if options.solver == "sap":
+            check_problem(problem)
+        return problem, options
+
     def _placed(self, options: SolverOptions, problem: Problem, found: Survey, dealt: Dealer) -> Placement:
         """Choose the workers, and whether servers are between them."""
         values = sum(load.cost for load in found.loads.values())
-        work = Work(values, problem.size, options.steps, VALUE_S * problem.width, _why_on_servers(options, problem))
+        why = _why_on_servers(options) or _why_too_large(problem)
+        work = Work(values, problem.size, options.steps, VALUE_S * problem.width, why)
         return place(work, dealt.slots, len(found.loads), dealt.wanted, self.getVia())
 
 
@@ -101,15 +142,93 @@ def storing(options: SolverOptions, problem: Problem, found: Survey) -> SolverOp
     return replace(options, all_columns=options.factors == "always" or values >= problem.dim)
 
 
-def _why_on_servers(options: SolverOptions, problem: Problem) -> str:
+class _OneJob:
+    """A fit in one Spark job: the worker surveys its rows and waits for the driver to say how to train.
+
+    Attributes:
+        found: the survey; None: the worker has met faults, or has not come so far.
+        dealer: of a surveyed table.
+    """
+
+    def __init__(self, estimator: LinearEstimator, plan: SolverOptions, dataset: DataFrame, columns: ColumnNames):
+        self._estimator, self._plan, self._dataset, self._columns = estimator, plan, dataset, columns
+        assert columns.label is not None
+        self._table = together(dataset, columns, PART_COLUMN)
+        self._labels = Labels(columns.label, estimator._CLASSES, field(dataset, columns.label))
+        self.found: Survey | None = None
+        self._known: Weights | None = None
+        self._placement: Placement | None = None
+
+    @property
+    def bytes(self) -> int:
+        """What Spark expects the rows to take."""
+        return planned_bytes(self._table.frame)
+
+    @property
+    def dealer(self) -> Dealer:
+        assert self.found is not None
+        estimator = self._estimator
+        wanted = estimator.getNumWorkers() if estimator.isSet(estimator.numWorkers) else None
+        return Dealer(self._dataset, self._columns, self.found, wanted)
+
+    def run(self) -> tuple[Weights, TrainingHistory] | None:
+        """Return the trained weights; None: it is not for one worker, or there are faults.
+
+        Raises:
+            InputError: there are no rows.
+        """
+        columns, labels, table = self._columns, self._labels, self._table
+        form = Form(known_dim(self._dataset, columns.features))
+        read = ReadAndSurvey(columns, form, labels.classes, labels.most)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory] | None:
+            program = AfterSurvey(replace(table, frame=None), len(ps.servers))
+            outcome = run_surveyed(ps, SurveyedTraining(table, read, packed, self._decide, program, self._plan.seed))
+            return None if outcome is None else heard(outcome, on_step)
+
+        try:
+            trained = self._estimator._trained(table, self._plan.steps, run)
+        except WorkerError:
+            if self._dataset.isEmpty():
+                raise InputError(NO_ROWS) from None
+            raise
+        if self._known is not None:
+            return self._known, NO_TRAINING
+        return None if trained is None else (trained[0], replace(trained[1], placement=self._placement))
+
+    def _decide(self, report: dict[str, Any]) -> Message | Stop:
+        seen = WorkerSurvey.unpacked(report)
+        if seen is None:
+            return STOP
+        groups = seen.groups()
+        self.found = found = survey_of(
+            self._dataset, self._columns, self._labels, groups, seen.dim, seen.shift, seen.unit
+        )
+        estimator = self._estimator
+        problem, options = estimator._objective(self._plan, found)
+        self._known = estimator._known(problem, found)
+        if self._known is not None:
+            return STOP
+        self._placement = estimator._placed(options, problem, found, self.dealer)
+        if self._placement.via != "local" or form_of(problem).dtype != Form().dtype:
+            return STOP
+        return Task(problem, options, found.facts).message()
+
+
+def _why_on_servers(options: SolverOptions) -> str:
     """Return why a model has to be on servers while it is trained; "" if it need not be."""
     active = PS2Context.getActive()
     if options.name:
         return "another driver may go on with this training"
     if active is not None and (active.conf.checkpointEverySteps or active.conf.checkpointEveryS):
         return "checkpoints are made during the training"
-    if problem.size > min(MOST_LOCAL_WEIGHTS, of_weights.MOST_IN_DRIVER):
-        return f"the model has {problem.size:,} weights"
     if options.staleness != 0:
         return "workers may be ahead of each other (staleness)"
+    return ""
+
+
+def _why_too_large(problem: Problem) -> str:
+    """Return why a model cannot be in one worker's process; "" if it can."""
+    if problem.size > min(MOST_LOCAL_WEIGHTS, of_weights.MOST_IN_DRIVER):
+        return f"the model has {problem.size:,} weights"
     return ""

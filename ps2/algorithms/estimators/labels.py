@@ -1,0 +1,160 @@
+"""The labels and weights of a table: which are valid, and facts from their sums by rdd_partition and class. Pure.
+
+The sums come from Spark (``tables.survey``), or from the only worker that reads all rows (``label_groups``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ps2.algorithms.estimators.attributes import values_of
+from ps2.algorithms.training.table import Facts
+from ps2.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
+
+# pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
+MAX_CLASSES = 100
+# If the largest weight is outside these bounds, all weights are multiplied by a power of two.
+LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
+# Squares of larger labels, or of smaller differences between labels, could leave float64's range.
+MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
+
+# Sums over the rows of one rdd_partition and class (-1: held out), by name; ``least`` and ``most`` are None where no
+# row has a weight.
+Group = Mapping[str, Any]
+
+
+class Labels:
+    """The labels that are valid.
+
+    Attributes:
+        classes: the largest number of classes; 0: no limit; None: labels are numbers.
+        described: the number of classes in the column's metadata; None: they do not say.
+        most: a class is a whole number below this.
+    """
+
+    def __init__(self, name: str, classes: int | None, field: StructField) -> None:
+        self.name = name
+        self.classes = classes
+        self.described = _described_classes(field)
+        self.most = classes or self.described or MAX_CLASSES
+
+    @property
+    def expected(self) -> str:
+        """Description of a valid label."""
+        if self.classes is None:
+            return "a finite number"
+        source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
+        return f"a class, one of 0 to {self.most - 1}{source}"
+
+    def strange(self, y: str) -> str:
+        """Whether a finite label, a SQL expression, is not a class."""
+        if self.classes is None:
+            return "false"
+        # floor() raises an error for a number beyond int64.
+        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.most})"
+
+    def number(self, y: str) -> str:
+        """The class of a valid label."""
+        return "0" if self.classes is None else f"cast({y} as int)"
+
+
+def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
+    """Return the number to subtract from labels, and the factor for weights, that keep sums exact.
+
+    Args:
+        shift: what would be subtracted otherwise: the first row's label.
+    """
+    counted = [row for row in groups if row["class"] >= 0 and row["least"] is not None]
+    if not counted:
+        return shift, 1.0
+    least, most = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    if classes is None and not least <= shift <= most:
+        shift = least  # the first row does not count, and may be far away
+    heaviest = max(row["heaviest"] for row in counted)
+    if LEAST_WEIGHT < heaviest < MOST_WEIGHT:
+        return shift, 1.0
+    return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
+
+
+def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
+    """Return the facts of the rows to train on.
+
+    Args:
+        used: their groups.
+        shift, unit: of the sums (``better_sums``).
+
+    Raises:
+        InputError: there are no such rows, all weights are 0, or labels are too large or too near each other.
+    """
+    weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
+    rows = sum(row["rows"] for row in used)
+    if not rows:
+        raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
+    if not weight > 0:
+        raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
+    counted = [row for row in used if row["least"] is not None]
+    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    if labels.classes is None:
+        _check_size(labels, *label_range)
+    mean = sum(row["wy"] for row in used) / weight
+    squares = sum(row["wyy"] for row in used)
+    variance = squares - weight * mean * mean
+    if not math.isfinite(variance):
+        raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
+    freedom = weight - squared / weight
+    std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
+    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
+
+
+def _check_size(labels: Labels, least: float, most: float) -> None:
+    """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
+    name = f"column {labels.name!r}"
+    if max(-least, most) > MOST_LABEL:
+        of = least if -least > most else most
+        raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, got {of:g}, whose square is too large")
+    spread = most - least or abs(most)
+    if 0 < spread < LEAST_SPREAD:
+        raise InputError(
+            f"{name}: expected labels that differ by {LEAST_SPREAD:g} at least, got {least:g} to {most:g}, whose "
+            "squares are too small; multiply them by something"
+        )
+
+
+def _class_weights(used: Sequence[Group], labels: Labels) -> tuple[float, ...]:
+    if labels.classes is None:
+        return ()
+    count = labels.classes or labels.described or 1 + max(row["class"] for row in used)
+    sums = [0.0] * max(count, 2)
+    for row in used:
+        sums[row["class"]] += row["weight"]
+    return tuple(sums)
+
+
+def _described_classes(field: StructField) -> int | None:
+    """Return the number of classes in the label's metadata (ml_attr)."""
+    attribute = field.metadata.get("ml_attr", {})
+    return values_of(attribute, attribute.get("type"))
+
+
+def finite_or_0(value: Any) -> float:
+    """Return a number as a float; 0 if it is null, NaN or infinite."""
+    return float(value) if value is not None and math.isfinite(value) else 0.0
+
+
+def is_finite(x: str) -> str:
+    """Whether a number is finite; both are SQL expressions."""
+    return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
+
+
+def not_finite(role: str, x: str) -> dict[str, str]:
+    """The ways in which a number is not finite, by names that begin with a role; SQL expressions."""
+    return {
+        f"{role}_null": f"{x} is null",
+        f"{role}_NaN": f"{x} is not null and isnan({x})",
+        f"{role}_infinite": f"{x} is not null and abs({x}) = double('infinity')",
+    }
