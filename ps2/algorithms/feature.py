@@ -17,26 +17,35 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
+from ps2.algorithms.embeddings.ml.one_job import AfterCounting, HeldSentences, Vocabulary
 from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
-from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, inspect_sentences
+from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, inspect_sentences, sentences_of
 from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
+from ps2.algorithms.embeddings.trainer import OnlyWorker
 from ps2.algorithms.estimators.dealing import Dealer, deal
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, has_checkpoints
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import VectorHead
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import rows_of, with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import Survey, column, survey
+from ps2.algorithms.estimators.tables import SMALL_BYTES, Survey, column, survey
 from ps2.algorithms.metric.ml.pair_frame import joined
 from ps2.algorithms.metric.ml.params import MetricParams, MetricSetters, options_of
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.record import TrainingHistory
-from ps2.errors import InputError
+from ps2.algorithms.training.outcome import result_of
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import InputError, WorkerError
+from ps2.run.slots import cores_of_one
+from ps2.run.spark import planned_bytes
 
 SYNONYMS = "word string, similarity double not null"
 
@@ -58,22 +67,64 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         name = _input_column(self)
-        found = inspect_sentences(dataset, name, self.getMinCount())
         if workers is None and self.isSet(self.numPartitions):
             workers = self.getNumPartitions()
+        check_sentences(dataset, name)
+        if (trained := self._in_one_job(dataset, name, workers)) is not None:
+            return trained
+        found = inspect_sentences(dataset, name, self.getMinCount())
         workers = workers_of(dataset, workers, found.rows)
         table = deal(dataset, ColumnNames(name, label=None), found, workers)
         words = dataset.sparkSession.sparkContext.broadcast(found.words)
-        settings = self._settings_for(
-            found.dim,
-            int(found.counts.sum()),
-            window=self.getWindowSize(),
-            architecture=self.getArchitecture(),
-            sample=self.getSample(),
-        )
+        settings = self._settings_of(found.dim, int(found.counts.sum()))
         longest = self.getMaxSentenceLength()
         fitted = self._train(table, ReadSentences(words, longest), settings, found.counts, longest=longest)
         return Embedding(found.words, fitted.vectors, found.counts), fitted.history
+
+    def _settings_of(self, vocabulary: int, total: int, **more: Any) -> EmbeddingSettings:
+        return self._settings_for(
+            vocabulary,
+            total,
+            window=self.getWindowSize(),
+            architecture=self.getArchitecture(),
+            sample=self.getSample(),
+            **more,
+        )
+
+    def _in_one_job(
+        self, dataset: DataFrame, name: str, workers: int | None
+    ) -> tuple[Embedding, TrainingHistory] | None:
+        """Count words and train in one worker's process; None: it is not for that."""
+        via, min_count, longest = self.getVia(), self.getMinCount(), self.getMaxSentenceLength()
+        if via not in ("auto", "local") or workers not in (None, 1) or self._name or has_checkpoints():
+            return None
+        sentences = sentences_of(dataset, name).coalesce(1)
+        if planned_bytes(sentences) > SMALL_BYTES:
+            return None
+        why = "as requested" if via == "local" else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
+        alone = OnlyWorker(cores_of_one(dataset.sparkSession.sparkContext), why)
+        vocabulary = Vocabulary(
+            name, min_count, lambda words, total: self._settings_of(words, total, via="local"), longest
+        )
+        table = Table(sentences, ColumnNames(name, label=None), 1)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings | None:
+            program = AfterCounting(name, min_count, longest, len(ps.servers), alone)
+            read, report = HeldSentences.read, HeldSentences.report
+            outcome = run_surveyed(ps, SurveyedTraining(table, read, report, vocabulary.decide, program, self._seed))
+            return None if outcome is None else result_of(outcome, on_step)
+
+        try:
+            fitted = self._trained(table, self.getMaxIter(), run)
+        except WorkerError:
+            if dataset.isEmpty():
+                return None
+            raise
+        if fitted is None:
+            return None
+        assert vocabulary.found is not None
+        words, counts = vocabulary.found
+        return Embedding(words, fitted.vectors, counts), fitted.history
 
 
 class Word2VecModel(EmbeddingModel, Word2VecParams, Model):

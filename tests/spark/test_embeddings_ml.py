@@ -279,3 +279,29 @@ def test_transform_when_table_is_wrong_then_error_says_what(spark, words, senten
         words.transform(spark.createDataFrame([(None,)], "words array<string>")).collect()
     with pytest.raises(InputError, match="inputCol: expected the name of a column"):
         Word2Vec().fit(sentences)
+
+
+def test_word2vec_when_sentences_are_few_then_one_worker_alone(ps, spark, sentences, words):
+    few = spark.createDataFrame(sentences.collect(), sentences.schema).repartition(2).persist()
+    few.count()
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    before = scheduler.numTotalJobs()
+    model = Word2Vec(inputCol="words", maxIter=10, **SMALL).fit(few)
+    placement = model.summary.placement
+    assert scheduler.numTotalJobs() == before + 1
+    assert (placement.workers, placement.via) == (1, "local")
+    assert {word for word, _ in model.findSynonymsArray("oak", 3)} == set(TREES) - {"oak"}
+    assert model.embedding.counts.tolist() == words.embedding.counts.tolist()
+
+
+def test_word2vec_when_many_workers_then_placement_says_why(words):
+    placement = words.summary.placement
+    assert placement.workers == 2
+    assert placement.reason.startswith("chosen by predicted microseconds")
+
+
+def test_word2vec_when_few_sentences_have_nulls_then_error(ps, spark):
+    bad = spark.createDataFrame([(["oak", None],), (["elm"],)], "words array<string>").persist()
+    bad.count()
+    with pytest.raises(InputError, match="got null, or a null in one, in 1 of 2 rows"):
+        Word2Vec(inputCol="words").fit(bad)

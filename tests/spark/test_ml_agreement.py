@@ -94,8 +94,8 @@ NORMAL = [
 class Remembering(algorithms.LinearRegression):
     """Keeps how the training went."""
 
-    def _found(self, *given):
-        model, self.history = super()._found(*given)
+    def _made(self, *given):
+        model, self.history = super()._made(*given)
         return model, self.history
 
 

@@ -35,13 +35,13 @@ class StrategyChoice:
     def of(self, settings: EmbeddingSettings) -> tuple[EmbeddingSettings, str]:
         """Return settings with the chosen strategy, and the reason."""
         if not len(self.seconds):
-            return settings, f"by {settings.via!r}, as requested"
+            return settings, "as requested"
         by_way = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
         way = min(STRATEGIES, key=lambda name: by_way[name])
         predicted = ", ".join(
             f"{name!r} {1e6 * s:.3g}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
         )
-        return replace(settings, via=way), f"by {way!r}, chosen by predicted microseconds per token: {predicted}"
+        return replace(settings, via=way), f"chosen by predicted microseconds per token: {predicted}"
 
 
 def choose(

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, STALENESS, TO
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.algorithms.embeddings.worker_context import TrainingPlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.errors import PS2Error
@@ -33,6 +34,19 @@ from ps2.server.memory import available_bytes
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
+
+
+@dataclass(frozen=True)
+class OnlyWorker:
+    """The only worker, in whose process the training is, with servers of its own.
+
+    Attributes:
+        threads: that it trains with.
+        why: the reason.
+    """
+
+    threads: int
+    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +64,7 @@ class Trainer:
         kept: if the training has a name, frees the tables when it closes, so that checkpoints keep them for a driver
             that continues with the next training; None: the tables are freed at the end.
         longest: maximum words of a sentence.
+        alone: of a training in the only worker's process; None: it is in the driver.
     """
 
     ps: Any
@@ -62,6 +77,7 @@ class Trainer:
     first: int = 0
     kept: ExitStack | None = None
     longest: int = 1
+    alone: OnlyWorker | None = None
 
     def fit(self) -> FittedEmbeddings:
         """Train with both tables on the servers, or continue in a restored context.
@@ -93,15 +109,17 @@ class _Driver:
         del compared["name"]
         self._journal = ReplayJournal.of(self._names, compared)
         self._record = Record(training.on_step, WORDS)
-        self._threads = cores_each(training.ps.sparkContext, training.workers)
+        alone = training.alone
+        self._threads = alone.threads if alone else cores_each(training.ps.sparkContext, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
         hosts = [address.rpartition(":")[0] for address in training.ps.servers]
         seconds = self._journal.hear(
             lambda: choose(settings, frequencies, servers, training.workers, self._threads, hosts).seconds
         )
         self._settings, why = StrategyChoice(seconds).of(settings)
-        self._record.completed = f"all epochs were trained {why}"
-        log.info("training %s", why)
+        self._placement = Placement(training.workers, self._threads, _way(self._settings), alone.why if alone else why)
+        self._record.completed = f"all epochs were trained by {self._settings.via!r}, {self._placement.reason}"
+        log.info("training %s", self._placement)
         tokens = clock_tokens(self._settings, training.workers)
         self._schedule = EpochSchedule.of(self._settings, training.workers, tokens, training.first)
         self._tables = ServerTables.make(self._settings, servers, self._names)
@@ -130,9 +148,9 @@ class _Driver:
 
     def run(self) -> FittedEmbeddings:
         training, results = self._training, list[FittedEmbeddings]()
-        shared = training.ps.sparkContext.broadcast(training.frequencies)
+        share = self._shared()
         plan = TrainingPlan(self._settings, self._schedule, self._tables, self._threads)
-        program = EmbeddingProgram(plan, lambda: shared.value)
+        program = EmbeddingProgram(plan, share)
         training.ps.run(
             *(training.frame, program, training.workers, STALENESS),
             read=training.read,
@@ -142,6 +160,14 @@ class _Driver:
             seed=self._settings.seed,
         )
         return results[-1]
+
+    def _shared(self) -> Callable[[], Int64s]:
+        """Return a function that gives workers the frequencies."""
+        training = self._training
+        if training.alone is not None:
+            return lambda: training.frequencies
+        shared = training.ps.sparkContext.broadcast(training.frequencies)
+        return lambda: shared.value
 
     def on_clock(self, clock: int, reports: Sequence[Float64s]) -> Message | None:
         """Note a finished clock; it comes again if the fleet rolled back."""
@@ -216,4 +242,10 @@ class _Driver:
     def _history(self) -> TrainingHistory:
         names = self._metrics[0] if self._metrics else {}
         self._record.metrics = {name: tuple(step[name] for step in self._metrics) for name in names}
-        return self._record.history()
+        return replace(self._record.history(), placement=self._placement)
+
+
+def _way(settings: EmbeddingSettings) -> Via:
+    """Return the chosen strategy."""
+    assert settings.via != "auto"
+    return settings.via

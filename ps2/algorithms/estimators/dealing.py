@@ -109,7 +109,7 @@ def together(frame: Any, columns: ColumnNames, number: str) -> Table:
         number: name of a column to add: the rdd_partition that a row was in.
     """
     rows = _typed(frame, columns, 1.0).withColumn(number, F.spark_partition_id())
-    return Table(rows.coalesce(1), columns, 1)
+    return Table(_for_arrow(rows.coalesce(1), columns), columns, 1)
 
 
 def way(loads: Sequence[Load], workers: int) -> Dealing:

@@ -148,6 +148,12 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         return ColumnNames(self._features, self.getOrDefault("labelCol"), *others)
 
 
+def has_checkpoints() -> bool:
+    """Return whether the active context makes checkpoints by itself, which hold trainings on the servers only."""
+    active = PS2Context.getActive()
+    return active is not None and bool(active.conf.checkpointEverySteps or active.conf.checkpointEveryS)
+
+
 def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:
     """Run workers as soon as other jobs of the application leave enough task slots free.
 

@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ps2.algorithms.linear.problem import Bounds, Problem, SolverOptions
 from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.in_process import in_process
+from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
 from ps2.data.rows import LocalRows
-from ps2.errors import PS2Error
 from ps2.run.message import Message
 from ps2.server.memory import free_bytes
 
-# All of ours.
-log = logging.getLogger("ps2")
-
 # Of the worker's free memory, for the vectors of the training.
 SHARE_OF_MEMORY = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What the worker returns.
-
-    Attributes:
-        steps: what would have been reported after each one.
-        warnings: name of the logger, and text.
-        error: what ended the training; None: it has succeeded.
-    """
-
-    weights: Weights | None = None
-    history: TrainingHistory | None = None
-    steps: list[StepReport] = field(default_factory=list)
-    warnings: list[tuple[str, str]] = field(default_factory=list)
-    error: PS2Error | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,20 +58,14 @@ class _Program:
     servers: int
 
     def __call__(self, worker: Any, reading: Reading) -> Outcome:
-        steps: list[StepReport] = []
-        heard = _Warnings()
-        log.addHandler(heard)
         problem, options, facts = self.task.problem, self.task.options, self.task.facts
-        try:
+
+        def trained(on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
             with in_process(self.servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-                trained = train(ps, self.table, problem, options, facts, steps.append)
-                weights = Weights.of(problem, trained.weight, trained.biases)
-                return Outcome(weights, trained.history, steps, heard.told)
-        except PS2Error as error:
-            # The driver raises it, as it does where servers are between.
-            return Outcome(warnings=heard.told, error=error)
-        finally:
-            log.removeHandler(heard)
+                found = train(ps, self.table, problem, options, facts, on_step)
+                return Weights.of(problem, found.weight, found.biases), found.history
+
+        return outcome_of(trained)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +92,6 @@ def _times(reading: Reading, unit: float) -> Reading:
     return replace(reading, training=multiplied(reading.training), held_out=held_out)
 
 
-class _Warnings(logging.Handler):
-    """Keeps what the driver's part of the training warns of: the driver is elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.told: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.told.append((record.name, record.getMessage()))
-
-
 def train_locally(
     ps: Any,
     table: Table,
@@ -146,17 +108,5 @@ def train_locally(
     """
     program = _Program(replace(table, frame=None), Task(problem, options, facts), len(ps.servers))
     training = Training(table, form_of(problem), program, staleness=options.staleness, seed=options.seed)
-    return heard(run_alone(ps, training), on_step)
-
-
-def heard(outcome: Outcome, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
-    """Return what the worker has trained; warn, raise and report what it would have, had it been here."""
-    for name, text in outcome.warnings:
-        logging.getLogger(name).warning("%s", text)
-    if outcome.error is not None:
-        raise outcome.error
-    assert outcome.weights is not None
-    assert outcome.history is not None
-    for step in outcome.steps:
-        on_step(step)
-    return outcome.weights, outcome.history
+    found: tuple[Weights, TrainingHistory] = result_of(run_alone(ps, training), on_step)
+    return found

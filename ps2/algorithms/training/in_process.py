@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.training.reading import Reading
 from ps2.client.session import Session
 from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.protocol.plain_data import decode
@@ -22,10 +21,15 @@ from ps2.run.reports import merged, report
 
 
 class InProcessContext:
-    """What a training needs of a ``PS2Context``: ``memory`` and ``run``."""
+    """What a training needs of a ``PS2Context``: ``servers``, ``memory`` and ``run``."""
 
-    def __init__(self, network: InProcessServers, session: Session, reading: Reading) -> None:
+    def __init__(self, network: InProcessServers, session: Session, reading: Any) -> None:
         self._network, self._session, self._reading = network, session, reading
+
+    @property
+    def servers(self) -> list[str]:
+        """Addresses of the servers."""
+        return list(self._network.engines)
 
     def memory(self) -> list[tuple[int, int]]:
         """Return the memory limit of each server and the memory in use, in bytes."""
@@ -51,12 +55,13 @@ class InProcessContext:
 
 
 @contextmanager
-def in_process(servers: int, memory_limit_bytes: int, reading: Reading) -> Iterator[InProcessContext]:
+def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
     """Start servers in this process, and yield a context of theirs.
 
     Args:
         servers: as many as the fleet has: sums are taken shard by shard.
         memory_limit_bytes: of all of them.
+        reading: what the worker has read.
     """
     network = InProcessServers(servers, memory_limit_bytes // servers)
     with in_process_session(network) as session:

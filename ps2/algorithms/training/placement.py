@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-# "local": the one worker that has all rows keeps the model, too; "servers": the servers do.
-Via = Literal["local", "servers"]
+# "local": the one worker that has all rows keeps the model, too; "servers": the servers do. "rows", of embeddings:
+# servers keep it, and workers compute with rows of it.
+Via = Literal["local", "rows", "servers"]
 ViaName = Literal["auto", "local", "servers"]
 
 

@@ -60,10 +60,15 @@ class ReadSentences:
     longest: int
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
-        parts = [numbered(lists, self.words.value) for lists in _gathered(batches)]
-        tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
-        lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
-        return InMemorySentences(tokens, cut(lengths, self.longest))
+        return encoded(batches, self.words.value, self.longest)
+
+
+def encoded(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
+    """Make sentences of rows; see ``ReadSentences``."""
+    parts = [numbered(lists, words) for lists in _gathered(batches)]
+    tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
+    return InMemorySentences(tokens, cut(lengths, longest))
 
 
 def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesSurvey:
@@ -79,8 +84,14 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesS
     """
     check_sentences(frame, name)
     loads, found = _surveyed(frame, name)
-    counts = found.column("count").combine_chunks().to_numpy()
-    enough = found.filter(pa.array(counts >= min_count))
+    words, frequencies = vocabulary_of(found, name, min_count)
+    return SentencesSurvey(len(words), loads, words, frequencies)
+
+
+def vocabulary_of(counted: pa.Table, name: str, min_count: int) -> tuple[Names, Int64s]:
+    """Return the words that are frequent enough and their counts, in order; raises as ``inspect_sentences``."""
+    counts = counted.column("count").combine_chunks().to_numpy()
+    enough = counted.filter(pa.array(counts >= min_count))
     if len(enough) < 2:
         most = f"the most frequent one comes {counts.max():,} times" if len(counts) else "all sentences are empty"
         raise InputError(
@@ -89,7 +100,7 @@ def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> SentencesS
         )
     table = enough.sort_by([("count", "descending"), ("word", "ascending")])
     words = Names(table.column("word").combine_chunks().cast(pa.string()))
-    return SentencesSurvey(len(words), loads, words, table.column("count").combine_chunks().to_numpy())
+    return words, table.column("count").combine_chunks().to_numpy()
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:
@@ -101,16 +112,20 @@ def check_sentences(frame: DataFrame, name: str) -> None:
 
 def _surveyed(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
     """Return the work of each partition, and each word with its count; raise InputError for what is wrong."""
-    # No collation: words are compared by bytes, as workers do.
-    sentences = frame.select(column(name).cast("array<string>").alias("sentence"))
+    sentences = sentences_of(frame, name)
     surveyed = sentences.mapInArrow(survey, f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {OF_SURVEY}")
     rows = surveyed.collect()
     _check(frame, name, rows)
     if all(row["words"] is not None for row in rows):
-        return loads_of(rows), _merged(pa.concat_tables(_unpacked(bytes(row["words"])) for row in rows))
+        return loads_of(rows), _merged(pa.concat_tables(unpacked(bytes(row["words"])) for row in rows))
     # Spark adds up the counts of so many partitions.
     word = F.explode("sentence").alias("word")
     return loads_of(rows), collected(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+
+
+def sentences_of(frame: DataFrame, name: str) -> DataFrame:
+    """Return the sentences without collation: words are compared by bytes, as workers do."""
+    return frame.select(column(name).cast("array<string>").alias("sentence"))
 
 
 def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -164,7 +179,8 @@ def _packed(table: pa.Table) -> bytes:
     return found
 
 
-def _unpacked(packed: bytes) -> pa.Table:
+def unpacked(packed: bytes) -> pa.Table:
+    """Return the words of a survey, and their counts."""
     return pa.ipc.open_stream(packed).read_all()
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import Dealer, together
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, has_checkpoints
 from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
 from ps2.algorithms.estimators.labels import Labels
 from ps2.algorithms.estimators.tables import (
@@ -25,13 +25,14 @@ from ps2.algorithms.estimators.tables import (
 )
 from ps2.algorithms.estimators.via import HasVia
 from ps2.algorithms.linear import weights as of_weights
-from ps2.algorithms.linear.local import AfterSurvey, Task, heard, train_locally
+from ps2.algorithms.linear.local import AfterSurvey, Task, train_locally
 from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
+from ps2.algorithms.training.outcome import result_of
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.placement_costs import MOST_LOCAL_WEIGHTS, Work, place
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -184,7 +185,7 @@ class _OneJob:
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory] | None:
             program = AfterSurvey(replace(table, frame=None), len(ps.servers))
             outcome = run_surveyed(ps, SurveyedTraining(table, read, packed, self._decide, program, self._plan.seed))
-            return None if outcome is None else heard(outcome, on_step)
+            return None if outcome is None else result_of(outcome, on_step)
 
         try:
             trained = self._estimator._trained(table, self._plan.steps, run)
@@ -217,10 +218,9 @@ class _OneJob:
 
 def _why_on_servers(options: SolverOptions) -> str:
     """Return why a model has to be on servers while it is trained; "" if it need not be."""
-    active = PS2Context.getActive()
     if options.name:
         return "another driver may go on with this training"
-    if active is not None and (active.conf.checkpointEverySteps or active.conf.checkpointEveryS):
+    if has_checkpoints():
         return "checkpoints are made during the training"
     if options.staleness != 0:
         return "workers may be ahead of each other (staleness)"
