@@ -225,8 +225,9 @@ class PS2Conf:
             raise ConfigError("restore: a context is running; stop() it first")
         if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
             raise ConfigError(f"a context with {_named(self)} is running, not with {_named(asked)}; stop() it first")
+        defaults = PS2Conf()
         for name in NAMES:
-            running, came, unsaid = (getattr(conf, name) for conf in (self, asked, PS2Conf()))
+            running, came, unsaid = (getattr(conf, name) for conf in (self, asked, defaults))
             if name not in ("servers", "fleet") and came not in (running, unsaid):
                 raise ConfigError(f"{name}: {running} is that of the running context, not {came}; stop() it first")
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
@@ -18,9 +21,9 @@ from ps2.config import FleetConfig, WireConfig
 from ps2.coordinator.master import Master
 from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import PS2Error
-from ps2.protocol.binary import reply_parts, request_parts
-from ps2.protocol.framing import read, read_reply, read_request, written_by_pieces
-from ps2.protocol.messages import Reply, Request
+from ps2.matrix.partition import Wire
+from ps2.protocol.arrays import delivered, landing, plain_spec, stored, to_send
+from ps2.protocol.messages import Array, Operation, Reply, Request, Result
 from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
@@ -63,13 +66,13 @@ class InProcessServers:
         self.engines.clear()
 
     def _outcome(self, address: str, request: Request) -> Outcome:
+        operations = tuple(map(_carried, request.operations))
         try:
-            # As on the wire: neither side sees the other's arrays.
-            arrived = _read(read_request(self.memory_limit_bytes, _reserved), request_parts(request))
-            reply: Reply = _read(read_reply(request), reply_parts(self.engines[address].execute(arrived), arrived))
+            reply = self.engines[address].execute(replace(request, operations=operations))
         except PS2Error as error:
             return error
-        return reply
+        results = tuple(map(_delivered, request.operations, reply.results))
+        return Reply(results, reply.replayed)
 
 
 @contextmanager
@@ -86,15 +89,33 @@ def in_process_session(network: InProcessServers) -> Iterator[Session]:
             uninstall(session.fleet.id)
 
 
-def _read(reader: Any, parts: Any) -> Any:
-    message = read(reader, [memoryview(b"".join(view for views in written_by_pieces(parts) for view in views))])
-    if isinstance(message, PS2Error):
-        raise message
-    return message
+def _carried(operation: Operation) -> Operation:
+    """Return an operation with arrays of its own, as if it had travelled: neither side sees the other's arrays."""
+    arrays = tuple(_copy(array, operation.wire) for array in operation.arrays)
+    keys = operation.keys
+    if keys is not None and keys.columns is not None:
+        keys = replace(keys, columns=keys.columns.copy())
+    return replace(operation, arrays=arrays, keys=keys, into=None)
 
 
-def _reserved(draft: object) -> None:
-    """Count nothing: the request is in memory already."""
+def _copy(array: Array, wire: Wire | None) -> Array:
+    return np.array(array if wire is None else stored(*to_send(array, wire)), order="C")
+
+
+def _delivered(operation: Operation, result: Result) -> Result:
+    """Return a result with arrays of its own, the first one where the caller wants it."""
+    given = result.arrays if result.streamed is None else (result.streamed.whole(),)
+    places = (operation.into, *(None for _ in given[1:]))
+    return Result(
+        result.scalar, tuple(_landed(array, operation.wire, place) for array, place in zip(given, places, strict=False))
+    )
+
+
+def _landed(array: Array, wire: Wire | None, into: Array | None) -> Array:
+    sent, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
+    place = landing(spec, into)
+    place.reshape(-1)[:] = sent.reshape(-1)
+    return delivered(place, spec, into)
 
 
 def _stays() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
-from ps2.run.spark import is_local, running_tasks, total_slots
+from ps2.run.spark import is_local, running_tasks, setting, total_slots
 
 POLL_S = 0.2
 
@@ -49,28 +49,29 @@ def count_executors(spark_context: Any) -> int:
 
 def cores_each(spark_context: Any, tasks: int) -> int:
     """Return how many cores each task has if ``tasks`` tasks share the cluster."""
-    return max(1, total_slots(spark_context) // tasks) * int(spark_context.getConf().get("spark.task.cpus", "1"))
+    return max(1, total_slots(spark_context) // tasks) * int(setting(spark_context, "spark.task.cpus", "1"))
 
 
 def cores_of_one(spark_context: Any) -> int:
     """Return how many cores the process has that one task runs in, if no other task runs there."""
     if is_local(spark_context):
-        return total_slots(spark_context) * int(spark_context.getConf().get("spark.task.cpus", "1"))
-    return int(spark_context.getConf().get("spark.executor.cores", "1"))
+        return total_slots(spark_context) * int(setting(spark_context, "spark.task.cpus", "1"))
+    return int(setting(spark_context, "spark.executor.cores", "1"))
 
 
 def most_slots(spark_context: Any) -> int | None:
     """Return how many slots Spark can ever have; None if that is unknown."""
     if is_local(spark_context):
         return total_slots(spark_context)
-    conf = spark_context.getConf()
-    executors, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores")
+    executors = setting(spark_context, "spark.dynamicAllocation.maxExecutors")
+    cores = setting(spark_context, "spark.executor.cores")
     if not is_dynamic(spark_context) or executors is None or cores is None:
         return None
-    return int(executors) * (int(cores) // int(conf.get("spark.task.cpus", "1")))
+    return int(executors) * (int(cores) // int(setting(spark_context, "spark.task.cpus", "1")))
 
 
 def is_dynamic(spark_context: Any) -> bool:
     """Return whether Spark allocates executors dynamically."""
-    wanted = spark_context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    return wanted and not is_local(spark_context)
+    if is_local(spark_context):
+        return False
+    return setting(spark_context, "spark.dynamicAllocation.enabled", "false") == "true"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, overload
 
 from ps2.errors import ConfigError
 
@@ -63,6 +63,20 @@ def unless_stopping(spark_context: Any, ask: Callable[[], Any], otherwise: Any) 
 def planned_bytes(frame: Any) -> int:
     """Return how many bytes Spark's optimizer expects of a DataFrame: exact for a cached one, else often too many."""
     return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
+@overload
+def setting(spark_context: Any, name: str) -> str | None: ...
+
+
+@overload
+def setting(spark_context: Any, name: str, otherwise: str) -> str: ...
+
+
+def setting(spark_context: Any, name: str, otherwise: str | None = None) -> str | None:
+    """Return a setting of the application. ``SparkContext.getConf`` would copy all of them: 10 ms."""
+    found: str | None = spark_context._conf.get(name, otherwise)
+    return found
 
 
 # -- executors and slots ---------------------------------------------------------------------------------------------

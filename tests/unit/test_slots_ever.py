@@ -22,7 +22,7 @@ def spark(local=False, slots=2, executors=0, **settings):
         maxNumConcurrentTasks=lambda profile: slots,
         resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
     )
-    return SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), getConf=lambda: settings)
+    return SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), _conf=settings)
 
 
 def test_count_executors_when_there_are_none_yet_then_one():
