@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from ps2.algorithms.factors.options import FactorOptions, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
@@ -122,16 +124,21 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         self, dataset: DataFrame, survey: RatingsSurvey, options: FactorOptions, start: FittedFactors | None
     ) -> FittedFactors:
         spark_context = dataset.sparkSession.sparkContext
-        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
+        is_set = self.isSet(self.numWorkers)
+        workers = self.getNumWorkers() if is_set else total_slots(spark_context)
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
-        deal = Deal.of(survey, workers, cores_each(spark_context, workers), NUMBER_BYTES * (options.rank + MORE))
+        threads = cores_each(spark_context, workers)
+        deal = Deal.of(survey, workers, threads, NUMBER_BYTES * (options.rank + MORE))
         dealt = deal_ratings(dataset, survey, deal, options)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
             return train(ps, dealt, survey, options, start, on_step)
 
         table = Table(dealt.frame, ColumnNames(survey.columns.user, label=None), dealt.workers)
-        return self._trained(table, options.iterations, run)
+        fitted = self._trained(table, options.iterations, run)
+        why = f"numWorkers is {self.getNumWorkers()}" if is_set else "a worker for each task slot"
+        placement = Placement(dealt.workers, threads, "servers", f"{why}, and at most one for each user")
+        return replace(fitted, history=replace(fitted.history, placement=placement))
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``.
