@@ -64,7 +64,7 @@ def test_fit_when_it_ends_then_its_summary_tells_how(model):
     assert history.objective[-1] < history.objective[0]
     assert all(math.isfinite(value) for values in history.metrics.values() for value in values)
     assert "<table>" in model.summary._repr_html_()
-    assert str(model.summary.placement).startswith("servers, 2 workers of 1 thread: a worker for each task slot")
+    assert str(model.summary.placement).startswith("servers, 2 workers of 1 thread: numWorkers is 2")
 
 
 def test_fit_when_coordinates_descend_then_also_finds_it(df, cells):
