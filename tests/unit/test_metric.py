@@ -107,7 +107,7 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
     assert made.history.objective[-1] < made.history.objective[0]
 
 
-def test_training_when_values_are_huge_then_scale_does_not_matter():
+def test_training_when_values_are_huge_then_scale_matters_not():
     rows, options = rows_of(), MetricOptions(RANK, pairs=2, steps=5)
     huge = replace(rows, x=rows.x * 2.0**600)
     expected = trained(rows, options).metric.components
