@@ -143,7 +143,9 @@ def _frame(spark: Any, case: Case) -> Any:
 
 def _train(ps: Any, frame: Any, case: Case, way: str, steps: int = STEPS) -> Pace:
     hashed = way == HASHED
-    options = replace(OPTIONS, steps=steps, fraction=0.5, all_columns=not hashed)
+    # Each way has other minibatches: workers and servers remember key sets.
+    seed = case.ways.index(way) if way in case.ways and steps > 1 else -1
+    options = replace(OPTIONS, steps=steps, fraction=0.5, all_columns=not hashed, seed=seed % 2**63)
     for name in FACTORS:
         options = replace(options, factors=name) if name == way else options
     problem = Problem("softmax", case.dim, CLASSES, standardize=False)

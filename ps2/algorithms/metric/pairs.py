@@ -18,6 +18,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Differences that are made at a time.
 BLOCK_VALUES = 1 << 22
+# Differences of at most so many values are made once, and kept: 200 MB.
+MOST_KEPT_VALUES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +45,25 @@ class Pairs:
     def differences(self, numbers: Int64Array) -> sp.csr_array:
         """Return the differences of some pairs, shape (m, k)."""
         if self.first is None or self.second is None:
-            return self.x[numbers]
+            return self.x if len(numbers) == len(self) else self.x[numbers]
         return sp.csr_array(self.x[self.first[numbers]] - self.x[self.second[numbers]])
+
+    def subtracted(self) -> Pairs:
+        """Return the same pairs with all differences made, or these if that would take much memory."""
+        if self.first is None or len(self) * self._most_values > MOST_KEPT_VALUES:
+            return self
+        return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 
     def blocks(self) -> Iterator[Int64Array]:
         """Yield the numbers of all pairs, in blocks whose differences take little memory."""
-        per_row = 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
-        step = max(1, BLOCK_VALUES // per_row)
+        step = max(1, BLOCK_VALUES // self._most_values)
         for begin in range(0, len(self), step):
             yield np.arange(begin, min(begin + step, len(self)))
+
+    @property
+    def _most_values(self) -> int:
+        """Stored values of a difference, about at most."""
+        return 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
 
     def sample(self, fraction: float, rng: np.random.Generator) -> Int64Array:
         """Return the numbers of a minibatch: each pair with a probability; it may be empty."""

@@ -50,7 +50,7 @@ class MetricProgram:
             pairs = given_pairs(rows, self.dim)
         else:
             pairs = drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, worker.rank]))
-        choice = FormChoice(options.factors)
+        pairs, choice = pairs.subtracted(), FormChoice(options.factors)
         for clock in worker.clocks(STEPS + options.steps + 1):
             if clock == SURVEY:
                 worker.report(_surveyed(pairs), merge="concat")
@@ -72,7 +72,6 @@ class MetricProgram:
         rank = self.options.rank
         x = pairs.differences(numbers)
         used, places = number_columns(x.indices)
-        x.indices = places
         x = type(x)((x.data / scale, places, x.indptr), shape=(len(numbers), len(used)))
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)

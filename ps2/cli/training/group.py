@@ -9,6 +9,7 @@ from ps2.cli.training.gbt import gbt
 from ps2.cli.training.graphs import deepwalk, line, node2vec
 from ps2.cli.training.lda import lda
 from ps2.cli.training.lr import lr
+from ps2.cli.training.metric import metric
 from ps2.cli.training.mf import mf
 
 
@@ -17,5 +18,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, forest, gbt, lda, line, lr, mf, node2vec):
+for command in (deepwalk, forest, gbt, lda, line, lr, metric, mf, node2vec):
     train.add_command(command)

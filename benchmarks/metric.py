@@ -1,0 +1,23 @@
+"""Distance metric learning beside scikit-learn's NeighborhoodComponentsAnalysis.
+
+    python -m benchmarks.metric
+
+docs/performance.md says what is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+from benchmarks.compared import Chosen, Parts
+from benchmarks.metric_part import Asked
+
+PARTS = Parts(names=("small", "sparse"), generated=("small", "sparse"))
+
+
+@PARTS.command("nothing: all data are generated, or scikit-learn's own", rounds=1)
+def main(chosen: Chosen) -> None:
+    """Compare objective, nearest neighbours and seconds."""
+    chosen.measure("metric", Asked(chosen.rounds, chosen.memory), ("scikit-learn",))
+
+
+if __name__ == "__main__":
+    main()

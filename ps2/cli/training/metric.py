@@ -1,0 +1,107 @@
+"""``ps2 train metric``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.running import check, draw, in_spark, options_named, read, save
+
+EPILOG = """\b
+Examples:
+  ps2 train metric --input digits.libsvm.gz --rank 10 --output model
+  ps2 train metric --input hdfs:///pages/part-* --features 20000 --fraction 0.1 --master yarn --output hdfs:///model
+
+\b
+Use the model:
+  from ps2.algorithms import Metric
+  metric = Metric.load("model")   distances of metric.transform(x), L x, are those of the metric
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train metric"
+MOST_CLASSES = 100
+
+
+@click.command(epilog=EPILOG)
+@click.option("--input", required=True, metavar="PATH", help="LIBSVM file, folder or glob, with a class for each row.")
+@click.option(
+    "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
+)
+@click.option("--rank", type=click.IntRange(1), default=10, show_default=True, help="Rows of L.")
+@click.option(
+    "--pairs",
+    "pairsPerRow",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Pairs of each kind for each row.",
+)
+@click.option(
+    "--steps", "maxIter", type=click.IntRange(1), default=100, show_default=True, help="Number of model updates."
+)
+@click.option(
+    "--fraction",
+    "miniBatchFraction",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the pairs that each step samples.",
+)
+@click.option(
+    "--lr",
+    "stepSize",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="AdaGrad's learning rate.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of pairs and sampling.")
+@setting_options
+def metric(input: str, features: int | None, setting: Setting, **params: Any) -> None:
+    """Learn a distance in which rows of one class are near each other.
+
+    The file has lines "label index:value ...", indices ascending from 1; each label is a class.
+    """
+    # All other options are named as the estimator's params.
+    from ps2.algorithms.spark import interruptible
+
+    with interruptible() as interrupt:
+        from ps2.algorithms import MetricLearning
+
+        check((input,), setting)
+        estimator = MetricLearning(**params)
+        with options_named():
+            estimator._check()
+
+        def work(spark: Any, workers: int) -> None:
+            found = read(spark, Files(input, None, features))
+            classes = found.train.classes(MOST_CLASSES)
+            with options_named():
+                frame = found.train.classified(classes)
+                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frame)
+            history = model.summary.history
+            if setting.form == "table":
+                printed.print_rows(len(found.train), found.features, classes)
+                printed.print_pace(history, "steps of AdaGrad", setting)
+                printed.print_steps(history)
+            else:
+                record = {
+                    "rows": len(found.train),
+                    "features": found.features,
+                    "classes": list(classes),
+                    "params": params,
+                    "steps": printed.steps_record(history),
+                    "output": setting.output,
+                }
+                print_data(record, setting.form)
+            save(model, setting)
+            if setting.form == "table":
+                output = setting.output
+                click.echo(f"model saved in {output}: ps2.algorithms.Metric.load({output!r})")
+            draw(model, setting)
+
+        in_spark(TRAINING, setting, interrupt, work)
