@@ -103,6 +103,7 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
     """
 
     _CLASSES = 0
+    _LOSSES = ("logistic", "softmax")
 
     def setParams(self, **params: Any) -> LogisticRegression:
         super().setParams(**params)
@@ -261,6 +262,7 @@ class LinearSVC(LinearEstimator, LinearSetters, _SVCParams, Classifier["LinearSV
     """
 
     _CLASSES = 2
+    _LOSSES = ("hinge", "squaredHinge")
 
     setThreshold = setter(_SVCParams.threshold)
     setLoss = setter(_SVCParams.loss)
@@ -318,6 +320,7 @@ class FMClassifier(LinearEstimator, FactorSetters, ProbabilisticClassifier):
     """
 
     _CLASSES = 2
+    _LOSSES = ("fmLogistic",)
 
     def _problem(self, found: Survey) -> Problem:
         if self.isSet(self.thresholds):

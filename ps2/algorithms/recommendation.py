@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from pyspark.ml import Estimator, Model, recommendation
-from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
-from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.initial_model import HasInitialModel
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ml import frames
@@ -43,7 +42,7 @@ NUMBER_BYTES, MORE = 4, 4
 LEAST_ID, MOST_ID = -(2**31), 2**31 - 1
 
 
-class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["MatrixFactorizationModel"]):
+class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["MatrixFactorizationModel"]):
     """Matrix factorization: ``pyspark.ml.recommendation.ALS`` on servers, by gradient or coordinate descent.
 
     Example::
@@ -63,11 +62,13 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         Raises:
             TypeError: it is no such model.
         """
+        return super().setInitialModel(value)
+
+    def _start_of(self, value: Any) -> MatrixFactors:
         factors = value.factors if isinstance(value, MatrixFactorizationModel) else value
-        if factors is not None and not isinstance(factors, MatrixFactors):
+        if not isinstance(factors, MatrixFactors):
             raise TypeError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")
-        self._initial = factors
-        return self
+        return factors
 
     def _plan(self) -> FactorOptions:
         """Return the options; raise ConfigError if params contradict each other or the initial model."""
@@ -139,16 +140,6 @@ class MatrixFactorization(TrainingEstimator, FactorizationParams, Estimator["Mat
         why = f"numWorkers is {self.getNumWorkers()}" if is_set else "a worker for each task slot"
         placement = Placement(dealt.workers, threads, "servers", f"{why}, and at most one for each user")
         return replace(fitted, history=replace(fitted.history, placement=placement))
-
-    def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``.
-
-        Raises:
-            UsageError: there is an initial model, which is not part of the file.
-        """
-        if self._initial is not None:
-            raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")
-        return super().write()
 
 
 class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):

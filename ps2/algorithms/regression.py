@@ -73,6 +73,8 @@ class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["L
         model = LinearRegression(regParam=0.1, elasticNetParam=0.5).fit(df)
     """
 
+    _LOSSES = ("squared", "huber")
+
     setElasticNetParam = setter(_LinearParams.elasticNetParam)
     setLoss = setter(_LinearParams.loss)
     setEpsilon = setter(_LinearParams.epsilon)
@@ -92,7 +94,7 @@ class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["L
                 raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
 
     def _decided(self, options: SolverOptions, problem: Problem) -> SolverOptions:
-        is_auto = options.solver == "l-bfgs" and self.getSolver() == "auto"
+        is_auto = options.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
         if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not options.validate:
             return replace(options, solver="normal")
         if options.solver == "normal" and problem.dim > MOST_FEATURES:
@@ -168,6 +170,8 @@ class FMRegressor(LinearEstimator, FactorSetters, Regressor["FMRegressionModel"]
 
         model = FMRegressor(factorSize=8, stepSize=0.05).fit(df)
     """
+
+    _LOSSES = ("fmSquared",)
 
     def _problem(self, found: Survey) -> Problem:
         return self._factor_problem("fmSquared", found.dim)

@@ -103,12 +103,13 @@ def passed(shard, w, b, rank, clock):
     return w, b
 
 
-def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps):
+@pytest.mark.parametrize("l1", [0.0, 0.03], ids=["L2", "L1 too"])
+def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps, l1):
     rows = make(n=40, dim=6, cuts=(15,))
     rows.x[:15, :2] = 0
     rows.x[15:, 4:] = 0
     recipe = SolverOptions(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
-    problem = replace(PROBLEM, dim=6)
+    problem = replace(PROBLEM, dim=6, l1=l1)
     w, b, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
     expected, intercept = np.zeros(6), beginning(rows, problem)
     for step in range(4):
@@ -119,6 +120,7 @@ def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps):
                 eta = 0.5 / (1 + 0.5 * L2 * (2 * step + local))
                 gradient, of_bias = logistic_gradient(shard, u, c)
                 u, c = (1 - eta * L2) * u - eta * gradient, c - eta * of_bias
+                u = np.sign(u) * np.maximum(np.abs(u) - eta * l1, 0.0)
             models.append((shard.c.sum() / rows.c.sum(), u, c))
         expected = sum(share * u for share, u, _ in models)
         intercept = sum(share * c for share, _, c in models)
@@ -126,10 +128,38 @@ def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps):
     np.testing.assert_allclose(b, intercept, rtol=1e-12)
 
 
+def test_average_when_workers_take_unlike_steps_then_exact_l1(spark, ps):
+    """A feature that only the smaller shard has: the larger one's many steps bring its weight nearer to 0."""
+    rows = make(n=40, dim=4, cuts=(10,))
+    rows.x[10:, 3] = 0
+    problem = replace(PROBLEM, dim=4, l1=0.02, l2=0.0, fit_intercept=False)
+    recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.2, local_batch=10)
+    w, _, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
+    assert w[3] == pytest.approx(alternated(rows, problem, recipe)[3], rel=1e-9)
+    assert w[3] != 0
+
+
+def alternated(rows, problem, recipe):
+    """Three rounds over both shards; the order of a shard's rows follows from rank and clock."""
+    w, total = np.zeros(problem.dim), rows.c.sum()
+    for clock in range(recipe.steps):
+        models = []
+        for rank, shard in enumerate(rows.shards):
+            seeds = np.random.SeedSequence(recipe.seed, spawn_key=(rank, END + clock))
+            order, u = np.random.Generator(np.random.Philox(seeds)).permutation(len(shard.y)), w
+            for first in range(0, len(order), 10):
+                part = order[first : first + 10]
+                slopes = shard.c[part] * (expit(shard.x[part] @ u) - shard.y[part]) / shard.c[part].sum()
+                u = u - recipe.step_size * shard.x[part].T @ slopes
+                u = np.sign(u) * np.maximum(np.abs(u) - recipe.step_size * problem.l1, 0.0)
+            models.append(shard.c.sum() / total * u)
+        w = sum(models)
+    return w
+
+
 @pytest.mark.parametrize(
     ("problem", "solver", "message"),
     [
-        (replace(PROBLEM, l1=0.1), "ma-sgd", "ma-sgd: takes L2 penalties only, got l1=0.1"),
         (replace(PROBLEM, l1=0.1), "ftsgd", "ftsgd: takes L2 penalties only"),
         (Problem("softmax", 5, 3), "ma-sgd", "expected a linear model's loss other than huber, got 'softmax'"),
     ],

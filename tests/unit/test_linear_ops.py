@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.ops import center_gradient, shifts
+from ps2.algorithms.linear.ops import average, center_gradient, shifts
 from ps2.errors import ShapeError
 
 
@@ -34,3 +34,12 @@ def test_shifts_when_the_width_is_no_divisor_then_is_an_error():
 def test_gradient_when_not_one_slope_per_output_then_error():
     with pytest.raises(ShapeError, match=r"slopes: expected shape \(2,\), got \(3,\)"):
         center_gradient(np.ones(4), np.ones(4), np.ones(3), width=2)
+
+
+def test_average_when_workers_have_penalties_then_mean_of_models():
+    w, change = np.array([1.0, -0.3, 0.05, 0.0]), np.array([0.0, 0.1, 0.0, 2.0])
+    expected = sum(a * np.sign(w) * np.maximum(np.abs(w) - t, 0.0) for a, t in ((0.5, 0.1), (0.25, 0.4))) + change
+    average(w, change, np.array([0.5, 0.25]), np.array([0.1, 0.4]))
+    np.testing.assert_allclose(w, expected)
+    with pytest.raises(ShapeError, match="factors: expected shape"):
+        average(w, change, np.ones(2), np.ones(1))

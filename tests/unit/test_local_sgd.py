@@ -34,6 +34,7 @@ def plain_pass(loss, rows, order, steps):
         eta = steps.step_size / (1 + steps.step_size * steps.l2 * t)
         average = at.weight or 1.0
         w = (1 - eta * steps.l2) * w - eta * at.dw / average
+        w = np.sign(w) * np.maximum(np.abs(w) - eta * steps.l1, 0.0)
         b = b - eta * at.db / average
         shrink *= 1 - eta * steps.l2
     return w, b, shrink
@@ -54,6 +55,26 @@ def check(name, steps, rows=ROWS_64, order=ORDER, **options):
 def test_local_sgd_when_compared_with_dense_shrinking_then_same(name, steps):
     made = check(name, steps)
     assert made.next_step == steps.first_step + -(-ROWS // steps.batch)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "steps", [LocalSteps(1, 0.1, 0.2, l1=0.3), LocalSteps(5, 0.2, l1=0.05), LocalSteps(3, 0.1, 15.0, 2, 0.1)]
+)
+def test_local_sgd_when_thresholds_are_lazy_then_same_as_dense(name, steps):
+    check(name, steps)
+    check(name, steps, order=np.tile(ORDER, 40))
+
+
+def test_local_sgd_when_no_row_uses_feature_then_unused_weight():
+    wide = LocalRows(
+        np.arange(KEYS + 3), sp.csr_array((X.data, X.indices, X.indptr), shape=(ROWS, KEYS + 3)), ROWS_64.y
+    )
+    w, steps = np.append(W, [0.4, -0.5, 0.01]), LocalSteps(2, 0.1, 0.3, 1, 0.2)
+    made = local_sgd(loss_of(Problem("logistic", KEYS + 3)), wide, w, B, ORDER, steps)
+    np.testing.assert_allclose(made.w[KEYS:], made.unused(w)[KEYS:], rtol=1e-12)
+    assert made.w[KEYS] > 0.1
+    assert made.w[-1] == 0.0
 
 
 @pytest.mark.parametrize("l2", [5.0, 10.0, 15.0])

@@ -216,6 +216,7 @@ class SaysParams:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         names = sorted(name for name in dir(cls) if isinstance(getattr(cls, name, None), Param))
+        names += ["initialModel"] * hasattr(cls, "setInitialModel")
         keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
         cls.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
 

@@ -22,6 +22,7 @@ class LocalSteps:
         batch: rows that a step averages; 0 or more than there are: all of them, so that there is one step.
         step_size: of step 0; that of step t is step_size / (1 + step_size l2 t) (Bottou 2012, equation 13).
         l2: strength of the L2 penalty; it shrinks the weights by 1 - (step size) l2 at each step.
+        l1: strength of the L1 penalty; after that, weights are brought nearer to 0 by (step size) l1, and not beyond.
         first_step: number of the first step, from 0; a later pass goes on counting.
     """
 
@@ -29,6 +30,7 @@ class LocalSteps:
     step_size: float
     l2: float = 0.0
     first_step: int = 0
+    l1: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class LocalModel:
     Attributes:
         w: float64, shape (k,).
         b: float64, shape (1,).
-        shrink: product of the shrinking of all steps, for the weights of features that no row uses.
+        shrink, threshold: of all steps: a weight v of a feature that no row uses becomes shrink soft(v, threshold).
         next_step: number of the step that comes next.
     """
 
@@ -46,6 +48,14 @@ class LocalModel:
     b: Float64Array
     shrink: float
     next_step: int
+    threshold: float = 0.0
+
+    def unused(self, w: Array) -> Float64Array:
+        """Return what the pass makes of weights that no row uses."""
+        w = np.asarray(w, np.float64)
+        if self.threshold == 0.0:
+            return self.shrink * w
+        return self.shrink * np.sign(w) * np.maximum(np.abs(w) - self.threshold, 0.0)
 
 
 def check_loss(problem: Problem) -> None:
@@ -74,7 +84,7 @@ def local_sgd(
     """
     problem = loss.problem
     check_loss(problem)
-    if steps.batch < 0 or not steps.step_size > 0.0 or steps.l2 < 0.0 or steps.first_step < 0:
+    if steps.batch < 0 or not steps.step_size > 0.0 or min(steps.l1, steps.l2) < 0.0 or steps.first_step < 0:
         raise ConfigError(f"local SGD: expected a positive step size, and no negative number, got {steps}")
     y, weights = checked_rows(problem, rows, w, b)
     order = np.asarray(order, np.int64)
@@ -82,8 +92,8 @@ def local_sgd(
         raise OutOfRangeError(f"order: expected rows in [0, {len(rows)}), got {order.min()} to {order.max()}")
     batch = min(steps.batch or len(order), len(order)) or 1
     u, intercept, x = w.astype(np.float64), b.astype(np.float64), rows.x
-    shrink = sgd_pass(
+    shrink, threshold = sgd_pass(
         x.indptr, x.indices, x.data, y, weights, order, u, intercept, CODES[problem.loss],
-        problem.fit_intercept, batch, float(steps.step_size), float(steps.l2), steps.first_step,
+        problem.fit_intercept, batch, float(steps.step_size), float(steps.l1), float(steps.l2), steps.first_step,
     )  # fmt: skip
-    return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch))
+    return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch), threshold)

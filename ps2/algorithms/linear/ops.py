@@ -50,6 +50,26 @@ def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width)
     _by_feature(gradient, width)[:] -= _by_feature(readable(center), width) * slopes
 
 
+@op(writes=("weight",), dtypes=FLOATS)
+def average(weight: Row, change: Row, factors: Floats, thresholds: Floats) -> None:
+    """Set weights to the average of models that differ from them by L1 and L2 penalties, and by changes.
+
+    A worker's penalties make factor * sign(w) max(abs(w) - threshold, 0) of every weight w; its share of the average
+    is in the factor.
+
+    Args:
+        change: the workers' sum of what is more, at the columns of their rows.
+        factors, thresholds: float64, shape (n,): of groups of workers.
+    """
+    check_same_width(weight, change)
+    if factors.ndim != 1 or factors.shape != thresholds.shape:
+        raise ShapeError(f"factors: expected shape {thresholds.shape}, as thresholds have, got {factors.shape}")
+    size, sign, found = np.abs(weight), np.sign(weight), np.zeros(weight.shape)
+    for factor, threshold in zip(factors, thresholds, strict=True):
+        found += factor * np.maximum(size - threshold, 0.0)
+    weight[:] = sign * found + readable(change)
+
+
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
 Found = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]

@@ -15,6 +15,7 @@ from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.problem import Start
 from ps2.algorithms.linear.scaling import (
     Array,
     Float64Array,
@@ -53,6 +54,7 @@ class Preparation:
             sizes; None: the features stay as they are.
         scale: as in ``SolverContext``.
         center: mean of each feature as it is scaled, if the solver wants that.
+        start: weights on the fleet to begin with, which workers copy at their own columns; None: there are none.
         conditions: whether factors are to make training quick; else they are 1 / std, 0 where that is 0.
     """
 
@@ -63,10 +65,11 @@ class Preparation:
     sums: list[DCV] | None
     scale: DCV | None
     center: Center | None
+    start: DCV | None
     conditions: bool
 
     @staticmethod
-    def make(context: SolverContext) -> Preparation:
+    def make(context: SolverContext, start: Start | None = None) -> Preparation:
         """Make the vectors for a solver's context."""
         space = context.space
         sums = None if context.scale is None else space.features(feature_vectors(context.problem))
@@ -80,6 +83,7 @@ class Preparation:
             sums,
             context.scale,
             context.center,
+            start.weight if start is not None and isinstance(start.weight, DCV) else None,
             context.conditions,
         )
 
@@ -150,10 +154,33 @@ class Preparation:
         return np.empty((0, 2))
 
     def _begin(self, keys: Int64Array) -> None:
-        weights = self.loss.beginning(keys, self.seed)
+        weights, columns = self.loss.beginning(keys, self.seed), columns_of(keys, self.beginning.width)
+        if self.start is not None:
+            weights = unscaled(np.asarray(self.start.pull(columns), np.float64), self.scale, columns)
         if weights is not None:
             vector = self.beginning.weight
-            vector.push(weights.astype(vector.dtype), columns_of(keys, self.beginning.width))
+            vector.push(weights.astype(vector.dtype), columns)
+
+
+def begin_with(start: Start, context: SolverContext) -> None:
+    """Let a training begin with a model's parameters; in the driver, when the factors of all columns are set.
+
+    Weights that are on the fleet were copied by the workers.
+    """
+    vector = context.beginning.weight
+    if not isinstance(start.weight, DCV):
+        weights = start.weight.reshape(-1)
+        columns = np.flatnonzero(weights) if vector.isSparse else np.arange(len(weights))
+        vector.push(unscaled(weights[columns], context.scale, columns).astype(vector.dtype), columns)
+    context.beginning.bias.push(start.biases)
+
+
+def unscaled(weights: Float64Array, scale: DCV | None, columns: Int64Array) -> Float64Array:
+    """Return weights of features that are multiplied by ``scale``: 0 where that is 0, as these features have none."""
+    if scale is None:
+        return weights
+    factors = np.asarray(scale.pull(columns), np.float64)
+    return np.divide(weights, factors, out=np.zeros(len(weights)), where=factors > 0.0)
 
 
 def _shrinking(sizes: list[Array], keys: Int64Array) -> Float64Array:

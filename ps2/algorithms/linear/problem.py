@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.training.sent_gradients import FactorsName
+from ps2.client.dcv import DCV
 from ps2.errors import ConfigError
 
 Float64Array = npt.NDArray[np.float64]
@@ -107,6 +108,19 @@ class Bounds:
         return bool(np.isfinite([self.lower_biases, self.upper_biases]).any())
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Parameters that a training begins with, for features as they are given.
+
+    Attributes:
+        weight: float64, shape (dim, width); or a vector of dim * width columns on the fleet, feature by feature.
+        biases: float64, shape (biases,).
+    """
+
+    weight: Float64Array | DCV
+    biases: Float64Array
+
+
 @dataclass(frozen=True)
 class SolverOptions:
     """How to train.
@@ -134,6 +148,7 @@ class SolverOptions:
         schedule: how coordinates are drawn ("sap").
         set_size: coordinates that are drawn at a time, at least ("sap").
         bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
+        start: parameters to begin with ("l-bfgs", "minibatch", "ma-sgd", "ftsgd"); None: those of the loss.
         factors: whether gradients of the multinomial model travel as sufficient factors ("l-bfgs", "minibatch").
         all_columns: vectors hold all columns, also where there are many; else, then, those that the rows use.
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
@@ -159,6 +174,7 @@ class SolverOptions:
     schedule: ScheduleName = "sap"
     set_size: int = 512
     bounds: Bounds | None = None
+    start: Start | None = None
     factors: FactorsName = "auto"
     all_columns: bool = False
     validate: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, row
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
-from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
+from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation, begin_with
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
@@ -105,6 +105,8 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
+    # Weights do not travel to workers with the options.
+    start, options = options.start, replace(options, start=None)
     names = CheckpointNames.of(options.name, ps)
     begun = names.begun
     if not begun:
@@ -132,8 +134,9 @@ def train(
             scale,
             center,
             box,
+            start is not None,
         )
-        preparation = Preparation.make(context)
+        preparation = Preparation.make(context, start)
         solver = SOLVERS[options.solver](context)
         form = form_of(problem)
         program = _Program(problem, options, preparation, solver.worker, solver.clocks)
@@ -146,11 +149,16 @@ def train(
                 return solver.on_clock(clock - CLOCKS, reports[0])
             if clock == CLOCKS - 1:
                 preparation.check_scales(reports, table.columns)
+                if start is not None:
+                    begin_with(start, context)
                 if box is not None:
                     box.prepare(scale, beginning)
                 record.start()
-                if box is not None and center is not None:
-                    return center.message(center.shifts(beginning.weight))
+                if center is not None and (box is not None or start is not None):
+                    shifts = np.asarray(center.shifts(beginning.weight))
+                    if start is not None:
+                        beginning.bias.add(shifts, np.arange(len(shifts)))
+                    return center.message(shifts)
             return None
 
         def trained() -> TrainedModel:

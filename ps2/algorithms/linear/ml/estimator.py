@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import Dealer, together
 from ps2.algorithms.estimators.estimator import FleetEstimator, has_checkpoints
+from ps2.algorithms.estimators.initial_model import HasInitialModel
 from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
 from ps2.algorithms.estimators.labels import Labels
 from ps2.algorithms.estimators.tables import (
@@ -26,8 +27,11 @@ from ps2.algorithms.estimators.tables import (
 from ps2.algorithms.estimators.via import HasVia
 from ps2.algorithms.linear import weights as of_weights
 from ps2.algorithms.linear.local import AfterSurvey, Task, train_locally
+from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.ml.start import check_start, start_of, weights_of
+from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
+from ps2.algorithms.linear.solvers.optimizer import step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
@@ -50,8 +54,21 @@ TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in 
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
 
-class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
+class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
     """What the estimators of weights and biases have in common."""
+
+    # Losses that the estimator trains for.
+    _LOSSES: tuple[LossName, ...] = ()
+    _initial: Weights | None = None
+
+    def _start_of(self, value: Any) -> Weights:
+        given = weights_of(value)
+        if given is None or given.problem.loss not in self._LOSSES:
+            raise TypeError(
+                f"initialModel: expected a model of {type(self).__name__}, ps2's or pyspark.ml's, "
+                f"got {type(value).__name__}"
+            )
+        return given
 
     @abstractmethod
     def _problem(self, found: Survey) -> Problem:
@@ -80,13 +97,17 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
         options = options_of(self, l1)
         if options.solver == "sap":
             check_coordinates(self, l1)
+        if self._initial is not None:
+            declared = step_of(options.optimizer).optimizer
+            check_start(options, declared is not None and declared.catch_up is not None)
         return replace(options, name=self._name)
 
     def _made(self, plan: SolverOptions, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         columns = self._columns()
         check_columns(dataset, columns)
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else 1
-        if self.getVia() == "servers" or wanted != 1 or _why_on_servers(plan):
+        # A model to begin with is no plain data, which a message to the worker is of.
+        if self.getVia() == "servers" or wanted != 1 or self._initial is not None or _why_on_servers(plan):
             return super()._made(plan, dataset)
         attempt = _OneJob(self, plan, dataset, columns)
         if attempt.bytes > SMALL_BYTES:
@@ -122,6 +143,9 @@ class LinearEstimator(HasVia, FleetEstimator, TrainingSetters):
         options = storing(self._decided(plan, problem), problem, found)
         if options.solver == "sap":
             check_problem(problem)
+        if self._initial is not None:
+            biases = loss_of(problem).first_biases(found.facts)
+            options = replace(options, start=start_of(self._initial, problem, biases))
         return problem, options
 
     def _placed(self, options: SolverOptions, problem: Problem, found: Survey, dealt: Dealer) -> Placement:

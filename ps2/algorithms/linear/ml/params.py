@@ -66,7 +66,7 @@ SOLVERS_OF_FM: dict[str, tuple[str, str | None]] = {
     **{name: (name, None) for name in TAKES if name not in ("ma-sgd", "sap")},
 }
 CHOOSY = sorted({name for names in TAKES.values() for name in names})
-TAKES_L1 = ("l-bfgs", "normal", "minibatch", "sap")
+TAKES_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
 
 
 def are_descending(values: Sequence[float]) -> bool:

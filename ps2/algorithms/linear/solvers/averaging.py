@@ -1,8 +1,8 @@
 """Model averaging: local SGD in every worker, averaged by the servers ("MLlib*", Zhang et al., Algorithms 3 and 4).
 
 The servers are the paper's reduce-scatter and all-gather: each owns a part of the model. A worker sends, at its own
-keys, by how much its model differs from the global one shrunk by its penalty; as the penalty shrinks all other columns
-alike, the servers can make the exact average of whole models from that and each worker's factor.
+keys, by how much its model differs from the global one shrunk by its penalties; as these shrink all other columns
+alike, the servers can make the exact average of whole models from that and each worker's factor and soft threshold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.client.batch import batch
-from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop
 
 
@@ -36,6 +35,7 @@ class AveragingWorker:
     changes: Parameters
     weight: float
     first_clock: int
+    workers: int
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         columns = columns_of(data.rows.keys, self.model.width)
@@ -44,16 +44,19 @@ class AveragingWorker:
             w, b = view.pull(self.model, columns)
             loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
             if clock == self.first_clock + self.options.steps:
-                view.report(loss, held, shrink=0.0)
+                view.report(loss, held, shrinking=np.zeros((self.workers, 2)))
                 continue
             rng, rows = worker.rng(), data.rows
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.options.local_passes)])
             size = max(1, self.options.local_batch or len(rows))
             number = (clock - self.first_clock) * -(-len(order) // size)
-            found = local_sgd(self.loss, rows, w, b, order, LocalSteps(size, self.options.step_size, self.l2, number))
-            change = SentValues(share * (found.w - found.shrink * w), columns)
+            steps = LocalSteps(size, self.options.step_size, self.l2, number, self.loss.problem.l1)
+            found = local_sgd(self.loss, rows, w, b, order, steps)
+            change = SentValues(share * (found.w - found.unused(w)), columns)
             view.add(self.changes, change, share * (found.b - b))
-            view.report(loss, held, len(order), shrink=share * found.shrink)
+            shrinking = np.zeros((self.workers, 2))
+            shrinking[worker.rank] = share * found.shrink, found.threshold
+            view.report(loss, held, len(order), shrinking=shrinking)
 
     @property
     def l2(self) -> float:
@@ -64,12 +67,10 @@ class Averaging:
     """The driver's program.
 
     Raises:
-        ConfigError: the problem has an L1 penalty, or a loss that is not for local steps.
+        ConfigError: the problem has a loss that is not for local steps, or a penalty that the solver does not take.
     """
 
     def __init__(self, context: SolverContext) -> None:
-        if context.problem.l1:
-            raise ConfigError(f"{context.options.solver}: takes L2 penalties only, got l1={context.problem.l1:g}")
         self._context = context
         self.model, self.changes = context.beginning, context.space.new()
         self._validation = Validation.make(context.options, context.space, self.model, context.record.validation)
@@ -81,8 +82,25 @@ class Averaging:
         context = self._context
         check_loss(context.problem)
         return AveragingWorker(
-            context.loss, context.options, self.model, self.changes, context.facts.weight, context.first_clock
+            context.loss,
+            context.options,
+            self.model,
+            self.changes,
+            context.facts.weight,
+            context.first_clock,
+            context.workers,
         )
+
+    def _average(self, sums: Sums) -> None:
+        """Make the average of the workers' weights; within ``batch()``."""
+        factors, thresholds = sums["shrinking"].T
+        if thresholds.any():
+            # Workers with as many steps have the same threshold.
+            each, which = np.unique(thresholds, return_inverse=True)
+            shares = np.bincount(which, factors, len(each))
+            self.model.weight.zip(self.changes.weight).apply("linear.average", factors=shares, thresholds=each)
+        else:
+            self.model.weight.combine([self.model.weight, self.changes.weight], [float(factors.sum()), 1.0])
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         """Average the workers' models."""
@@ -97,7 +115,7 @@ class Averaging:
             self._objective.end()
             return None
         with batch():
-            self.model.weight.combine([self.model.weight, self.changes.weight], [sums["shrink"], 1.0])
+            self._average(sums)
             self.model.bias.add(self.changes.bias)
             self.changes.zero()
         return None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.ftsgd import cosine_of, ftsgd, is_gaussian, shrunk
+from ps2.algorithms.linear.local_sgd import check_loss
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import SolverOptions
@@ -21,6 +22,7 @@ from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
 from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.client.dcv import DCV
+from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop
 
 # The momentum is this times 1 + cos, which is at most 2.
@@ -102,6 +104,9 @@ class Ftsgd(Averaging):
 
     def _worker(self) -> SolverWorker:
         context = self._context
+        if context.problem.l1:
+            raise ConfigError(f"ftsgd: takes L2 penalties only, got l1={context.problem.l1:g}")
+        check_loss(context.problem)
         # By clock: the learning rate and the local iterations; the fleet may go back.
         self._steps = [(context.options.step_size, context.options.local_steps)]
         self._similarities = context.space.small(context.workers)
@@ -114,6 +119,9 @@ class Ftsgd(Averaging):
             context.facts.weight,
             context.first_clock,
         )
+
+    def _average(self, sums: Sums) -> None:
+        self.model.weight.combine([self.model.weight, self.changes.weight], [sums["shrink"], 1.0])
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         over = super().on_clock(clock, sums)

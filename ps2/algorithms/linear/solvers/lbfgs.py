@@ -221,6 +221,8 @@ class Lbfgs:
             state.history.forget()
             coefficients, slope = state.history.direction()
         length = self._label_size / math.sqrt(-slope) if state.history.is_empty else 1.0
+        if self._context.is_warm:
+            length = min(length, 1.0)
         state.search = LineSearch(state.objectives[-1], slope, length, curvature=self._region is None)
         return self._look(length, coefficients, keep)
 

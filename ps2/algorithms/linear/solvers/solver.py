@@ -60,6 +60,7 @@ class SolverContext:
         first_clock: of the run, in which the solver's clock 0 is.
         scale: of each weight's feature, by which rows were multiplied, and weights will be; None: rows are as given.
         box: where parameters have to stay; None: anywhere.
+        is_warm: ``beginning`` is a model: its gradient is small, and so is a good first step.
         center: means of the scaled features, which the solver is to subtract; None: it is not.
     """
 
@@ -75,6 +76,7 @@ class SolverContext:
     scale: DCV | None = None
     center: Center | None = None
     box: Box | None = None
+    is_warm: bool = False
 
     @property
     def conditions(self) -> bool:

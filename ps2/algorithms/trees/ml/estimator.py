@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from pyspark.ml.util import MLWriter
 from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.attributes import categories_of
 from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.initial_model import HasInitialModel
 from ps2.algorithms.estimators.tables import Survey, column
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.placement import Placement
@@ -32,14 +32,14 @@ from ps2.algorithms.trees.starts import reach_of
 from ps2.algorithms.trees.trainer import TrainedForest, begun_via, train
 from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError, LimitError, UsageError
+from ps2.errors import ConfigError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark import active_context, total_slots
 
 E = TypeVar("E", bound="TreeEstimator")
 
 
-class TreeEstimator(FleetEstimator, TreeSetters):
+class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
     """What the estimators of boosted trees have in common."""
 
     _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
@@ -55,21 +55,13 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         Raises:
             TypeError: it is no model of boosted trees.
         """
+        return super().setInitialModel(value)
+
+    def _start_of(self, value: Any) -> Forest:
         trained = value._trained if isinstance(value, ForestModel) else value
-        if trained is not None and not isinstance(trained, GBTModel):
+        if not isinstance(trained, GBTModel):
             raise TypeError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")
-        self._initial = None if trained is None else trained.forest
-        return self
-
-    def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``.
-
-        Raises:
-            UsageError: there is an initial model, which is not part of the file.
-        """
-        if self._initial is not None:
-            raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")
-        return super().write()
+        return trained.forest
 
     def onRound(self: E, function: Callable[[StepReport], Any]) -> E:
         """Call a function in the driver after each round of trees: it is no param, and is not saved.
