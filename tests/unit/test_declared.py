@@ -211,11 +211,11 @@ def test_column_call_when_matrix_is_sparse_then_error_says_why():
 
 
 # What is not there for nothing: sentences without where they begin, edges' weights in integers, counts without priors,
-# an output without its slope.
+# an output without its slope, bins of forests without channels.
 REFUSED = {
     *(f"skipgrams.{name}" for name in ("find_products", "learn_from_products", "put_aliases", "train_sentences")),
     *(f"embeddings.{name}_weighted_neighbours" for name in ("add", "draw")),
-    *("topics.look", "trees.clear", "linear.center_gradient"),
+    *("topics.look", "trees.clear", "trees.purest_splits", "linear.center_gradient"),
 }
 # Nobody knows the columns of sparse rows.
 ALONG_COLUMNS = {"rows_pull", "trees.add_rows", "trees.best_splits"}
