@@ -10,13 +10,21 @@ from ps2.errors import ConfigError
 
 SMALL = Work(7000, 28 * 7000, 28, 100)
 LARGE = Work(1_500_000, 42_000_000, 28, 50)
+SPARSE = Work(11_314, 5_000_000, 1_690_000, 10)
 OPTIONS = BoostingOptions(depth=6, bins=256)
 CORES = Cores(2, 2, 1)
 CLUSTER = Cores(4, 32, 4)
 
 
 @pytest.mark.parametrize(
-    ("work", "cores", "via"), [(SMALL, CORES, "local"), (SMALL, CLUSTER, "local"), (LARGE, CLUSTER, "servers")]
+    ("work", "cores", "via"),
+    [
+        (SMALL, CORES, "local"),
+        (SMALL, CLUSTER, "local"),
+        (SPARSE, CORES, "local"),
+        (LARGE, CORES, "local"),
+        (LARGE, CLUSTER, "servers"),
+    ],
 )
 def test_choose_when_auto_then_takes_the_faster(work, cores, via):
     local_s, servers_s = seconds(work, OPTIONS, cores)

@@ -28,7 +28,7 @@ Int64s = npt.NDArray[np.int64]
 # Bytes that the histograms of one tree may take.
 MOST_BYTES = 1 << 28
 # Stored values above which several threads are faster, in calls for each level, or for each split.
-MOST_VALUES: Mapping[GrowthName, int] = {"level": 1 << 21, "leaf": 1 << 23}
+MOST_VALUES: Mapping[GrowthName, int] = {"level": 1 << 22, "leaf": 1 << 23}
 # In place of the rows of the other kind.
 NO_DENSE = (readable(np.empty((0, 0), np.uint8)), readable(np.empty((0, 0, 0), np.uint8)))
 NO_FIRST = readable(np.empty(0, np.uint64))

@@ -112,7 +112,7 @@ class LocalHistograms:
             ops.subtract(self._m, whole, part, **form)
         given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules, growth.allowed
         least = {"words": self._problem.words, "min_third": self._options.min_third}
-        drawn = {"features": self._bins.features, "drawn": self._options.drawn}
+        drawn = {"features": self._bins.features, "drawn": self._options.drawn, "full": self._is_dense}
         return BestSplits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
 
 

@@ -140,6 +140,7 @@ def best_splits(
     min_third: int = 0,
     features: int = 0,
     drawn: int = 0,
+    full: bool = False,
 ) -> tuple[
     Annotated[Float64s, along("rows")],
     Annotated[Int64s, along("rows", 3)],
@@ -160,6 +161,7 @@ def best_splits(
         words: of 64 categories each, for the sets of categorical features.
         min_third: what either side must have at least of the third channel.
         features, drawn: how many there are in all, and how many of them a node may use; 0: all.
+        full: whether histograms have all bins, the implied ones too.
 
     Returns:
         By node: the gain, twice what the objective loses, minus infinity if no split is allowed; feature (-1: none),
@@ -191,7 +193,7 @@ def best_splits(
         channels,
         nodes,
         readable(rules),
-        (min_third, features, drawn, marks),
+        (min_third, features, drawn, full, marks),
         (gain, where, left, sets),
         cost=SEARCH_COST * len(rows) * m.shape[1] // count,
     )

@@ -56,11 +56,11 @@ def search(
     channels: int,
     nodes: tuple[Int64s, Float64s, Int64s, Int64s],
     rules: Float64s,
-    limits: tuple[int, int, int, bool],
+    limits: tuple[int, int, int, bool, bool],
     out: tuple[Float64s, Int64s, Int64s, Int64s],
 ) -> None:
     """Search the features that begin in some tiles."""
-    min_third, features, drawn, marks = limits
+    min_third, features, drawn, is_full, marks = limits
     layout, scratch = m[layout_row], scratch_of()
     for tile in tiles:
         # Slices of arrays that all threads share are counted, one thread after the other: none is made in the loop.
@@ -68,7 +68,7 @@ def search(
         span = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
         for node in range(len(rows)):
             words = marks_of(m, channels, rows[node]) if marks else layout[:0]
-            some = (min_third, features, drawn, False)
+            some = (min_third, features, drawn, is_full)
             search_node(m[rows[node]], words, layout, span, channels, node, nodes, rules, some, scratch, found)
 
 
@@ -98,7 +98,7 @@ def search_node(
     Args:
         words: its marks; none: it has no marks.
         span: where the first feature begins, and where the last one ends.
-        limits: as of ``search``, with whether the histogram has all bins, the implied ones too, in place of the marks.
+        limits: as of ``search``, without the last one.
         scratch: ``scratch_of()``.
         out: by node, as of ``search``; a split has to gain more than is there.
     """
