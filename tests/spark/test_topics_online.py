@@ -15,7 +15,8 @@ from topics_training import TOPICS, WORDS, dealt, documents
 from ps2 import PS2Context
 from ps2.algorithms.topics import online, online_kernels
 from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.online import alpha_after, ids_of, train_online
+from ps2.algorithms.topics.evidence import alpha_after, ids_of
+from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.topics.variational import ops as online_ops
 from ps2.data.rows import LocalRows

@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import polygamma, psi
 
 from ps2.algorithms.topics import online_kernels as kernels
+from ps2.algorithms.topics.averaging import AveragedReport, AveragingProgram
 from ps2.algorithms.topics.corpus import key_of
+from ps2.algorithms.topics.evidence import BatchReport, alpha_after, ids_of, infer_statistics
 from ps2.algorithms.topics.options import FittedTopics, OnlineOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
@@ -33,10 +33,7 @@ from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 from ps2.errors import PS2Error
-from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
-
-UInt64s = npt.NDArray[np.uint64]
 
 # The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
 DTYPE = "float32"
@@ -49,7 +46,8 @@ def train_online(
 ) -> FittedTopics:
     """Find topics on the servers of a context; in a restored context, continue: see ``OnlineOptions.name``.
 
-    The batches are the same for any number of workers and servers. So are the results, except for the order of sums.
+    The batches are the same for any number of workers and servers. So are the results, except for the order of sums;
+    with ``sync`` "average" they depend on which worker has which documents.
 
     Args:
         ps: the PS2Context.
@@ -80,42 +78,6 @@ def train_online(
         return run_training(ps, training, driver.fitted)
     finally:
         driver.free()
-
-
-def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight: float) -> Float64s:
-    """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; exactly as in pyspark.ml).
-
-    Args:
-        log_shares: E[log theta], summed over the documents.
-        documents: number of documents.
-        weight: of the step. A step that makes alpha non-positive is not taken.
-    """
-    gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
-    diagonal, rest = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
-    shared = (gradient / diagonal).sum() / (1 / rest + (1 / diagonal).sum())
-    moved = alpha - weight * (gradient - shared) / diagonal
-    return np.asarray(moved if (moved > 0).all() else alpha)
-
-
-@dataclass
-class BatchReport:
-    """A worker's report on its documents of a batch.
-
-    Attributes:
-        log_shares: shape (topics,): E[log theta], summed over the documents.
-        documents: number of the worker's documents, inside and outside of the batch.
-        drawn: number of documents in the batch.
-        tokens: of the batch.
-        bound: of the log-likelihood.
-        bytes: moved between worker and servers.
-    """
-
-    log_shares: Float64s
-    documents: int
-    drawn: int = 0
-    tokens: float = 0.0
-    bound: float = 0.0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,51 +138,6 @@ class OnlineProgram:
         self.stats.add(columns=part.keys, values=stats)
 
 
-@dataclass(frozen=True, eq=False)
-class DocumentStatistics:
-    """Statistics of documents.
-
-    Attributes:
-        stats: shape (words, topics): expected tokens of their words in topics.
-        log_shares: shape (topics,): E[log theta], summed up.
-        bound: of their log-likelihood.
-    """
-
-    stats: Float64s
-    log_shares: Float64s
-    bound: float
-
-
-def infer_statistics(
-    part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
-) -> DocumentStatistics:
-    """Infer the topics of documents (the E-step).
-
-    Each document begins with random topics. If all began with equal topics, most would converge to the same ones, and
-    those topics would become a mixture of everything.
-
-    Args:
-        counts: shape (words, topics): lambda minus beta, of the documents' words.
-        totals: shape (topics,): lambda's sums over all words.
-        key: of seed and iteration.
-    """
-    weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
-    kernels.weigh(readable(counts), beta, readable(totals), weights)
-    entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
-    seeds, no_gammas = readable(ids_of(part) + key), np.empty((0, len(alpha)))
-    bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
-    stats *= weights
-    return DocumentStatistics(stats, log_shares, bound)
-
-
-def ids_of(rows: LocalRows) -> UInt64s:
-    """Return an id for each document that depends on its words and counts only."""
-    ids = np.empty(len(rows), np.uint64)
-    tokens = rows.x.data.astype(np.float64).view(np.uint64)
-    kernels.identify(readable(rows.x.indptr), readable(rows.keys[rows.x.indices]), readable(tokens), ids)
-    return readable(ids)
-
-
 class _Driver:
     """The driver's program."""
 
@@ -232,7 +149,12 @@ class _Driver:
         counts = names.give(lambda name: DCV.dense(words, topics, DTYPE, layout="column", name=name))
         control = names.give(lambda name: DCV.dense(2 * topics, 1, "float64", name=name))
         stats = DCV.dense(words, topics, DTYPE, layout="column").matrix()
-        self.program = OnlineProgram(options, counts.matrix(), stats, control)
+        self.program: OnlineProgram | AveragingProgram
+        if options.sync == "average":
+            documents = names.give(lambda name: DCV.dense(1, 1, "float64", name=name))
+            self.program = AveragingProgram(options, counts.matrix(), stats, control, documents)
+        else:
+            self.program = OnlineProgram(options, counts.matrix(), stats, control)
         if not names.begun:
             sums = self.program.counts.apply("variational.begin", seed=options.seed, beta=options.beta)
             self._tell(options.alphas, sums)
@@ -242,14 +164,11 @@ class _Driver:
         """Take the step of an iteration after all workers have added their statistics."""
         options, program, record = self._options, self.program, self._record
         record.enter(iteration)
-        report, alpha = BatchReport(**reports[0]), program.control.pull()[: options.topics]
-        weight = options.weight(iteration + 1)
-        if report.drawn:
-            scale = weight * report.documents / report.drawn
-            sums = program.counts.apply("variational.step", stats=program.stats, keep=1 - weight, scale=scale)
-            if options.optimize_alpha:
-                alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
-            self._tell(alpha, sums)
+        report, alpha = self._report(reports[0]), program.control.pull()[: options.topics]
+        if isinstance(report, AveragedReport):
+            alpha = self._average(report)
+        elif report.drawn:
+            alpha = self._step(options.weight(iteration + 1), report, alpha)
         record.add(report.drawn, report.bytes)
         tokens = report.tokens
         if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
@@ -259,6 +178,28 @@ class _Driver:
             )
         told = {"tokens_per_s": tokens / record.lap_s}
         record.step(-report.bound / tokens if tokens else math.nan, told)
+
+    def _report(self, told: Any) -> BatchReport:
+        return AveragedReport(**told) if self._options.sync == "average" else BatchReport(**told)
+
+    def _step(self, weight: float, report: BatchReport, alpha: Float64s) -> Float64s:
+        """Take a step by the workers' statistics; return alpha after it."""
+        program = self.program
+        scale = weight * report.documents / report.drawn
+        sums = program.counts.apply("variational.step", stats=program.stats, keep=1 - weight, scale=scale)
+        if self._options.optimize_alpha:
+            alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
+        self._tell(alpha, sums)
+        return alpha
+
+    def _average(self, report: AveragedReport) -> Float64s:
+        """Make the average of the workers' lambdas, weighted by their documents; return that of their alphas."""
+        program, share = self.program, 1 / max(report.documents, 1)
+        kept = share * report.kept if report.documents else 1.0
+        sums = program.counts.apply("variational.step", stats=program.stats, keep=kept, scale=share)
+        alpha = share * report.alphas if report.documents else program.control.pull()[: self._options.topics]
+        self._tell(alpha, sums)
+        return alpha
 
     def fitted(self) -> FittedTopics:
         """Return the result."""
@@ -271,6 +212,8 @@ class _Driver:
         """Free the state on the servers."""
         for vector in (self.program.counts, self.program.stats, self.program.control):
             vector.free()
+        if isinstance(self.program, AveragingProgram):
+            self.program.documents.free()
 
     def _tell(self, alpha: Float64s, sums: Float64s) -> None:
         """Publish alpha, and lambda's sums over all words, to the workers."""

@@ -18,6 +18,7 @@ MOST_TOPICS = 2**31 - 1
 SLICE_BYTES = 64 << 20
 
 SyncName = Literal["ssp", "rotation", "average"]
+OnlineSyncName = Literal["gradient", "average"]
 SamplerName = Literal["auto", "dense", "sparse"]
 
 
@@ -67,7 +68,9 @@ class SamplingOptions:
     def __post_init__(self) -> None:
         _check_topics(self.topics, self.alpha)
         if self.sync not in get_args(SyncName):
-            raise ConfigError(f"sync: expected one of {', '.join(get_args(SyncName))}, got {self.sync!r}")
+            raise ConfigError(
+                f"sync: expected one of {', '.join(get_args(SyncName))} with optimizer 'cgs', got {self.sync!r}"
+            )
         if self.via == "local" and self.budget_s is not None:
             raise ConfigError("budgetS: turns of one worker that has all counts do not end by time")
 
@@ -106,6 +109,9 @@ class OnlineOptions:
         offset, decay: step t, from 1, has weight (offset + t) ** -decay.
         fraction: approximate share of the documents in a batch.
         seed: of all draws.
+        sync: "gradient": a batch is of all workers' documents, and the servers take its step; "average": workers take
+            steps of their own, and the servers average.
+        local_batches: number of a worker's steps in an iteration ("average").
         name: the name under which a restored context continues the training; "": it cannot.
     """
 
@@ -118,6 +124,8 @@ class OnlineOptions:
     offset: float = 1024.0
     decay: float = 0.51
     fraction: float = 0.05
+    sync: OnlineSyncName = "gradient"
+    local_batches: int = 10
     seed: int = 0
     name: str = ""
 
@@ -125,6 +133,11 @@ class OnlineOptions:
         _check_topics(self.topics, self.alpha)
         if not 0 < self.fraction <= 1:
             raise ConfigError(f"fraction: expected a number in (0, 1], got {self.fraction}")
+        if self.sync not in get_args(OnlineSyncName):
+            known = ", ".join(get_args(OnlineSyncName))
+            raise ConfigError(f"sync: expected one of {known} with optimizer 'online', got {self.sync!r}")
+        if self.local_batches < 1:
+            raise ConfigError(f"localBatches: expected 1 at least, got {self.local_batches}")
 
     @property
     def form(self) -> Form:

@@ -34,7 +34,7 @@ Use the model:
 TRAINING = "ps2 train lda"
 PICTURE = "likelihood.png"
 OPTIMIZERS = ("cgs", "online")
-SYNCS = ("ssp", "rotation", "average")
+SYNCS = ("ssp", "rotation", "average", "gradient")
 SAMPLERS = ("auto", "dense", "sparse")
 VIAS = ("auto", "local", "servers")
 
@@ -142,7 +142,19 @@ bags_options = gathered(
     type=click.Choice(VIAS),
     help="Where counts are meanwhile: with one worker that has all documents, or on servers (cgs)  [default: auto].",
 )
-@click.option("--sync", type=click.Choice(SYNCS), help="How workers share counts (cgs)  [default: ssp].")
+@click.option(
+    "--sync",
+    type=click.Choice(SYNCS),
+    help="How workers share counts: ssp, rotation or average (cgs), gradient or average (online)  "
+    "[default: ssp; online: gradient].",
+)
+@click.option(
+    "--local-batches",
+    "localBatches",
+    type=int,
+    metavar="N",
+    help="Batches of a worker between two averages (online, --sync average)  [default: 10].",
+)
 @click.option(
     "--staleness", type=int, metavar="N", help="How many iterations a worker may be ahead (ssp)  [default: 1]."
 )

@@ -29,21 +29,29 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.topics.inference import InferenceName
-from ps2.algorithms.topics.options import MOST_TOPICS, OnlineOptions, SamplerName, SamplingOptions, SyncName
+from ps2.algorithms.topics.options import (
+    MOST_TOPICS,
+    OnlineOptions,
+    OnlineSyncName,
+    SamplerName,
+    SamplingOptions,
+    SyncName,
+)
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="LDAParams")
 
 log = logging.getLogger(__name__)
 
+SYNCS = tuple(dict.fromkeys((*get_args(SyncName), *get_args(OnlineSyncName))))
 INFERENCES = ("auto", *get_args(InferenceName))
 
 OptimizerName = Literal["cgs", "online", "em"]
 # Defaults. Those of "online" are pyspark.ml's; those of sampling are usual among samplers.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "cgs": {"maxIter": 100, "optimizeDocConcentration": False},
-    "online": {"maxIter": 20, "optimizeDocConcentration": True},
-    "em": {"maxIter": 20, "optimizeDocConcentration": False},
+    "cgs": {"maxIter": 100, "optimizeDocConcentration": False, "sync": "ssp"},
+    "online": {"maxIter": 20, "optimizeDocConcentration": True, "sync": "gradient"},
+    "em": {"maxIter": 20, "optimizeDocConcentration": False, "sync": "ssp"},
 }
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
 # Defaults of "em": pyspark.ml's 50 / k + 1 and 1.1, minus 1.
@@ -84,7 +92,8 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
         "subsamplingRate": (lambda value: 0 < value <= 1, "a number in (0, 1]"),
         "learningOffset": POSITIVE,
         "learningDecay": POSITIVE,
-        "sync": one_of(get_args(SyncName)),
+        "sync": one_of(SYNCS),
+        "localBatches": COUNT,
         "staleness": NOT_NEGATIVE,
         "budgetS": (lambda value: value == "auto" or 0 < value < math.inf, 'a finite positive number, or "auto"'),
         "sampler": one_of(get_args(SamplerName)),
@@ -113,10 +122,15 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
         HasCheckpointInterval.checkpointInterval,
         "with cgs, iterations between two times that workers save their tokens' topics; -1: they never do",
     )
-    sync: Param[SyncName] = own_param(
+    sync: Param[str] = own_param(
         "sync",
-        "how workers share the counts (cgs): ssp, rotation of blocks of words, or average",
-        any_case(get_args(SyncName)),
+        "how workers share the counts: ssp, rotation of blocks of words or average (cgs); gradient or average (online)",
+        any_case(SYNCS),
+    )
+    localBatches: Param[int] = own_param(
+        "localBatches",
+        "batches of a worker's documents between two averages (online with sync average)",
+        TypeConverters.toInt,
     )
     staleness: Param[int] = own_param(
         "staleness", "how many iterations a worker may be ahead of the slowest one (sync ssp)", TypeConverters.toInt
@@ -139,7 +153,7 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(optimizer="cgs", sync="ssp", staleness=1, sampler="auto", inference="auto", seed=0)
+        self._setDefault(optimizer="cgs", localBatches=10, staleness=1, sampler="auto", inference="auto", seed=0)
         self._setDefault(**DEFAULTS["cgs"])
 
     @property
@@ -156,6 +170,7 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
         return self.getSeed() % 2**63
 
     getSync = getter(sync)
+    getLocalBatches = getter(localBatches)
     getStaleness = getter(staleness)
     getBudgetS = getter(budgetS)
     getSampler = getter(sampler)
@@ -177,6 +192,7 @@ class LDASetters(LDAParams, FleetSetters):
     setLearningDecay = setter(_LDAParams.learningDecay)
     setCheckpointInterval = setter(LDAParams.checkpointInterval)
     setSync = setter(LDAParams.sync)
+    setLocalBatches = setter(LDAParams.localBatches)
     setStaleness = setter(LDAParams.staleness)
     setBudgetS = setter(LDAParams.budgetS)
     setSampler = setter(LDAParams.sampler)
@@ -206,6 +222,8 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
         raise ConfigError(f"via: 'local' has one worker, and numWorkers is {params.getNumWorkers()}")
     if online and params.getVia() == "local":
         raise ConfigError("via: optimizer 'online' steps on the servers, and 'local' is for optimizer 'cgs'")
+    if params.isSet("localBatches") and not (online and params.getSync() == "average"):
+        raise ConfigError("localBatches: only optimizer 'online' with sync 'average' takes local batches")
     if online:
         return OnlineOptions(
             topics=k,
@@ -217,6 +235,8 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
             offset=params.getLearningOffset(),
             decay=params.getLearningDecay(),
             fraction=params.getSubsamplingRate(),
+            sync=params.getSync(),  # type: ignore[arg-type]
+            local_batches=params.getLocalBatches(),
             seed=params._seed,
             name=name,
         )
@@ -231,7 +251,7 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
         alpha=alpha or (CGS_ALPHA,),
         beta=beta or CGS_BETA,
         optimize_alpha=params.getOptimizeDocConcentration(),
-        sync=params.getSync(),
+        sync=params.getSync(),  # type: ignore[arg-type]
         staleness=params.getStaleness(),
         budget_s=params.getBudgetS() if params.isSet("budgetS") else None,
         sampler=params.getSampler(),
