@@ -88,6 +88,7 @@ class _WorkerTrees:
             left_s = began_s + BUDGET_S - time.monotonic()
             at_once = int(min(max(left_s / 2 / each_s, threads), parallel.MAX_BLOCKS))
         said: dict[str, Any] = {"trees": [tree.as_data() for tree in grown], "rows": len(self._rows)}
+        said["tree_s"] = (time.monotonic() - began_s) / max(len(grown), 1)
         if first == 0:
             said |= {"scales": np.array(self._scales), "cuts": self._bins.cuts, "shapes": shapes_of(self._bins)}
         return [said]
@@ -144,7 +145,7 @@ class LocalForestDriver:
             if "scales" in said:
                 self.forest.begin(_bins(self.program.problem, said), tuple(said["scales"].tolist()))
             if "trees" in said:
-                self.forest.take_in([GrownTree(*data) for data in said["trees"]], said["rows"])
+                self.forest.take_in([GrownTree(*data) for data in said["trees"]], said["rows"], said["tree_s"])
 
 
 def _bins(problem: TreeProblem, said: Mapping[str, Any]) -> Bins:
