@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         RandomForestClassificationModel,
         RandomForestClassifier,
     )
-    from ps2.algorithms.clustering import LDA, LDAModel
+    from ps2.algorithms.clustering import LDA, KMeans, KMeansModel, LDAModel
+    from ps2.algorithms.clusters.model import KMeansClusters
     from ps2.algorithms.embeddings.model import Embedding
     from ps2.algorithms.factors.model import MatrixFactors
     from ps2.algorithms.feature import MetricLearning, MetricLearningModel, Word2Vec, Word2VecModel
@@ -66,6 +67,9 @@ _HOME = {
     "GBTRankerModel": "ps2.algorithms.ranking",
     "GBTRegressionModel": "ps2.algorithms.regression",
     "GBTRegressor": "ps2.algorithms.regression",
+    "KMeans": "ps2.algorithms.clustering",
+    "KMeansClusters": "ps2.algorithms.clusters.model",
+    "KMeansModel": "ps2.algorithms.clustering",
     "LDA": "ps2.algorithms.clustering",
     "LDAModel": "ps2.algorithms.clustering",
     "LDATopics": "ps2.algorithms.topics.model",
@@ -112,6 +116,9 @@ __all__ = [
     "GBTRankerModel",
     "GBTRegressionModel",
     "GBTRegressor",
+    "KMeans",
+    "KMeansClusters",
+    "KMeansModel",
     "LDAModel",
     "LDATopics",
     "LINEModel",

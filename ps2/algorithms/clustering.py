@@ -1,7 +1,8 @@
-"""Clustering: pyspark.ml's LDA, trained on a fleet of servers."""
+"""Clustering: pyspark.ml's KMeans and LDA, trained on a fleet of servers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,19 +12,30 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from pyspark.ml import Estimator, Model, clustering
 from pyspark.ml.linalg import DenseMatrix, DenseVector
-from pyspark.ml.param.shared import HasFeaturesCol, HasSeed
+from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasSeed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, StructType
 
+from ps2.algorithms.clusters.local import train_locally
+from ps2.algorithms.clusters.ml.params import KMeansParams, KMeansSetters
+from ps2.algorithms.clusters.ml.params import options_of as kmeans_options_of
+from ps2.algorithms.clusters.ml.placing import placed
+from ps2.algorithms.clusters.ml.summary import KMeansSummary
+from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.clusters.options import FittedClusters, KMeansOptions
+from ps2.algorithms.clusters.trainer import train as train_kmeans
+from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.documents import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.heads import SharesHead
+from ps2.algorithms.estimators.heads import ClusterHead, SharesHead
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
-from ps2.algorithms.estimators.predict import with_predictions
+from ps2.algorithms.estimators.predict import rows_of, with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.jvm import lda_model
+from ps2.algorithms.estimators.tables import TableSurvey, column
+from ps2.algorithms.estimators.unlabelled import survey_rows
+from ps2.algorithms.jvm import kmeans_model, lda_model
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
@@ -43,6 +55,8 @@ from ps2.run.spark import total_slots
 from ps2.server.memory import available_bytes
 
 Float64s = npt.NDArray[np.float64]
+
+log = logging.getLogger(__name__)
 
 # The columns of ``describeTopics``, as in pyspark.ml.
 DESCRIBED = StructType(
@@ -258,8 +272,114 @@ class LDAModel(FittedModel, LDAParams, Model):
         return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
 
 
+class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel"]):
+    """K-means: ``pyspark.ml.clustering.KMeans`` on servers.
+
+    Example::
+
+        model = KMeans(k=1000, seed=1).fit(df)  # featuresCol: dense or sparse vectors
+        model.summary.trainingCost
+    """
+
+    setPredictionCol = setter(HasPredictionCol.predictionCol)
+
+    def _plan(self) -> KMeansOptions:
+        return kmeans_options_of(self, self._name)
+
+    def _columns(self) -> ColumnNames:
+        return ColumnNames(self._features, label=None, weight=self._weight_column)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
+        return survey_rows(dataset, columns)
+
+    def _found(self, plan: KMeansOptions, found: TableSurvey, dealt: Dealer) -> tuple[KMeansModel, TrainingHistory]:
+        options = replace(plan, dim=found.dim, clusters=min(plan.clusters, found.rows))
+        placement = placed(options, found, dealt, self.getVia())
+        table = dealt(placement.workers)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedClusters:
+            return (train_locally if placement.via == "local" else train_kmeans)(ps, table, options, on_step)
+
+        fitted = self._trained(table, options.iterations, run)
+        if len(fitted.centres) < plan.clusters:
+            log.warning("k is %d, but there are %d different rows with weights", plan.clusters, len(fitted.centres))
+        model = KMeansModel(KMeansClusters(fitted.centres, options.distance))
+        model._sizes = fitted.sizes
+        return model, replace(fitted.history, placement=placement)
+
+
+class KMeansModel(FittedModel, KMeansParams, Model):
+    """What ``KMeans.fit`` returns."""
+
+    _sizes: npt.NDArray[np.int64]
+
+    setFeaturesCol = setter(KMeansParams.featuresCol)
+    setPredictionCol = setter(HasPredictionCol.predictionCol)
+
+    def __repr__(self) -> str:
+        clusters = self.clusters
+        return (
+            f"{type(self).__name__}: uid={self.uid}, k={clusters.k}, distanceMeasure={clusters.distance}, "
+            f"numFeatures={clusters.dim}"
+        )
+
+    @property
+    def clusters(self) -> KMeansClusters:
+        """The centres as arrays, usable without Spark."""
+        found: KMeansClusters = self._fitted
+        return found
+
+    @property
+    def numFeatures(self) -> int:
+        """Number of features that the model was trained on."""
+        return self.clusters.dim
+
+    def clusterCenters(self) -> list[npt.NDArray[np.float64]]:
+        """Return the centre of each cluster."""
+        return list(self.clusters.centres.astype(np.float64))
+
+    def predict(self, value: Any) -> int:
+        """Return the cluster of one row.
+
+        Args:
+            value: a vector of pyspark, an array or a list of ``numFeatures`` numbers.
+        """
+        return int(self.clusters.predict(rows_of(value, self.numFeatures, missing=False))[0])
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        name = self.getPredictionCol()
+        if not name:
+            return dataset
+        clusters, columns = self.clusters, ColumnNames(self._features, label=None)
+        share = self._share(dataset.sparkSession.sparkContext)
+        head = ClusterHead(clusters.k)
+        found = with_predictions(dataset, columns, clusters.dim, share, head, [(name, "prediction")])
+        # pyspark.ml's clusters are integers.
+        metadata = found.schema[name].metadata
+        return found.withColumn(name, column(name).cast("int")).withMetadata(name, metadata)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = KMeansSummary(self, dataset, history, self._sizes)
+
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return self.clusters.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> KMeansClusters:
+        return KMeansClusters.read(path, url, content)
+
+    def toPyspark(self) -> clustering.KMeansModel:
+        """Return the same clusters as pyspark.ml's model."""
+        spark_context = _session().sparkContext
+        cost, steps = (self.summary.trainingCost, self.summary.numIter) if self.hasSummary else (0.0, 0)
+        parent = kmeans_model(spark_context, self.clusterCenters(), self.clusters.distance, cost, steps)
+        return self._as_pyspark(clustering.KMeansModel, parent)
+
+
 # isinstance() says yes; a real subclass would have to wrap a Java object.
 clustering.LocalLDAModel.register(LDAModel)
+clustering.KMeansModel.register(KMeansModel)
 
 
 def _session() -> SparkSession:

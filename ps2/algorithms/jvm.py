@@ -56,6 +56,22 @@ def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: flo
     return of_mllib.clustering.LocalLDAModel(matrix, vector, beta, gamma_shape), spark._jsparkSession
 
 
+def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost: float, iterations: int) -> Any:
+    """Return spark.mllib's KMeansModel (a Java object).
+
+    Args:
+        centres: NumPy arrays.
+        distance, cost, iterations: the distance's name, the training's cost, and its number of iterations.
+    """
+    from pyspark.ml.linalg import DenseVector
+
+    of_mllib = spark_context._jvm.org.apache.spark.mllib
+    found = spark_context._gateway.new_array(of_mllib.linalg.Vector, len(centres))
+    for at, centre in enumerate(centres):
+        found[at] = of_mllib.linalg.Vectors.fromML(_to_java(spark_context, DenseVector(centre)))
+    return of_mllib.clustering.KMeansModel(found, distance, cost, iterations)
+
+
 def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) -> Any:
     """Return spark.mllib's Word2VecModel (a Java object).
 

@@ -95,7 +95,7 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     elif how == "shuffle":
         rows = rows.repartition(workers)
     elif how == "balance":
-        rows = _balanced(rows, _cost_of(rows, columns.features), workers)
+        rows = _balanced(rows, cost_of(rows, columns.features), workers)
     elif how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
         rows = fixed_frame(rows.coalesce(1))[0].repartition(workers)
@@ -174,7 +174,7 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     assert columns.group is not None
     count = min(BUCKETS * workers, max(MOST_BUCKETS, workers))
     bucket = F.pmod(F.xxhash64(column(columns.group)), F.lit(count))
-    costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(_cost_of(rows, columns.features)).alias("cost")).collect()
+    costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(cost_of(rows, columns.features)).alias("cost")).collect()
     workers = min(workers, len(costs))
     owners, loads = [0] * count, [0.0] * workers
     for row in sorted(costs, key=lambda row: (-row["cost"], row["bucket"])):
@@ -215,7 +215,7 @@ def _for_arrow(rows: DataFrame, columns: ColumnNames) -> DataFrame:
     return rows.withColumn(features, for_arrow(column(features)))
 
 
-def _cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
+def cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
     """Return what a row costs to compute with: 1, and its stored feature values."""
     if not isinstance(features, str):
         return F.lit(1.0 + len(features))

@@ -74,6 +74,26 @@ class VectorHead:
 
 
 @dataclass(frozen=True)
+class ClusterHead:
+    """The head of clusters: the margin is the cluster.
+
+    Attributes:
+        classes: number of clusters.
+    """
+
+    classes: int
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> None:
+        return None
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return raw[:, 0]
+
+
+@dataclass(frozen=True)
 class VotesHead:
     """The head of random forests: the margins are sums of the trees' shares of the classes.
 

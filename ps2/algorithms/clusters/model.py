@@ -1,0 +1,178 @@
+"""Trained clusters, usable without Spark and servers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.clusters import kernels
+from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
+from ps2.algorithms.clusters.options import DistanceName
+from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.errors import CheckpointCorruptError, InputError, ShapeError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s
+
+Array = npt.NDArray[Any]
+
+FORMAT = "ps2.clusters.v1"
+MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
+# Numbers of centres that may travel inside a function.
+MOST_LIGHT = 1 << 14
+DISTANCES = ("euclidean", "cosine")
+
+
+class KMeansClusters:
+    """The clusters of a trained ``KMeans``; picklable.
+
+    Attributes:
+        centres: float32 or float64, shape (clusters, features).
+        distance: "euclidean" or "cosine".
+
+    Example::
+
+        clusters = KMeansClusters.load("models/shoppers")
+        numbers = clusters.predict(X)  # NumPy or scipy CSR
+    """
+
+    # What predictions by ``ps2.algorithms.estimators.predict`` ask for.
+    takes_missing = False
+
+    def __init__(self, centres: npt.ArrayLike, distance: DistanceName = "euclidean") -> None:
+        """Raises:
+        ShapeError: the centres are not a matrix.
+        """
+        given = np.asarray(centres)
+        self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
+        if self.centres.ndim != 2 or not self.centres.shape[0]:
+            raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")
+        self.distance = distance
+
+    def __repr__(self) -> str:
+        return f"KMeansClusters(k={self.k}, features={self.dim}, distance={self.distance!r})"
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> KMeansClusters:
+        """Read clusters that ``save`` or ``KMeansModel.save`` wrote.
+
+        Raises:
+            CheckpointMissingError: there are none.
+            UsageError: it is another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return KMeansClusters.read(path, path, load_content(path))
+
+    def save(self, path: str) -> None:
+        """Write the clusters to a new folder, local or a URL that fsspec knows; ``KMeansModel.load`` reads it too.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        save_without_spark(path, MODEL_CLASS, {"k": self.k, "distanceMeasure": self.distance}, self.write)
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the arrays to a folder; return their entries for the metadata."""
+        files = write_arrays(url, {"centres.npy": self.centres})
+        return {"format": FORMAT, "distance": self.distance, "files": files}
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> KMeansClusters:
+        """Read what ``write`` wrote; raises like ``load``."""
+        with reading(path, content, FORMAT, "clusters"):
+            distance = content["distance"]
+            centres = read_array(url, "centres.npy", dict(content["files"]))
+        if distance not in DISTANCES or centres.ndim != 2 or centres.dtype.kind != "f":
+            raise CheckpointCorruptError(
+                f"{path}: expected a matrix of centres, and one of the distances {', '.join(DISTANCES)}, got shape "
+                f"{centres.shape} of {centres.dtype} and {distance!r}"
+            )
+        return KMeansClusters(centres, distance)
+
+    # -- clusters --------------------------------------------------------------------------------------------------
+
+    @property
+    def k(self) -> int:
+        """Number of clusters."""
+        return int(self.centres.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return int(self.centres.shape[1])
+
+    @property
+    def classes(self) -> int:
+        return self.k
+
+    @property
+    def is_light(self) -> bool:
+        return self.centres.size <= MOST_LIGHT
+
+    def predict(self, x: Any) -> Int64s:
+        """Return the cluster of each row, int64, shape (n,); of several centres that are equally near, the first one.
+
+        Args:
+            x: NumPy array or scipy CSR of shape (n, features).
+
+        Raises:
+            InputError: rows have another number of features or numbers that are not finite; or, with the cosine
+                distance, one has no length.
+        """
+        return self._nearest(x)[0]
+
+    def cost(self, x: Any, weights: npt.ArrayLike | None = None) -> float:
+        """Return the sum of squared distances (of cosine distances) of rows to their centres; raises like ``predict``.
+
+        Args:
+            weights: shape (n,); None: all weigh 1.
+        """
+        _, distances, exponent = self._nearest(x)
+        given = np.ones(len(distances)) if weights is None else np.asarray(weights, np.float64)
+        if given.shape != distances.shape:
+            raise InputError(f"weights: expected shape {distances.shape}, got {given.shape}")
+        total = sum(kernels.total(readable(distances), readable(given)))
+        return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Return the cluster of each row, as predictions have it: shape (n, 1)."""
+        return self.predict(x)[:, None].astype(np.float64)
+
+    @cached_property
+    def _by_feature(self) -> Array:
+        """Centres of shape (features, clusters), as they are compared with rows."""
+        centres = self.centres
+        if self.distance == "cosine":
+            lengths = np.sqrt(squared_lengths(np.ascontiguousarray(centres.T)))
+            centres = (centres / np.where(lengths > 0, lengths, 1.0)[:, None]).astype(centres.dtype)
+        return np.ascontiguousarray(centres.T)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"centres": self.centres, "distance": self.distance}
+
+    def _nearest(self, x: Any) -> tuple[Int64s, Float64s, int]:
+        """Return each row's cluster and squared distance, and the power of two that distances are divided by."""
+        rows = sp.csr_array(x, dtype=np.float64)
+        if rows.shape[1] != self.dim:
+            raise InputError(f"features: expected {self.dim} of them, got {rows.shape[1]}")
+        if not np.isfinite(rows.data).all():
+            raise InputError("features: expected finite numbers")
+        rows.sort_indices()
+        data, exponent = rows.data, 0
+        if self.distance == "cosine":
+            data = data.copy()
+            if without := kernels.normalize(readable(rows.indptr), data):
+                raise InputError(f"features: {without:,} rows hold zeros alone, which have no cosine distance")
+        else:
+            exponent = exponent_of(data, self._by_feature)
+        dtype = self.centres.dtype
+        data = shifted(data, -exponent).astype(dtype)
+        points = Points.of(sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape), self.dim)
+        centres = shifted(self._by_feature, -exponent)
+        return *points.nearest(centres, squared_lengths(centres)), exponent

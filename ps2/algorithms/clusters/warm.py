@@ -1,0 +1,36 @@
+"""Compile kernels of k-means (``python -m ps2.algorithms.clusters.warm``); else they are at first use."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.clusters import kernels, ops, start
+from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.ops.guards import readable
+
+
+def warm() -> None:
+    """Call the kernels on two rows, in the forms in which workers, servers and models hold them."""
+    full, sparse = np.ones((2, 2)), np.eye(2)
+    for dtype in (np.float64, np.float32):
+        clusters = KMeansClusters(np.eye(2, dtype=dtype))
+        for x in (full, sparse):
+            clusters.cost(x)
+        x = sp.csr_array(sparse.astype(dtype))
+        entries = readable(x.indptr), readable(x.indices), readable(x.data)
+        given = *entries, readable(np.ones(2)), readable(np.zeros(2, np.int64)), readable(np.ones(2))
+        kernels.sum_rows(*given, np.zeros((2, 2)))
+        kernels.sum_columns(*given, np.zeros(2, np.int32), np.zeros(2, np.int32), np.zeros(2), 2)
+        kernels.normalize(entries[0], x.data.copy())
+        start.priorities(start.hashes(x, np.arange(2)), np.ones(2), 0, 0)
+        some = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.uint8)
+        centres = np.zeros((1, 1), dtype)
+        ops.place(centres, *some, np.ones(1, dtype))
+        ops.gather(centres, *some, np.ones(1, dtype))
+        ops.squares(centres)
+        ops.move(centres, np.zeros((1, 1)), np.ones(1))
+
+
+if __name__ == "__main__":
+    warm()

@@ -1,0 +1,284 @@
+"""A worker of k-means. It does in a clock what the driver's newest message says, and keeps nothing that it needs.
+
+So an attempt that begins in the middle, or again, needs the message and the servers only. What a worker does keep, the
+candidates that its rows are nearest to, saves time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.clusters import kernels, start
+from ps2.algorithms.clusters.assigning import Points, shifted
+from ps2.algorithms.clusters.options import KMeansOptions, check_worker
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+from ps2.data.rows import LocalRows
+from ps2.ops.blocks import narrow_unsigned
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s
+from ps2.server.memory import free_bytes
+
+Array = npt.NDArray[Any]
+
+# What a worker does in a clock: look at its rows, rank them for a draw, tell the drawn ones, weigh the candidates, put
+# the first centres on the servers, take part in an iteration, evaluate the last centres, nothing.
+SURVEY, RANK, TELL, WEIGH, PLACE, STEP, LAST, END = "survey", "rank", "tell", "weigh", "place", "step", "last", "end"
+# Fields of a message.
+DO, DRAW, LEAST, CANDIDATES, CHOSEN, CLUSTERS, SCALE = (
+    "do",
+    "draw",
+    "least",
+    "candidates",
+    "chosen",
+    "clusters",
+    "scale",
+)
+# Binary digits of a sum of all rows, and of a weight among them.
+DIGITS = 51
+# The least unit of sums that can be divided by.
+LEAST_UNIT = 2.0**-1000
+# Candidates whose distances are computed together, and the bytes of their numbers at most.
+CANDIDATE_BYTES = 128 << 20
+# More sums than this share of all of them travel without the clusters that they belong to.
+SOME = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """What is on the servers; picklable.
+
+    Attributes:
+        centres: layout "column": a column is a feature.
+        sums: of rows by cluster, in the same form.
+        counts: summed weight of each cluster's rows.
+        norms: squared length of each centre.
+        sizes: largest absolute value of each feature.
+    """
+
+    centres: DCVMatrix
+    sums: DCVMatrix
+    counts: DCV
+    norms: DCV
+    sizes: DCV
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What rows are divided by: powers of two, which change no digit.
+
+    Attributes:
+        exponent: of values.
+        weights: of weights.
+        rows: of the number of rows.
+    """
+
+    exponent: int
+    weights: int
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringProgram:
+    """What each worker runs; picklable."""
+
+    options: KMeansOptions
+    fleet: Fleet
+    clocks: int
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        check_worker(self.options, len(reading.training.keys), free_bytes())
+        work = _Work(self.options, self.fleet, reading.training)
+        for _ in worker.clocks(FIRST_CLOCK + self.clocks):
+            message = worker.message or {}
+            work.take_part(worker, message.get(DO, SURVEY), message)
+
+
+class _Work:
+    def __init__(self, options: KMeansOptions, fleet: Fleet, rows: LocalRows) -> None:
+        self._options, self._fleet, self._rows = options, fleet, rows
+        self._without_length = 0
+        if options.distance == "cosine":
+            data = rows.x.data.copy()
+            self._without_length = kernels.normalize(readable(rows.x.indptr), data)
+            x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
+            self._rows = LocalRows(rows.keys, x, None, rows.weights)
+        self._ids = start.hashes(self._rows.x, self._rows.keys)
+        self._prepared: _Prepared | None = None
+        self._seen, self._nearest, self._distances = 0, np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+
+    def take_part(self, worker: Any, do: str, message: dict[str, Any]) -> None:
+        if do == END:
+            return
+        if do == SURVEY:
+            self._survey(worker)
+            return
+        if self._prepared is None:
+            self._prepared = _Prepared.of(self._rows, self._options, self._fleet, Scale(*message[SCALE]))
+        if do in (RANK, TELL, WEIGH):
+            self._approach(message.get(CANDIDATES))
+        if do == RANK:
+            ranks = self._ranks(message[DRAW])
+            first = start.least(ranks, self._ids, wanted(self._options, message[DRAW]))
+            worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
+        elif do == TELL:
+            drawn = np.flatnonzero(self._ranks(message[DRAW]) <= message[LEAST])
+            _, first = np.unique(self._ids[drawn], return_index=True)
+            drawn = drawn[first]
+            worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+        elif do == WEIGH:
+            weights = np.bincount(self._nearest, self._prepared.weights, len(message[CANDIDATES]["sizes"]))
+            worker.report({"weights": weights})
+        elif do == PLACE:
+            self._place(message[CHOSEN])
+        else:
+            self._iterate(worker, message[CLUSTERS], is_last=do == LAST)
+
+    def _survey(self, worker: Any) -> None:
+        rows = self._rows
+        largest = np.zeros(len(rows.keys))
+        np.maximum.at(largest, rows.x.indices, np.abs(rows.x.data))
+        self._fleet.sizes.zip().apply("clusters.raise_to", slots=rows.keys, values=largest)
+        weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
+        worker.report({"value": float(largest.max(initial=0.0)), "weight": weight}, "max")
+        worker.report({"rows": len(rows), "without_length": self._without_length})
+
+    def _ranks(self, draw: int) -> Float64s:
+        """Return the priorities of rows in a draw: by weight alone at first, then by what they add to the cost."""
+        assert self._prepared is not None
+        weights = self._prepared.weights * self._distances if draw else self._prepared.weights
+        return start.priorities(self._ids, weights, self._options.seed, draw)
+
+    def _approach(self, candidates: Any) -> None:
+        """Find the nearest of all candidates, of which some may be new."""
+        if candidates is None or len(candidates["sizes"]) == self._seen:
+            return
+        assert self._prepared is not None
+        every = start.unpacked(candidates, self._options.dim)[self._seen :]
+        dtype = self._rows.x.dtype
+        width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
+        for begin in range(0, every.shape[0], width):
+            some = every[begin : begin + width]
+            lengths = np.asarray((some * some).sum(axis=1, dtype=np.float64)).reshape(-1)
+            mine = np.ascontiguousarray(some[:, self._rows.keys].toarray().T.astype(dtype))
+            nearest, distances = self._prepared.points.nearest(mine, lengths)
+            nearer = distances < self._distances
+            self._nearest[nearer] = nearest[nearer] + self._seen + begin
+            self._distances[nearer] = distances[nearer]
+        self._seen = len(candidates["sizes"])
+
+    def _place(self, chosen: npt.NDArray[np.uint64]) -> None:
+        """Put the rows that are the first centres on the servers, each where its hash is among the chosen ones."""
+        assert self._prepared is not None
+        order = np.argsort(chosen)
+        at = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
+        mine = np.flatnonzero(chosen[order][at] == self._ids)
+        _, first = np.unique(self._ids[mine], return_index=True)
+        mine = mine[first]
+        columns = self._prepared.points.x[mine].tocsc()
+        sizes = np.diff(columns.indptr)
+        used = sizes > 0
+        self._fleet.centres.apply(
+            "clusters.place",
+            slots=self._rows.keys[used],
+            sizes=_narrow(sizes[used]),
+            clusters=_narrow(order[at[mine]][columns.indices]),
+            values=columns.data,
+        )
+
+    def _iterate(self, worker: Any, clusters: int, is_last: bool) -> None:
+        """Assign the rows to centres; add up their sums, unless the centres will not move again."""
+        prepared, fleet, keys = self._prepared, self._fleet, self._rows.keys
+        assert prepared is not None
+        with batch():
+            asked = fleet.centres.pull(columns=keys), fleet.norms.pull()
+        centres, norms = asked[0].result()[:, :clusters], asked[1].result()[:clusters]
+        moved = centres.nbytes + norms.nbytes
+        assigned, distances = prepared.points.nearest(centres, norms)
+        if is_last:
+            worker.report({"sizes": np.bincount(assigned, minlength=clusters)})
+        else:
+            counts: Float64s = np.bincount(assigned, prepared.weights, self._options.clusters).astype(np.float64)
+            moved += counts.nbytes + self._add(assigned, counts)
+        worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
+        worker.report({"rows": len(self._rows), "bytes": moved})
+
+    def _add(self, assigned: Int64s, counts: Float64s) -> int:
+        """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
+        prepared, fleet, keys = self._prepared, self._fleet, self._rows.keys
+        assert prepared is not None
+        x, width = prepared.points.x, self._options.clusters
+        if x.nnz > SOME * len(keys) * width:
+            sums = np.zeros((len(keys), width))
+            entries = readable(x.indptr), readable(x.indices), readable(x.data)
+            kernels.sum_rows(*entries, prepared.weights, readable(assigned), prepared.units, sums)
+            with batch():
+                fleet.sums.add(columns=keys, values=sums)
+                fleet.counts.add(counts)
+            return sums.nbytes
+        columns = prepared.columns()
+        sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
+        entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
+        given = *entries, prepared.weights, readable(assigned), prepared.units
+        count = kernels.sum_columns(*given, sizes, clusters, values, width)
+        used = sizes > 0
+        of_columns, of_sums = _narrow(sizes[used]), _narrow(clusters[:count])
+        with batch():
+            fleet.sums.apply(
+                "clusters.gather", slots=keys[used], sizes=of_columns, clusters=of_sums, values=values[:count]
+            )
+            fleet.counts.add(counts)
+        return of_columns.nbytes + of_sums.nbytes + 8 * count
+
+
+class _Prepared:
+    """Rows and weights, scaled.
+
+    Attributes:
+        weights: in whole units, so that sums are exact.
+        units: of each column: sums of values times weights are in whole units, and exact.
+    """
+
+    def __init__(self, points: Points, weights: Float64s, units: Float64s) -> None:
+        self.points, self.weights, self.units = points, readable(weights), readable(units)
+        self._columns: Any = None
+
+    @staticmethod
+    def of(rows: LocalRows, options: KMeansOptions, fleet: Fleet, scale: Scale) -> _Prepared:
+        x = rows.x
+        if scale.exponent:
+            x = type(x)((shifted(x.data, -scale.exponent), x.indices, x.indptr), shape=x.shape)
+        weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weights)
+        unit = 2.0 ** (scale.rows - DIGITS)
+        weights = np.rint(weights / unit) * unit
+        if options.distance == "cosine":
+            largest = np.zeros(len(rows.keys), np.int64)
+        else:
+            sizes = shifted(fleet.sizes.pull(rows.keys), -scale.exponent)
+            largest = np.frexp(sizes)[1].astype(np.int64)
+        units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), LEAST_UNIT)
+        return _Prepared(Points.of(x, options.dim), weights, units)
+
+    def columns(self) -> Any:
+        """Return the rows' matrix column by column."""
+        if self._columns is None:
+            self._columns = self.points.x.tocsc()
+        return self._columns
+
+
+def wanted(options: KMeansOptions, draw: int) -> int:
+    """Return how many rows a draw wants: the first centre, or all of them ("random"), then candidates."""
+    if options.start == "random":
+        return options.clusters
+    return 2 * options.clusters if draw else 1
+
+
+def _narrow(numbers: Array) -> Array:
+    return narrow_unsigned(numbers, int(numbers.max(initial=0)))

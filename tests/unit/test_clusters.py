@@ -1,0 +1,94 @@
+"""Nearest centres, sums and first centres of k-means agree with NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from compiled_kernels import compiled
+
+from ps2.algorithms.clusters import kernels, ops, start, warm
+from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.errors import InputError
+
+
+def rows(share=1.0, shift=0.0, n=200, dim=7):
+    """Some rows, of whose values a share is not 0."""
+    rng = np.random.default_rng(1)
+    return (rng.normal(size=(n, dim)) + shift) * (rng.random((n, dim)) < share)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("share", "shift"), [(1.0, 0.0), (1.0, 1e3), (0.4, 0.0), (0.4, 1e3)])
+def test_nearest_when_rows_are_given_then_is_numpys(dtype, share, shift):
+    x = rows(share, shift).astype(dtype).astype(np.float64)
+    centres = rows(shift=shift, n=33)[::-1].astype(dtype)
+    distances = ((x[:, None] - centres.astype(np.float64)) ** 2).sum(axis=2)
+    model = KMeansClusters(centres)
+    assert model.predict(sp.csr_array(x)).tolist() == distances.argmin(axis=1).tolist()
+    np.testing.assert_allclose(model.cost(x), distances.min(axis=1).sum(), rtol=1e-6)
+
+
+def test_nearest_when_squares_overflow_then_is_found():
+    assert KMeansClusters([[1e300, 0], [-1e300, 0]]).predict([[1e307, 0], [-1e290, 0]]).tolist() == [0, 1]
+
+
+def test_predict_when_a_row_has_no_cosine_then_error_says_so():
+    with pytest.raises(InputError, match="1 rows hold zeros alone"):
+        KMeansClusters(np.eye(2), "cosine").predict([[0, 0], [1, 0]])
+
+
+def test_sums_when_listed_or_whole_then_are_equal():
+    x, weights = sp.csr_array(rows(0.3)), np.random.default_rng(2).random(200)
+    assigned, units = np.random.default_rng(3).integers(0, 5, 200), np.full(7, 2.0**-30)
+    whole, listed = np.zeros((7, 5)), np.zeros((7, 5))
+    kernels.sum_rows(x.indptr, x.indices, x.data, weights, assigned, units, whole)
+    columns = x.tocsc()
+    sizes, clusters, values = np.zeros(7, np.int32), np.zeros(x.nnz, np.int32), np.zeros(x.nnz)
+    given = columns.indptr, columns.indices, columns.data, weights, assigned, units
+    count = kernels.sum_columns(*given, sizes, clusters, values, 5)
+    ops.gather(listed, np.arange(7), sizes, clusters[:count], values[:count])
+    assert listed.tolist() == whole.tolist()
+    expected = np.stack([(weights * (assigned == c)) @ x.toarray() for c in range(5)], axis=1)
+    np.testing.assert_allclose(whole, expected, atol=1e-6)
+
+
+def test_centres_when_moved_then_are_means_and_empty_stays():
+    centres, sums = np.array([[1.0, 5.0], [2.0, 6.0]]), np.array([[4.0, 0.0], [6.0, 0.0]])
+    found = ops.move(centres, sums, np.array([2.0, 0.0]))
+    assert (centres.tolist(), sums.any()) == ([[2.0, 5.0], [3.0, 6.0]], False)
+    assert found[[ops.LENGTH, ops.WAY]].tolist() == [[13.0, 61.0], [2.0, 0.0]]
+
+
+def test_hash_when_form_and_order_differ_then_is_the_same():
+    dense = sp.csr_array((np.array([1.0, 0.0, 3.0]), [0, 1, 2], [0, 3]), shape=(1, 3))
+    sparse = sp.csr_array((np.array([3.0, 1.0]), [1, 0], [0, 2]), shape=(1, 2))
+    assert start.hashes(dense, np.arange(3)) == start.hashes(sparse, np.array([0, 2]))
+
+
+def test_least_when_rows_repeat_then_each_counts_once():
+    found, ids = np.array([3.0, 1.0, 1.0, 2.0, np.inf]), np.array([7, 5, 5, 6, 8], np.uint64)
+    assert ids[start.least(found, ids, 2)].tolist() == [5, 6]
+    assert len(start.least(found, ids, 9)) == 3
+
+
+def test_plus_plus_when_groups_are_apart_then_one_of_each():
+    x = np.repeat(np.array([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]]), 4, axis=0)
+    assert {int(row) // 4 for row in start.plus_plus(sp.csr_array(x), np.ones(12), 3, 1)} == {0, 1, 2}
+    assert len(start.plus_plus(sp.csr_array(x), np.ones(12), 9, 1)) == 3
+
+
+def test_clusters_when_saved_then_load_without_spark(tmp_path):
+    KMeansClusters(rows(n=3), "cosine").save(str(tmp_path / "model"))
+    found = KMeansClusters.load(str(tmp_path / "model"))
+    assert (found.centres.tolist(), found.distance) == (rows(n=3).tolist(), "cosine")
+
+
+def test_clusters_when_warm_then_compile_nothing():
+    warm.warm()
+    before = compiled((kernels, ops))
+    for dtype in (np.float32, np.float64):
+        model = KMeansClusters(rows(n=4).astype(dtype))
+        model.cost(rows())
+        model.cost(rows(0.3))
+    assert compiled((kernels, ops)) == before
