@@ -61,7 +61,7 @@ def place(
     _put(m, *_checked(m, slots, sizes, clusters, values))
 
 
-@op(reduce="list", dtypes=FLOATS)
+@op(reduce="concat", dtypes=FLOATS)
 def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
     """Return the sum of squares of each cluster's numbers on this shard, and what it has lost."""
     found = np.zeros((2, m.shape[1]))
@@ -71,7 +71,7 @@ def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
     return found
 
 
-@op(writes=("m", "sums"), reduce="list", dtypes=FLOATS)
+@op(writes=("m", "sums"), reduce="concat", dtypes=FLOATS)
 def move(m: Blocks, sums: Sums, divisors: Annotated[Floats, along(BLOCK)]) -> Annotated[Float64s, along(4, BLOCK)]:
     """Move centres to their sums by their divisors; a centre whose divisor is 0 stays. Sums are 0 afterwards.
 

@@ -241,7 +241,7 @@ class _Driver:
 
     def _placed(self, state: _State, reports: Sequence[Any]) -> _State:
         def ask() -> None:
-            lengths = _folded(self._fleet.centres.apply("clusters.squares"))
+            lengths = _folded(self._fleet.centres.apply("clusters.squares"), 2)
             self._fleet.norms.push(lengths[0] + lengths[1])
 
         self.journal.hear(ask)
@@ -295,9 +295,9 @@ class _Driver:
         fleet = self._fleet
         divisors: Float64s = fleet.counts.pull()
         if self._options.distance == "cosine":
-            lengths = _folded(fleet.sums.apply("clusters.squares"))
+            lengths = _folded(fleet.sums.apply("clusters.squares"), 2)
             divisors = np.where(divisors > 0, np.sqrt(lengths[0] + lengths[1]), 0.0)
-        found = _folded(fleet.centres.apply("clusters.move", sums=fleet.sums, divisors=divisors))
+        found = _folded(fleet.centres.apply("clusters.move", sums=fleet.sums, divisors=divisors), 4)
         fleet.norms.push(found[LENGTH] + found[LENGTH_REST])
         fleet.counts.zero()
         return float((found[WAY] + found[WAY_REST]).max())
@@ -330,11 +330,15 @@ _FOLLOWING: dict[str, Callable[[_Driver, _State, Sequence[Any]], _State]] = {
 }
 
 
-def _folded(parts: Sequence[Float64s]) -> Float64s:
-    """Return the sum of what shards returned; rows come in pairs, a sum and what it has lost."""
-    found = np.zeros_like(parts[0])
-    for part in parts:
-        for row in range(0, len(found), 2):
-            add_exactly(found[row], found[row + 1], part[row])
-            found[row + 1] += part[row + 1]
-    return found
+def _folded(found: Float64s, rows: int) -> Float64s:
+    """Return the sum of what shards returned, one after the other; rows come in pairs, a sum and what it has lost.
+
+    Args:
+        rows: of each shard.
+    """
+    folded = np.zeros((rows, found.shape[1]))
+    for part in found.reshape(-1, rows, found.shape[1]):
+        for row in range(0, rows, 2):
+            add_exactly(folded[row], folded[row + 1], part[row])
+            folded[row + 1] += part[row + 1]
+    return folded
