@@ -357,7 +357,7 @@ class KMeansModel(FittedModel, KMeansParams, Model):
         found = with_predictions(dataset, columns, clusters.dim, share, head, [(name, "prediction")])
         # pyspark.ml's clusters are integers.
         metadata = found.schema[name].metadata
-        return found.withColumn(name, column(name).cast("int")).withMetadata(name, metadata)
+        return found.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = KMeansSummary(self, dataset, history, self._sizes)

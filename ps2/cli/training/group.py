@@ -7,6 +7,7 @@ import click
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import gbt
 from ps2.cli.training.graphs import deepwalk, line, node2vec
+from ps2.cli.training.kmeans import kmeans
 from ps2.cli.training.lda import lda
 from ps2.cli.training.lr import lr
 from ps2.cli.training.metric import metric
@@ -18,5 +19,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, forest, gbt, lda, line, lr, metric, mf, node2vec):
+for command in (deepwalk, forest, gbt, kmeans, lda, line, lr, metric, mf, node2vec):
     train.add_command(command)

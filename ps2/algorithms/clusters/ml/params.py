@@ -42,6 +42,10 @@ class KMeansParams(HasVia, FleetParams, _KMeansParams):
     initMode: Param[str] = choice(_KMeansParams.initMode, get_args(StartName))
     distanceMeasure: Param[str] = choice(HasDistanceMeasure.distanceMeasure, get_args(DistanceName))
 
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(seed=0)
+
     @property
     def _weight_column(self) -> str | None:
         """Name of the column of weights; None: all rows weigh 1."""
@@ -67,6 +71,7 @@ def options_of(params: Any, name: str) -> KMeansOptions:
         iterations=params.getMaxIter(),
         tolerance=params.getTol(),
         distance=cast(DistanceName, params.getDistanceMeasure()),
-        seed=params.getSeed(),
+        # A seed of pyspark.ml may be a hash, so it may be negative.
+        seed=params.getSeed() % 2**63,
         name=name,
     )

@@ -131,7 +131,8 @@ class ForestOfTrees(RandomForestModel):
         if not name:
             return made
         leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._trained.forest.trees)]
-        return made.withMetadata(name, {"ml_attr": {"attrs": {"nominal": leaves}, "num_attrs": len(leaves)}})
+        described = {"ml_attr": {"attrs": {"nominal": leaves}, "num_attrs": len(leaves)}}
+        return made.withColumn(name, column(name).alias(name, metadata=described))
 
 
 class ForestTree(RandomForestModel):
@@ -178,7 +179,7 @@ class ForestTree(RandomForestModel):
         # Of one tree it is a number, not a vector of one.
         leaf = F.coalesce(vector_to_array(column(name))[0], F.lit(math.nan))
         described = {"ml_attr": {"type": "nominal", "num_vals": self.arrays.leaf_count}}
-        return made.withColumn(name, leaf).withMetadata(name, described)
+        return made.withColumn(name, leaf.alias(name, metadata=described))
 
 
 class ForestRegressionTree(ForestTree, FleetRegressionModel, _DecisionTreeRegressorParams, RegressionModel[Vector]):

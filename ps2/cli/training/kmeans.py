@@ -1,0 +1,104 @@
+"""``ps2 train kmeans``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.running import check, draw, in_spark, options_named, read, save
+
+EPILOG = """\b
+Examples:
+  ps2 train kmeans --input shoppers.libsvm.gz --k 100 --output model
+  ps2 train kmeans --input hdfs:///pages/part-* --features 100000 --k 1000 --init random --master yarn --output hdfs:///model
+
+\b
+Use the model:
+  from ps2.algorithms import KMeansClusters
+  KMeansClusters.load("model").predict(x)   the cluster of each row of an array or a scipy CSR matrix
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train kmeans"
+
+
+@click.command(epilog=EPILOG)
+@click.option("--input", required=True, metavar="PATH", help="LIBSVM file, folder or glob; labels are ignored.")
+@click.option(
+    "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
+)
+@click.option("--k", type=click.IntRange(2), default=2, show_default=True, help="Number of clusters.")
+@click.option(
+    "--iterations", "maxIter", type=click.IntRange(1), default=20, show_default=True, help="Moves of the centres."
+)
+@click.option(
+    "--tol",
+    type=click.FloatRange(0),
+    default=1e-4,
+    show_default=True,
+    help="Stop when no centre moves further than this.",
+)
+@click.option(
+    "--init",
+    "initMode",
+    type=click.Choice(["k-means||", "random"]),
+    default="k-means||",
+    show_default=True,
+    help="How the first centres are drawn.",
+)
+@click.option(
+    "--distance",
+    "distanceMeasure",
+    type=click.Choice(["euclidean", "cosine"]),
+    default="euclidean",
+    show_default=True,
+    help="Distance of a row from a centre.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the first centres.")
+@setting_options
+def kmeans(input: str, features: int | None, setting: Setting, **params: Any) -> None:
+    """Find clusters of rows.
+
+    The file has lines "label index:value ...", indices ascending from 1.
+    """
+    # All other options are named as the estimator's params.
+    from ps2.algorithms.spark import interruptible
+
+    with interruptible() as interrupt:
+        from ps2.algorithms import KMeans
+
+        check((input,), setting)
+        estimator = KMeans(**params)
+        with options_named():
+            estimator._check()
+
+        def work(spark: Any, workers: int) -> None:
+            found = read(spark, Files(input, None, features))
+            with options_named():
+                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(found.train.frame)
+            summary = model.summary
+            if setting.form == "table":
+                printed.print_pace(summary.history, "moves of the centres", setting)
+                printed.print_steps(summary.history)
+                click.echo(f"{len(found.train):,} rows in {len(model.clusterCenters()):,} clusters")
+                click.echo(f"cost: {summary.trainingCost:.6g}")
+            else:
+                record = {
+                    "rows": len(found.train),
+                    "features": found.features,
+                    "params": params,
+                    "steps": printed.steps_record(summary.history),
+                    "cost": summary.trainingCost,
+                    "sizes": list(summary.clusterSizes),
+                    "output": setting.output,
+                }
+                print_data(record, setting.form)
+            save(model, setting)
+            if setting.form == "table":
+                click.echo(f"model saved in {setting.output}: ps2.algorithms.KMeansClusters.load({setting.output!r})")
+            draw(model, setting)
+
+        in_spark(TRAINING, setting, interrupt, work)
