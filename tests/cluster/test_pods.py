@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,15 @@ class Pod:
         except OSError:
             return None
 
+    def waits(self):
+        """Whether it waits for a driver: the metrics answer before the port for drivers is open."""
+        if self.status() != 503:
+            return False
+        host, port = self.address.split(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+            return True
+        return False
+
 
 @pytest.fixture
 def container():
@@ -105,7 +115,7 @@ def pods(container, tmp_path, until):
         for pod in found:
             pod.start()
             ended.callback(pod.end)
-        until(lambda: all(pod.status() == 503 for pod in found), "they are up, and have no driver", 60)
+        until(lambda: all(pod.waits() for pod in found), "they are up, and have no driver", 60)
         yield found
 
 
@@ -231,7 +241,7 @@ def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, 
         for pod in (patient, hasty):
             ended.callback(pod.end)
             pod.start()
-        until(lambda: patient.status() == hasty.status() == 503, "they are up", 60)
+        until(lambda: patient.waits() and hasty.waits(), "they are up", 60)
         fleet = {"fleet": [patient.address, hasty.address], "tokenFile": str(tmp_path / "token")}
         with PS2Context.getOrCreate(**fleet, checkpointDir=str(folder)) as ps:
             DCV.dense(10)
