@@ -116,7 +116,8 @@ def _sparse(ids: Any) -> pa.Array:
     columns = np.where(rng.random((n, ENTRIES)) < 0.8, own, rng.integers(0, COLUMNS, (n, ENTRIES)))
     counts = sp.csr_array((np.ones(columns.size), columns.ravel(), np.arange(n + 1) * ENTRIES), shape=(n, COLUMNS))
     counts.sum_duplicates()
-    lists = [pa.ListArray.from_arrays(counts.indptr.astype(np.int32), part) for part in (counts.indices, counts.data)]
+    ends, entries = counts.indptr.astype(np.int32), (counts.indices.astype(np.int32), counts.data)
+    lists = [pa.ListArray.from_arrays(ends, part) for part in entries]
     return _vectors(np.zeros(n, np.int8), pa.array(np.full(n, COLUMNS, np.int32)), *lists)
 
 
