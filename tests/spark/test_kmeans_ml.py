@@ -90,6 +90,20 @@ def test_kmeans_when_k_is_above_rows_then_finds_these(spark, ps):
     assert (model.clusters.k, model.summary.trainingCost) == (3, 0.0)
 
 
+@pytest.mark.parametrize("via", ["local", "servers"])
+def test_kmeans_when_values_have_offsets_then_centres_are_exact(spark, ps, via):
+    numbers = np.arange(200)
+    groups = np.where(numbers % 2, 0.0, 2000.0) + np.random.default_rng(0).integers(0, 200, 200)
+    rows = [(Vectors.dense(1.7e15 + group, -1e300),) for group in groups]
+    model = KMeans(k=2, seed=1, via=via).fit(spark.createDataFrame(rows, ["features"]))
+    found = np.sort([centre[0] - 1.7e15 for centre in model.clusterCenters()])
+    np.testing.assert_allclose(found, [groups[numbers % 2 == 1].mean(), groups[numbers % 2 == 0].mean()], atol=0.25)
+    assert [centre[1] for centre in model.clusterCenters()] == [-1e300, -1e300]
+    assert model.summary.clusterSizes == [100, 100]
+    cost = sum(((groups[numbers % 2 == side] - groups[numbers % 2 == side].mean()) ** 2).sum() for side in (0, 1))
+    assert model.summary.trainingCost == pytest.approx(cost)
+
+
 def end(step):
     if step.number == END:
         raise KeyboardInterrupt

@@ -92,3 +92,15 @@ def test_clusters_when_warm_then_compile_nothing():
         model.cost(rows())
         model.cost(rows(0.3))
     assert compiled((kernels, ops)) == before
+
+
+def test_plus_plus_when_rows_are_close_far_from_0_then_differ():
+    x = sp.csr_array(np.array([[1e9, 0.0], [1e9, 1.0], [0.0, 5.0], [0.0, 6.0]]))
+    assert sorted(start.plus_plus(x, np.ones(4), 4, seed=1).tolist()) == [0, 1, 2, 3]
+
+
+def test_shift_when_all_rows_hold_a_feature_then_its_middle():
+    highs, lows = np.array([8.0, -4.0, 8.0, 3.0, -np.inf]), np.array([-6.0, 6.0, -6.0, 1.0, -np.inf])
+    sizes, shifts = np.empty(5), np.empty(5)
+    ops.shift(highs, lows, np.array([9.0, 9.0, 8.0, 9.0, 0.0]), sizes, shifts, rows=9.0)
+    assert (shifts.tolist(), sizes.tolist()) == ([7.0, -5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 8.0, 3.0, 0.0])

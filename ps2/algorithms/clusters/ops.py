@@ -35,6 +35,26 @@ def raise_to(u: Row, slots: Slots, values: Annotated[Values, along(SLOTS)]) -> N
     np.maximum.at(u, check_slots(slots, u.size), values)
 
 
+@op(writes=("sizes", "shifts"), dtypes=("float64",))
+def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: float) -> None:
+    """Set what is subtracted from features, and their largest absolute values after it.
+
+    A feature that all rows hold, and that is never 0, loses the middle of its values: an offset would cost digits of
+    sums and distances. Others lose nothing, as rows that do not hold a feature would have to hold it then.
+
+    Args:
+        highs, lows: the largest value of each feature, and the largest of its negatives.
+        held: how many rows hold it.
+        rows: how many there are.
+    """
+    sizes[:] = np.maximum(np.maximum(highs, lows), 0.0)
+    shifts[:] = 0.0
+    some = (held == rows) & (held > 0) & ((highs < 0) | (lows < 0))
+    high, low = highs[some], -lows[some]
+    shifts[some] = high / 2 + low / 2
+    sizes[some] = np.maximum(high - shifts[some], shifts[some] - low)
+
+
 @op(writes=("m",), dtypes=FLOATS)
 def gather(
     m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]

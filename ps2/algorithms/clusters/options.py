@@ -21,6 +21,8 @@ DistanceName = Literal["euclidean", "cosine"]
 FLOAT32_FROM = 1 << 22
 # Bytes of a sum.
 SUM_BYTES = 8
+# Numbers that servers have of each feature.
+OF_FEATURE = 5
 # Oversampling of the start: candidates of a round, by cluster (Bahmani et al., section 5).
 CANDIDATES = 2
 WORDS = Words("iteration", "cost")
@@ -71,7 +73,7 @@ class KMeansOptions:
     def fleet_bytes(self) -> int:
         """The bytes on all servers together: of centres and sums, and of a few numbers by feature and cluster."""
         each = SUM_BYTES + (8 if self.dtype == "float64" else 4)
-        return self.numbers * each + SUM_BYTES * (self.dim + 2 * self.clusters)
+        return self.numbers * each + SUM_BYTES * (OF_FEATURE * self.dim + 2 * self.clusters)
 
     def worker_bytes(self, features: int) -> int:
         """Return the least bytes of a worker whose rows use so many features."""

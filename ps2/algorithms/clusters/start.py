@@ -21,6 +21,9 @@ from ps2.ops.kernels import Float64s, Int64s
 
 UInt64s = npt.NDArray[np.uint64]
 MODULUS = 2**64
+# A squared distance below this share of the squared lengths has lost too many digits, and is computed from differences,
+# of so many numbers at a time.
+CLOSE, AT_ONCE = 1e-6, 1 << 22
 
 
 def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
@@ -85,6 +88,10 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
         begin, end = x.indptr[at], x.indptr[at + 1]
         one[x.indices[begin:end]] = x.data[begin:end]
         to_one = np.maximum(lengths - 2.0 * (x @ one) + lengths[at], 0.0)
+        close, step = np.flatnonzero(to_one <= CLOSE * (lengths + lengths[at])), max(1, AT_ONCE // max(1, len(one)))
+        for first in range(0, len(close), step):
+            some = close[first : first + step]
+            to_one[some] = ((x[some].toarray() - one) ** 2).sum(axis=1)
         distances = to_one if not len(chosen) else np.minimum(distances, to_one)
         distances[at] = 0.0
         chosen = np.append(chosen, at)

@@ -149,7 +149,9 @@ class _Driver:
             return names.give(lambda name: DCV.dense(length, 1, "float64", name=name))
 
         centres, sums = matrix(options.dtype), matrix("float64")
-        self._fleet = Fleet(centres, sums, vector(clusters), vector(clusters), vector(dim))
+        highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
+        of_features = highs, lows, vector(dim), vector(dim), vector(dim)
+        self._fleet = Fleet(centres, sums, vector(clusters), vector(clusters), *of_features)
         clocks = OTHER_CLOCKS + 2 * (options.rounds + 1) + options.iterations
         self.program = ClusteringProgram(options, self._fleet, clocks)
         self._states = {0: _State()}
@@ -186,7 +188,15 @@ class _Driver:
     # -- the first centres ---------------------------------------------------------------------------------------------
 
     def _surveyed(self, state: _State, reports: Sequence[Any]) -> _State:
-        heard = self.journal.hear(lambda: {**reports[0], **reports[1]})
+        def ask() -> dict[str, Any]:
+            fleet, heard = self._fleet, {**reports[0], **reports[1], "value": 0.0}
+            if self._options.distance == "euclidean":  # no cosine stays the same
+                found = fleet.highs.zip(fleet.lows, fleet.held, fleet.sizes, fleet.shifts)
+                found.apply("clusters.shift", rows=float(heard["rows"]))
+                heard["value"] = fleet.sizes.max()
+            return heard
+
+        heard = self.journal.hear(ask)
         name = self._table.columns.shown("features")
         if heard["without_length"]:
             raise InputError(
@@ -197,7 +207,7 @@ class _Driver:
             raise InputError(
                 f"expected weights of which some are above 0, got {heard['rows']:,} rows whose weights are all 0"
             )
-        exponent = 0 if self._options.distance == "cosine" else exponent_of(np.array(heard["value"]))
+        exponent = exponent_of(np.array(heard["value"]))
         weights = 0 if self._table.columns.weight is None else math.frexp(heard["weight"])[1]
         self._record.start()
         return replace(state, do=RANK, scale=Scale(exponent, weights, math.frexp(heard["rows"])[1]))
@@ -310,12 +320,12 @@ class _Driver:
         assert state.scale is not None
         assert state.sizes is not None
         centres = self._fleet.centres.pull(columns=np.arange(options.dim))[:, : state.clusters].T
-        return FittedClusters(shifted(centres, state.scale.exponent), state.sizes, self._record.history())
+        centres = (shifted(centres, state.scale.exponent) + self._fleet.shifts.pull()).astype(options.dtype)
+        return FittedClusters(centres, state.sizes, self._record.history())
 
     def free(self) -> None:
         """Free what is on the servers."""
-        fleet = self._fleet
-        for one in (fleet.centres, fleet.sums, fleet.counts, fleet.norms, fleet.sizes):
+        for one in vars(self._fleet).values():
             one.free()
 
 

@@ -60,13 +60,20 @@ class Fleet:
         sums: of rows by cluster, in the same form.
         counts: summed weight of each cluster's rows.
         norms: squared length of each centre.
-        sizes: largest absolute value of each feature.
+        highs, lows: the largest value of each feature, and the largest of its negatives.
+        held: how many rows hold each feature.
+        shifts: what is subtracted from each feature (``clusters.shift``).
+        sizes: largest absolute value of each feature after it.
     """
 
     centres: DCVMatrix
     sums: DCVMatrix
     counts: DCV
     norms: DCV
+    highs: DCV
+    lows: DCV
+    held: DCV
+    shifts: DCV
     sizes: DCV
 
 
@@ -142,12 +149,14 @@ class _Work:
             self._iterate(worker, message[CLUSTERS], is_last=do == LAST)
 
     def _survey(self, worker: Any) -> None:
-        rows = self._rows
-        largest = np.zeros(len(rows.keys))
-        np.maximum.at(largest, rows.x.indices, np.abs(rows.x.data))
-        self._fleet.sizes.zip().apply("clusters.raise_to", slots=rows.keys, values=largest)
+        rows, fleet = self._rows, self._fleet
+        for vector, values in ((fleet.highs, rows.x.data), (fleet.lows, -rows.x.data)):
+            largest = np.full(len(rows.keys), -np.inf)
+            np.maximum.at(largest, rows.x.indices, values)
+            vector.zip().apply("clusters.raise_to", slots=rows.keys, values=largest)
+        fleet.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
-        worker.report({"value": float(largest.max(initial=0.0)), "weight": weight}, "max")
+        worker.report({"weight": weight}, "max")
         worker.report({"rows": len(rows), "without_length": self._without_length})
 
     def _ranks(self, draw: int) -> Float64s:
@@ -239,7 +248,7 @@ class _Work:
 
 
 class _Prepared:
-    """Rows and weights, scaled.
+    """Rows without their offsets, and weights, scaled.
 
     Attributes:
         weights: in whole units, so that sums are exact.
@@ -252,9 +261,10 @@ class _Prepared:
 
     @staticmethod
     def of(rows: LocalRows, options: KMeansOptions, fleet: Fleet, scale: Scale) -> _Prepared:
-        x = rows.x
-        if scale.exponent:
-            x = type(x)((shifted(x.data, -scale.exponent), x.indices, x.indptr), shape=x.shape)
+        x, shifts = rows.x, fleet.shifts.pull(rows.keys)
+        if scale.exponent or shifts.any():
+            data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
+            x = type(x)((data, x.indices, x.indptr), shape=x.shape)
         weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weights)
         unit = 2.0 ** (scale.rows - DIGITS)
         weights = np.rint(weights / unit) * unit
