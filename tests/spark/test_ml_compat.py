@@ -219,6 +219,14 @@ def test_fit_when_a_param_map_is_given_then_it_counts(pair, side, df):
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+def test_estimator_when_its_own_params_are_saved_then_loads_them(spark, tmp_path):
+    params = {"solver": "ftsgd", "momentum": 0.3, "localSearch": "always", "localSteps": 7}
+    algorithms.LogisticRegression(**params).save(str(tmp_path / "e"))
+    loaded = algorithms.LogisticRegression.load(str(tmp_path / "e"))
+    assert {name: loaded.getOrDefault(name) for name in params} == params
+    assert loaded.getAdaptiveMomentum() is True
+
+
 @every
 @both
 def test_an_estimator_when_loaded_then_it_is_the_same(pair, side, tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from scipy.special import expit
 from training import Rows, logistic_gradient, make, trained
 
-from ps2.algorithms.linear.ftsgd import is_gaussian
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
@@ -182,7 +181,7 @@ class Worker:
         slopes = self.shard.c * (expit(self.shard.x @ v[:-1] + v[-1]) - self.shard.y) / self.shard.c.sum()
         return np.append(self.shard.x.T @ slopes + L2 * v[:-1], slopes.sum())
 
-    def train(self, v, beta, steps):
+    def train(self, v, beta, steps, alpha):
         """Return the model and whether it has oscillated."""
         velocity, turned = np.zeros_like(v), False
         for _ in range(steps):
@@ -192,47 +191,92 @@ class Worker:
             if cos < 0 and turned:
                 return v, True
             turned = cos < 0
-            velocity = (0.0 if turned else 0.45 * (1 + cos)) * velocity + beta / 2 * g
+            velocity = (0.0 if turned else alpha * (1 + cos)) * velocity + beta / 2 * g
             v = v - velocity
         return v, False
 
 
 def simulated(rows, problem, recipe):
-    """Return the last model, the learning rate, and how many local steps were allowed in the end."""
+    """Return the last model, and the learning rate."""
     total = rows.c.sum()
     workers = [Worker(shard, shard.c.sum() / total) for shard in rows.shards]
-    v, beta, steps = np.append(np.zeros(problem.dim), beginning(rows, problem)), recipe.step_size, recipe.local_steps
-    first = []
-    for clock in range(recipe.steps):
-        if clock == 1:
-            cosines = [m @ v / np.linalg.norm(m) / np.linalg.norm(v) for m in first]
-            steps = recipe.local_steps if is_gaussian(np.array(cosines)) else 1
-        made = [worker.train(v, beta, steps) for worker in workers]
-        first = first or [model for model, _ in made]
+    v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), recipe.step_size
+    for _ in range(recipe.steps):
+        made = [worker.train(v, beta, recipe.local_steps, recipe.momentum) for worker in workers]
         v = sum(worker.share * model for worker, (model, _) in zip(workers, made, strict=True))
         if sum(oscillated for _, oscillated in made) >= len(workers) / 2:
             beta /= 2
-    return v, beta, steps
+    return v, beta
 
 
-@pytest.mark.parametrize("step_size", [0.5, 7.0])
-def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size):
+@pytest.mark.parametrize(("step_size", "momentum"), [(0.5, 0.45), (7.0, 0.45), (0.5, 0.9)])
+def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size, momentum):
     """The second learning rate is so large that workers turn round and it is halved."""
-    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4)
+    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4, momentum=momentum)
     w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
-    expected, beta, steps = simulated(rows, PROBLEM, recipe)
+    expected, beta = simulated(rows, PROBLEM, recipe)
     np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
-    assert steps == 4
     assert (beta < step_size) == (step_size > 1)
 
 
-def test_ftsgd_when_shards_are_opposite_then_one_local_step(ps, spark, opposite):
+def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(ps, rows, frame):
+    recipe = SolverOptions(solver="ftsgd", steps=3, step_size=0.5, local_steps=4, adaptive_momentum=False)
+    w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
+    np.testing.assert_allclose(np.append(w, b), descended(rows, PROBLEM, [4, 4, 4]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("search", ["auto", "always"])
+def test_ftsgd_when_shards_are_opposite_then_search_says(ps, spark, opposite, search):
+    """With "auto" the training falls back to MLlib's SGD after the first step."""
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
-    recipe = SolverOptions(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
+    recipe = SolverOptions(
+        solver="ftsgd", steps=4, step_size=0.5, local_steps=3, adaptive_momentum=False, local_search=search
+    )
     w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)
-    # Three steps of 40 rows in the first round, one in each of the others.
-    assert history.rows == 40 * (3 + 1 + 1 + 1)
-    assert np.isfinite(w).all()
+    local_steps = [3, 1, 1, 1] if search == "auto" else [3, 3, 3, 3]
+    assert history.rows == 40 * sum(local_steps)
+    np.testing.assert_allclose(w, descended(opposite, problem, local_steps)[:-1], rtol=1e-9, atol=1e-12)
+
+
+def descended(rows, problem, local_steps):
+    """Algorithm 2 of FTSGD: clocks of local steps at a rate of .5 that falls with the square root of the clock."""
+    v = np.append(np.zeros(problem.dim), beginning(rows, problem))
+    for clock, count in enumerate(local_steps):
+        models = []
+        for shard in rows.shards:
+            worker, u = Worker(shard, shard.c.sum() / rows.c.sum()), v
+            for _ in range(count):
+                step = 0.5 / np.sqrt(clock + 1) * worker.gradient(u)
+                u = u - step * np.append(np.ones(problem.dim), problem.fit_intercept)
+            models.append(worker.share * u)
+        v = sum(models)
+    return v
+
+
+def test_ftsgd_when_search_is_never_then_equals_mllibs_sgd(ps, spark):
+    from pyspark.mllib.regression import LabeledPoint, LinearRegressionWithSGD
+
+    rows = replace(make(cuts=(20,)), c=np.ones(60))
+    points = spark.sparkContext.parallelize(list(map(LabeledPoint, rows.y, rows.x)), 2)
+    with pytest.warns(FutureWarning, match="Deprecated"):
+        theirs = LinearRegressionWithSGD.train(
+            points, 6, 0.5, regParam=L2, regType="l2", convergenceTol=0.0, initialWeights=np.zeros(5)
+        )
+    problem = replace(PROBLEM, loss="squared", fit_intercept=False)
+    recipe = SolverOptions(solver="ftsgd", steps=6, step_size=0.5, local_search="never")
+    w, _, history = ended(ps, rows.frame(spark), rows, problem, recipe)
+    np.testing.assert_allclose(w, theirs.weights.toArray(), rtol=1e-9)
+    assert history.rows == 6 * 60
+
+
+@pytest.mark.parametrize(
+    "problem", [Problem("softmax", 5, 3, l2=L2), Problem("fmLogistic", 5, 3, l2=L2)], ids=["softmax", "machine"]
+)
+@pytest.mark.parametrize("search", ["always", "never"])
+def test_ftsgd_when_weights_are_wide_then_the_objective_falls(ps, rows, frame, problem, search):
+    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=0.3, local_search=search)
+    _, _, history = ended(ps, frame, rows, problem, recipe)
+    assert history.objective[-1] < history.objective[0]
 
 
 def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):

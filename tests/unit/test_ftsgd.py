@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.ftsgd import cosine, ftsgd, is_gaussian, shrunk, spread
+from ps2.algorithms.linear.ftsgd import cosine, descend, ftsgd, is_gaussian, shrunk, spread
 from ps2.errors import ShapeError
 
 ALPHA, BETA = 0.9, 0.4
@@ -35,9 +35,16 @@ def test_ftsgd_when_gradients_agree_then_momentum_grows():
 
 
 def test_weights_when_gradient_is_a_penalty_then_momenta_shrink():
-    made = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5)
-    np.testing.assert_allclose(made.w, shrunk(made.momenta, BETA / 2 * 0.3) * START)
+    made = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5, l2=0.3)
+    np.testing.assert_allclose(made.w, made.shrink * START)
+    assert made.shrink == shrunk(made.momenta, BETA / 2 * 0.3)
     assert max(made.momenta) == pytest.approx(2 * ALPHA)
+
+
+def test_descend_when_gradient_is_a_penalty_then_steps_are_plain():
+    made = descend(lambda w: 0.3 * w, START, BETA, 3, l2=0.3)
+    np.testing.assert_allclose(made.w, (1 - BETA * 0.3) ** 3 * START)
+    assert made.shrink == pytest.approx((1 - BETA * 0.3) ** 3)
 
 
 def test_ftsgd_when_a_gradient_turns_back_once_then_no_momentum():

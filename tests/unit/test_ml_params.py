@@ -79,6 +79,13 @@ def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, opti
     assert (made.solver, made.optimizer) == (solver, optimizer)
 
 
+def test_recipe_when_params_of_ftsgd_are_set_then_has_them():
+    asked = {"momentum": 0.3, "localSteps": 7, "localSearch": "ALWAYS"}
+    made = recipe(LogisticRegression(solver="ftsgd", **asked))
+    assert (made.momentum, made.local_steps, made.local_search, made.adaptive_momentum) == (0.3, 7, "always", True)
+    assert not recipe(LogisticRegression(solver="ftsgd", adaptiveMomentum=False)).adaptive_momentum
+
+
 @pytest.mark.parametrize(
     ("params", "solver", "optimizer"),
     [
@@ -173,6 +180,17 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (LogisticRegression(miniBatchFraction=0.5), "miniBatchFraction: .* only 'minibatch', 'ftsgd'"),
         (LogisticRegression(solver="ftsgd", localPasses=2), "localPasses: solver 'ftsgd' does not take it"),
         (LogisticRegression(solver="ftsgd", regParam=1.0, elasticNetParam=0.5), "elasticNetParam: solver 'ftsgd'"),
+        (LogisticRegression(momentum=0.5), "momentum: solver 'auto' does not take it, only 'ftsgd'"),
+        (LogisticRegression(solver="ftsgd", momentum=1.0), r"momentum: expected a number in \[0, 1\), got 1.0"),
+        (FMRegressor(solver="ftsgd", localSearch="maybe"), "localSearch: expected one of auto, always, never, got 'm"),
+        (
+            LinearSVC(solver="ftsgd", momentum=0.3, adaptiveMomentum=False),
+            "momentum: adaptiveMomentum=False has none, got 0.3",
+        ),
+        (
+            LinearRegression(solver="ftsgd", localSearch="never", localSteps=2),
+            "localSteps: localSearch='never' takes no local steps, got 2",
+        ),
         (LinearRegression(loss="huber", regParam=1.0, elasticNetParam=0.5), "elasticNetParam: loss 'huber'"),
         (LinearRegression(loss="absolute"), "loss: expected one of squaredError, huber, got 'absolute'"),
         (LinearSVC(loss="squared"), "loss: expected one of hinge, squaredHinge, got 'squared'"),
@@ -198,7 +216,7 @@ def test_recipe_when_params_cannot_be_then_the_error_names_them(estimator, messa
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("cls", ALL)
 def test_estimator_when_number_is_not_finite_then_names_param(cls, value):
-    names = "regParam", "elasticNetParam", "tol", "stepSize", "miniBatchFraction", "epsilon", "initStd"
+    names = "regParam", "elasticNetParam", "tol", "stepSize", "miniBatchFraction", "momentum", "epsilon", "initStd"
     for name in names:
         if cls().hasParam(name):
             with pytest.raises(ConfigError, match=rf"{name}: expected a .*number.*, got {value}"):

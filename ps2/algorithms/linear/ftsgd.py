@@ -1,4 +1,5 @@
-"""FTSGD on a worker: local steps whose momentum follows the angle between gradients (FTSGD, Algorithm 3).
+"""FTSGD on a worker: local steps whose momentum follows the angle between gradients (FTSGD, Algorithm 3), or plain
+ones (Algorithm 2).
 
 ``is_gaussian`` is its gate; why it asks for two things is in ``docs/decisions/0011-ftsgd-gate.md``.
 """
@@ -33,21 +34,24 @@ class LocalResult:
         gradient: the last one; the old one of the next call.
         oscillated: whether two gradients in a row had turned back, which ended the steps early.
         momenta: of the steps that were taken.
+        shrink: what they make of a weight of 1 that has only a penalty.
     """
 
     w: Float64Array
     gradient: Float64Array
     oscillated: bool
     momenta: list[float]
+    shrink: float = 1.0
 
 
-def ftsgd(
+def ftsgd(  # noqa: PLR0913
     gradient_of: Callable[[Float64Array], Float64Array],
     w: Array,
     old_gradient: Float64Array | None,
     alpha: float,
     beta: float,
     local_steps: int,
+    l2: float = 0.0,
 ) -> LocalResult:
     """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, with v = 0 before (FTSGD, equation 6).
 
@@ -62,6 +66,7 @@ def ftsgd(
         alpha: momentum.
         beta: learning rate.
         local_steps: at most.
+        l2: strength of the L2 penalty, which the gradients contain.
     """
     w, old = np.array(w, np.float64), old_gradient
     velocity = np.zeros_like(w)
@@ -72,13 +77,32 @@ def ftsgd(
         similarity = 0.0 if old is None else cosine(old, gradient)
         old = gradient
         if similarity < 0.0 and turned:
-            return LocalResult(w, gradient, True, momenta)
+            return LocalResult(w, gradient, True, momenta, shrunk(momenta, beta / 2.0 * l2))
         turned = similarity < 0.0
         momentum = 0.0 if turned else alpha * (1.0 + similarity)
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
-    return LocalResult(w, np.zeros_like(w) if old is None else old, False, momenta)
+    return LocalResult(w, np.zeros_like(w) if old is None else old, False, momenta, shrunk(momenta, beta / 2.0 * l2))
+
+
+def descend(
+    gradient_of: Callable[[Float64Array], Float64Array], w: Array, rate: float, local_steps: int, l2: float = 0.0
+) -> LocalResult:
+    """Take local steps w = w - rate g, without momentum (FTSGD, Algorithm 2).
+
+    Args:
+        gradient_of, w, l2: as of ``ftsgd``.
+        rate: learning rate.
+        local_steps: how many.
+    """
+    w = np.array(w, np.float64)
+    gradient = np.zeros_like(w)
+    for _ in range(local_steps):
+        gradient = gradient_of(w)
+        w -= rate * gradient
+    momenta = [0.0] * local_steps
+    return LocalResult(w, gradient, False, momenta, shrunk(momenta, rate * l2))
 
 
 def shrunk(momenta: Sequence[float], rate: float) -> float:

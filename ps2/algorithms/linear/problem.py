@@ -30,6 +30,9 @@ SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
 # largest changes; by chance; one after the other.
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+# Whether FTSGD searches locally: if the workers' first models agree; in any case; not at all, which is MLlib's SGD.
+LocalSearchName = Literal["auto", "always", "never"]
+LOCAL_SEARCHES: tuple[LocalSearchName, ...] = get_args(LocalSearchName)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,9 @@ class SolverOptions:
         local_passes: over a worker's rows between two averages ("ma-sgd").
         local_batch: rows that a local step averages; 0: all of a worker's ("ma-sgd").
         local_steps: between two averages, at most ("ftsgd").
+        momentum: a step's momentum is this times 1 + the cosine between its gradient and the one before ("ftsgd").
+        adaptive_momentum: Algorithm 3; else Algorithm 2, without momentum, of a rate that falls ("ftsgd").
+        local_search: whether there are local iterations after the first step ("ftsgd").
         staleness: 0 for BSP, s for SSP, None for ASP ("minibatch").
         workers: None: as many as the data have partitions, and at most one for each task slot.
         seed: of minibatches, orders and beginnings.
@@ -167,6 +173,9 @@ class SolverOptions:
     local_passes: int = 1
     local_batch: int = 1
     local_steps: int = 5
+    momentum: float = 0.45
+    adaptive_momentum: bool = True
+    local_search: LocalSearchName = "auto"
     staleness: int | None = 0
     workers: int | None = None
     seed: int = 0

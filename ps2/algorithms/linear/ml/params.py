@@ -36,7 +36,7 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
 from ps2.algorithms.estimators.via import VIA
-from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.problem import LOCAL_SEARCHES, LocalSearchName, SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.algorithms.training.sent_gradients import FACTORS
 from ps2.errors import ConfigError
@@ -50,7 +50,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     "l-bfgs": ("factors",),
     "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
-    "ftsgd": ("stepSize", "miniBatchFraction", "localSteps"),
+    "ftsgd": ("stepSize", "miniBatchFraction", "localSteps", "momentum", "adaptiveMomentum", "localSearch"),
     "sap": (),
 }
 # Names of solvers, each with the solver and the optimizer that it stands for.
@@ -87,6 +87,8 @@ RANGES: Mapping[str, Check] = {
     "localPasses": COUNT,
     "localBatchSize": (lambda value: value >= 0, "rows, or 0 for all of a worker's"),
     "localSteps": COUNT,
+    "momentum": (lambda value: 0 <= value < 1, "a number in [0, 1)"),
+    "localSearch": one_of(LOCAL_SEARCHES),
     "optimizer": (
         lambda name: name in optimizer_steps(),
         f"one of {', '.join(optimizer_steps())}, or one of your own modules'",
@@ -142,6 +144,24 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
     localSteps: Param[int] = own_param(
         "localSteps", "maximum number of local steps between two model averages (ftsgd)", TypeConverters.toInt
     )
+    momentum: Param[float] = own_param(
+        "momentum",
+        "the momentum of a local step is this times 1 + the cosine of the angle between its gradient and the one "
+        "before (ftsgd)",
+        TypeConverters.toFloat,
+    )
+    adaptiveMomentum: Param[bool] = own_param(
+        "adaptiveMomentum",
+        "whether local steps have a momentum, and the step size is halved when they oscillate; else the step size is "
+        "stepSize / sqrt(step) (ftsgd)",
+        TypeConverters.toBoolean,
+    )
+    localSearch: Param[LocalSearchName] = own_param(
+        "localSearch",
+        "whether there are local steps: 'auto' (after the first average, if the workers' models agree by the "
+        "68-95-99.7 rule), 'always' or 'never', which is MLlib's SGD (ftsgd)",
+        any_case(LOCAL_SEARCHES),
+    )
 
     def _set_defaults(self) -> None:
         self._setDefault(
@@ -154,6 +174,9 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
             localPasses=1,
             localBatchSize=1,
             localSteps=5,
+            momentum=0.45,
+            adaptiveMomentum=True,
+            localSearch="auto",
             seed=0,
         )
 
@@ -164,6 +187,9 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
     getLocalPasses = getter(localPasses)
     getLocalBatchSize = getter(localBatchSize)
     getLocalSteps = getter(localSteps)
+    getMomentum = getter(momentum)
+    getAdaptiveMomentum = getter(adaptiveMomentum)
+    getLocalSearch = getter(localSearch)
 
 
 class TrainingSetters(TrainingParams, FleetSetters):
@@ -184,6 +210,9 @@ class TrainingSetters(TrainingParams, FleetSetters):
     setLocalPasses = setter(TrainingParams.localPasses)
     setLocalBatchSize = setter(TrainingParams.localBatchSize)
     setLocalSteps = setter(TrainingParams.localSteps)
+    setMomentum = setter(TrainingParams.momentum)
+    setAdaptiveMomentum = setter(TrainingParams.adaptiveMomentum)
+    setLocalSearch = setter(TrainingParams.localSearch)
 
 
 class LinearSetters(TrainingSetters):
@@ -224,6 +253,7 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         )
     if params.getLazy():
         _check_lazy(optimizer, params.getOrDefault("regParam"))
+    _check_ftsgd(params)
     options = SolverOptions(
         solver=solver,  # type: ignore[arg-type]
         optimizer=optimizer,
@@ -242,6 +272,9 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         local_passes=params.getLocalPasses(),
         local_batch=params.getLocalBatchSize(),
         local_steps=params.getLocalSteps(),
+        momentum=params.getMomentum(),
+        adaptive_momentum=params.getAdaptiveMomentum(),
+        local_search=params.getLocalSearch(),
         factors=params.getOrDefault("factors") if params.hasParam("factors") else "auto",
     )
 
@@ -270,6 +303,17 @@ def _check_lazy(optimizer: str, penalty: float) -> None:
     if "lazy" not in step_of(optimizer).params:
         takers = ", ".join(map(repr, lazy_ones()))
         raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {takers}")
+
+
+def _check_ftsgd(params: Any) -> None:
+    """Raise ConfigError for params of local steps that are without effect."""
+    if _differs(params, "momentum") and not params.getAdaptiveMomentum():
+        raise ConfigError(f"momentum: adaptiveMomentum=False has none, got {params.getMomentum():g}")
+    if params.getLocalSearch() == "never":
+        for name in ("momentum", "adaptiveMomentum", "localSteps"):
+            if _differs(params, name):
+                got = params.getOrDefault(name)
+                raise ConfigError(f"{name}: localSearch='never' takes no local steps, got {got}")
 
 
 def _differs(params: Any, name: str) -> bool:

@@ -1,21 +1,22 @@
-"""FTSGD: local iterations with adaptive momentum (Zhang et al., "FTSGD", Algorithm 3).
+"""FTSGD: local iterations, averaged (Zhang et al., "FTSGD", Algorithms 2 and 3), and MLlib's SGD (Algorithm 1).
 
-Workers turn round at the first sign of overshooting and stop at the second in a row; the driver halves the learning
-rate when half of them did. After the first round, local iterations go on only if the workers' models agree
-(docs/decisions/0011).
+In Algorithm 3 workers turn round at the first sign of overshooting and stop at the second in a row; the driver halves
+the learning rate when half of them did. In Algorithm 2 the learning rate falls with the square root of the step. After
+the first step, local iterations go on only if the workers' models agree (docs/decisions/0011); else the training falls
+back to MLlib's SGD (docs/decisions/0066).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.linear.ftsgd import cosine_of, ftsgd, is_gaussian, shrunk
-from ps2.algorithms.linear.local_sgd import check_loss
+from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
-from ps2.algorithms.linear.parameters import Parameters, columns_of
+from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
 from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
@@ -25,14 +26,17 @@ from ps2.client.dcv import DCV
 from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop
 
-# The momentum is this times 1 + cos, which is at most 2.
-MOMENTUM = 0.45
 MIN_NORM = 1e-300
+
+
+def decayed(step_size: float, clock: int) -> float:
+    """Return the learning rate of MLlib's SGD in a clock, from 0 (FTSGD, equation 4)."""
+    return step_size / math.sqrt(clock + 1)
 
 
 @dataclass(frozen=True, eq=False)
 class FtsgdWorker:
-    """Local iterations from the averaged model.
+    """Local iterations from the averaged model, or a gradient at it.
 
     Attributes:
         weight: of all workers' rows.
@@ -50,33 +54,66 @@ class FtsgdWorker:
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         columns = columns_of(data.rows.keys, self.model.width)
         share = data.weight / self.weight
-        mine = slope = None  # where the last round ended, and the gradient there
+        mine = slope = None  # where the last clock ended, and the gradient there
         for clock in worker.clocks(clocks):
+            number = clock - self.first_clock
             w, b = view.pull(self.model, columns)
-            loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
-            if clock == self.first_clock + self.options.steps:
-                view.report(loss, held, shrink=0.0, oscillated=0)
+            losses = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            if number == self.options.steps:
+                view.report(*losses, shrink=0.0, oscillated=0, fell_back=0, sampled=0.0)
                 continue
             begin = np.concatenate([w, b])
-            steps = int(view.told("local_steps", self.options.local_steps))
-            step_size = float(view.told("step_size", self.options.step_size))
-            if clock == self.first_clock + 1:
-                steps = self._agreed_steps(worker, mine, begin, float(view.told("norm", 0.0)))
+            falls_back = bool(view.told("falls_back", self.options.local_search == "never"))
+            if number == 1 and self.options.local_search == "auto":
+                falls_back = not self._agree(worker, mine, begin, float(view.told("norm", 0.0)))
+            if falls_back:
+                self._add_gradient(worker, data, view, (w, b), columns, losses)
+                continue
             shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
-            found = ftsgd(shard, begin, slope, MOMENTUM, step_size, steps)
+            found = self._search(shard, begin, slope, number, float(view.told("step_size", self.options.step_size)))
             mine, slope = found.w if share else None, found.gradient
-            shrink = shrunk(found.momenta, 0.5 * step_size * self.loss.problem.l2)
-            change = SentValues(share * (found.w[: len(w)] - shrink * w), columns)
+            change = SentValues(share * (found.w[: len(w)] - found.shrink * w), columns)
             view.add(self.changes, change, share * (found.w[len(w) :] - b))
-            view.report(loss, held, shard.rows, shrink=share * shrink, oscillated=int(found.oscillated))
+            view.report(
+                *losses,
+                shard.rows,
+                shrink=share * found.shrink,
+                oscillated=int(found.oscillated),
+                fell_back=0,
+                sampled=0.0,
+            )
 
-    def _agreed_steps(self, worker: Any, mine: Array | None, average: Array, norm: float) -> int:
-        """Return how many local iterations the workers' first models allow."""
+    def _search(
+        self, shard: _Shard, begin: Float64Array, slope: Float64Array | None, number: int, step_size: float
+    ) -> LocalResult:
+        """Take a clock's local iterations."""
+        options, l2 = self.options, self.loss.problem.l2
+        if options.adaptive_momentum:
+            return ftsgd(shard, begin, slope, options.momentum, step_size, options.local_steps, l2)
+        return descend(shard, begin, decayed(options.step_size, number), options.local_steps, l2)
+
+    def _add_gradient(
+        self,
+        worker: Any,
+        data: Data,
+        view: ModelView,
+        at: tuple[Array, Float64Array],
+        columns: Int64Array,
+        losses: tuple[tuple[float, float], tuple[float, float]],
+    ) -> None:
+        """Add the gradient of a minibatch, of which the driver takes a step (FTSGD, Algorithm 1)."""
+        rows = data.sample(self.options.fraction, worker.rng())
+        found = self.loss.gradient(rows, *at)
+        view.add(self.changes, SentValues(found.dw, columns), found.db)
+        view.report(*losses, len(rows), shrink=0.0, oscillated=0, fell_back=1, sampled=found.weight)
+
+    def _agree(self, worker: Any, mine: Array | None, average: Array, norm: float) -> bool:
+        """Return whether the workers' first models allow local iterations."""
         # An attempt that was started again knows no first model, and one without rows has none.
         similarity = 1.0 if mine is None else cosine_of(float(mine @ average), float(np.linalg.norm(mine)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
-        return self.options.local_steps if is_gaussian(self.similarities.pull()) else 1
+        return is_gaussian(self.similarities.pull())
 
 
 class _Shard:
@@ -100,15 +137,15 @@ class _Shard:
 
 
 class Ftsgd(Averaging):
-    """The driver's program: averages models, and halves the learning rate."""
+    """The driver's program: averages models, and halves the learning rate; or steps along the workers' gradient."""
 
     def _worker(self) -> SolverWorker:
         context = self._context
         if context.problem.l1:
             raise ConfigError(f"ftsgd: takes L2 penalties only, got l1={context.problem.l1:g}")
-        check_loss(context.problem)
-        # By clock: the learning rate and the local iterations; the fleet may go back.
-        self._steps = [(context.options.step_size, context.options.local_steps)]
+        # By clock: the learning rate of Algorithm 3; the fleet may go back.
+        self._step_sizes = [context.options.step_size]
+        self._clock = 0
         self._similarities = context.space.small(context.workers)
         return FtsgdWorker(
             context.loss,
@@ -121,18 +158,22 @@ class Ftsgd(Averaging):
         )
 
     def _average(self, sums: Sums) -> None:
-        self.model.weight.combine([self.model.weight, self.changes.weight], [sums["shrink"], 1.0])
+        kept, step = float(sums["shrink"]), 1.0
+        if sums["fell_back"]:
+            rate = decayed(self._context.options.step_size, self._clock) if sums["sampled"] else 0.0
+            kept, step = 1.0 - rate * self._context.problem.l2, -rate / max(float(sums["sampled"]), MIN_NORM)
+            self.changes.bias.mul(step)
+        self.model.weight.combine([self.model.weight, self.changes.weight], [kept, step])
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
+        self._clock = clock
         over = super().on_clock(clock, sums)
         if over is not None:
             return over
-        del self._steps[clock + 1 :]
-        step_size, local_steps = self._steps[clock]
+        del self._step_sizes[clock + 1 :]
+        step_size = self._step_sizes[clock]
         if sums["oscillated"] >= 0.5 * self._context.workers:
             step_size /= 2.0
-        if clock == 1 and not is_gaussian(self._similarities.pull()):
-            local_steps = 1
-        self._steps.append((step_size, local_steps))
+        self._step_sizes.append(step_size)
         norm = float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if clock == 0 else 0.0
-        return Message(step_size=step_size, local_steps=local_steps, norm=norm)
+        return Message(step_size=step_size, falls_back=bool(sums["fell_back"]), norm=norm)
