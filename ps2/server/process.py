@@ -47,6 +47,8 @@ PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
 LEAVE_POLL_S = 0.1
+# Longest time that a signal's handler waits for the main thread.
+SIGNAL_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         _background(_warm_when_active, engine, wire.fast_path, stop)
         if config.drain_s:
             _background(_drain, engine, config.drain_s, drain, stop)
-        stop.wait()
+        # Python runs handlers in the main thread. A signal that another thread receives does not wake it.
+        while not stop.wait(SIGNAL_POLL_S):
+            pass
         faulthandler.dump_traceback_later(END_S, exit=True)
 
 

@@ -16,11 +16,12 @@ pytestmark = pytest.mark.usefixtures("fleet")
 def test_count_when_requests_are_duplicated_then_exact(duplicate, spark, network, job, counted):
     network.rules = [Rule(duplicate, every(2), of_clients)]
     replays = network.replays
-    assert counted(spark, job(tasks=8)) == [job(tasks=8).total]
+    # The stage lasts four times as long as a duplicate is late: one that comes after the stage is refused instead.
+    counting_job = job(tasks=8, pause_s=duplicate.late_s / 8)
+    assert counted(spark, counting_job) == [counting_job.total]
     network.settle()
     happened = [one for one in network.happened(Duplicate) if one.fault == duplicate]
     assert len(happened) >= 30
-    # One that comes when its stage is over is refused instead.
     assert network.replays > replays
 
 

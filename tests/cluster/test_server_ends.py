@@ -21,6 +21,27 @@ threading.Thread(target=never_ends).start()
 sys.argv = ["ps2", "server", "--listen", "127.0.0.1:0", "--insecure"]
 main()
 """
+# Once the main thread only waits, another thread receives the signal: the kernel may give it to any of them.
+SIGNALLED_ELSEWHERE = """
+import signal
+import sys
+import threading
+import time
+from ps2.cli.main import main
+def functions_of_main():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back
+def send():
+    while not {"wait", "serve"} <= set(functions_of_main()):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=send).start()
+sys.argv = ["ps2", "server", "--listen", "127.0.0.1:0", "--insecure"]
+main()
+"""
 END_S = 30.0
 
 
@@ -48,6 +69,14 @@ def test_server_when_told_to_end_while_starting_then_ends(until):
             process.send_signal(signal.SIGTERM)
             assert process.wait(END_S) == 0
             assert process.stderr.read() == ""  # it had not come to listening
+        finally:
+            process.kill()
+
+
+def test_server_when_another_thread_is_signalled_then_ends():
+    with subprocess.Popen([sys.executable, "-c", SIGNALLED_ELSEWHERE], stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.wait(END_S) == 0
         finally:
             process.kill()
 
