@@ -44,6 +44,10 @@ class StoppedError(UsageError):
     """The required context, fleet or Spark application has been stopped."""
 
 
+class RunEndedError(StoppedError):
+    """The run of this worker has ended: another worker or the driver failed, or it was stopped."""
+
+
 class LimitError(UsageError):
     """The request exceeds a limit; for memory, more than the server could give it even without other requests."""
 

@@ -123,7 +123,7 @@ class RunControl:
     When the connection breaks, a call reconnects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
-        StoppedError, WorkerError: the run has ended, or another attempt holds the rank.
+        RunEndedError, StoppedError, WorkerError: the run has ended, or another attempt holds the rank.
     """
 
     def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:

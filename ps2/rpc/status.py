@@ -25,6 +25,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.NotColocatedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StoppedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RunEndedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.AuthError: grpc.StatusCode.UNAUTHENTICATED,
     errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Protocol, TypeVar
 
-from ps2.errors import InputError, LimitError, PS2Error, StoppedError, WorkerError
+from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
 from ps2.rpc.run_control import ClockTimes, Entered, Logged, Report
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.cuts import CutLog
@@ -355,7 +355,7 @@ class RunState:
     def wait(self, lease: RankLease, until: Callable[[], bool]) -> Coroutine[None]:
         while True:
             if self._error is not None:
-                raise StoppedError(f"the run has ended: {self._error}")
+                raise RunEndedError(f"the run has ended: {self._error}")
             if lease.revoked:
                 raise StoppedError(f"this attempt of rank {lease.rank} has lost its rank: its connection was cut")
             if until() and not self._paused:

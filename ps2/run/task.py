@@ -17,7 +17,7 @@ from ps2.client.fleet import unseal
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_access, task_context
 from ps2.config import WireConfig
-from ps2.errors import LimitError, PS2Error, RolledBack
+from ps2.errors import LimitError, PS2Error, RolledBack, RunEndedError
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl
 from ps2.run.clock_loop import ClockLoop
@@ -61,6 +61,9 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
         loop = ClockLoop(ref, rank, joined, control, session, ids)
         with session.in_run(ids), loop.reading():
             _call(loop, function, rows)
+        return rank
+    except RunEndedError:
+        # The driver has the error that ended the run. Spark would log this one for each worker, with a traceback.
         return rank
     finally:
         control.close()

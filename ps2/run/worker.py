@@ -238,7 +238,7 @@ class Worker:
         """Wait until all workers that have not returned have called it, and all their changes are on the servers.
 
         Raises:
-            StoppedError: the run has ended, because a worker failed or workers wait for each other forever.
+            RunEndedError: the run has ended, because a worker failed or workers wait for each other forever.
         """
         loop = self._loop
         loop.flush()
@@ -257,7 +257,7 @@ class Worker:
                 next attempt calls it.
 
         Raises:
-            StoppedError: the run has ended.
+            RunEndedError: the run has ended.
         """
         import cloudpickle
 

@@ -21,6 +21,7 @@ from ps2.errors import (
     UsageError,
     WorkerError,
 )
+from ps2.run.job import Job
 
 CLOCKS = 6
 DIM = 10
@@ -210,6 +211,19 @@ def test_run_when_onclock_raises_then_exception_is_unchanged(ps, total, rows):
 
     with pytest.raises(MyError, match="mine"):
         ps.run(rows, counting(total), workers=2, onClock=on_clock)
+
+
+def test_run_when_driver_fails_then_tasks_end_without_error(ps, total, rows, monkeypatch):
+    ended = []
+    # Tasks that Spark kills would end without an error, too.
+    monkeypatch.setattr(Job, "cancel", lambda job: ended.append(job))
+
+    def on_clock(clock):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        ps.run(rows, counting(total), workers=2, onClock=on_clock)
+    assert [job.join() for job in ended] == [None]
 
 
 def test_run_when_function_has_no_clocks_then_results_come(ps, rows):
