@@ -66,10 +66,11 @@ def test_fit_when_it_begins_at_minimum_then_it_stays_there(df):
 def test_fit_when_averaged_first_then_minimum_in_fewer_steps(df):
     """The hybrid of MLlib*'s Figure 5: model averaging, then L-BFGS from there."""
     ways = {"labelCol": "value", "regParam": 0.1, "tol": 1e-8, "solver": "l-bfgs", "maxIter": 100}
-    averaged = LinearRegression(**{**ways, "solver": "ma-sgd", "maxIter": 5}, stepSize=1e-2).fit(df)
+    averaged = LinearRegression(**{**ways, "solver": "ma-sgd", "maxIter": 10}, stepSize=1e-2).fit(df)
     cold, warm = LinearRegression(**ways).fit(df), LinearRegression(**ways, initialModel=averaged).fit(df)
     assert warm.summary.objectiveHistory[0] == pytest.approx(averaged.summary.objectiveHistory[-1])
     assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-6)
+    assert warm.summary.totalIterations < cold.summary.totalIterations
 
 
 def test_fit_when_initial_model_does_not_suit_then_error(df):

@@ -56,10 +56,10 @@ def test_digamma_when_numbers_are_of_any_size_then_it_is_scipys():
     np.testing.assert_allclose(found, psi(x), rtol=1e-12, atol=1e-12)
 
 
-def test_exp_digamma_when_of_any_size_then_matches_scipy():
-    x = np.concatenate([np.geomspace(0.002, 1e9, 4000), np.linspace(0.5, 20, 4000)])
+def test_exp_digamma_when_of_any_size_then_error_below_1e_8():
+    x = np.concatenate([np.geomspace(0.002, 1e9, 4000), np.linspace(0.01, 20, 8000)])
     found = np.array([kernels.exp_digamma(each) for each in x])
-    np.testing.assert_allclose(found, np.exp(psi(x)), rtol=1e-12)
+    np.testing.assert_allclose(found, np.exp(psi(x)), rtol=1e-8)
 
 
 def test_exp_digamma_when_number_is_tiny_then_is_nearly_0():
@@ -70,7 +70,7 @@ def test_weigh_when_lambda_is_given_then_returns_expectations():
     lam = np.random.default_rng(0).gamma(0.5, 2, (WORDS, TOPICS)) + 0.05
     weights = np.empty(lam.shape)
     kernels.weigh(readable(lam - 0.05), 0.05, readable(lam.sum(axis=0)), weights)
-    np.testing.assert_allclose(weights, np.exp(expectation(lam.T)).T, rtol=1e-10)
+    np.testing.assert_allclose(weights, np.exp(expectation(lam.T)).T, rtol=2e-8)
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
