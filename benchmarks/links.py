@@ -1,4 +1,4 @@
-"""Rotation against BSP and SSP over slow links: seconds to the same objective, for factorization and topics.
+"""Slow links: rotation against BSP and SSP, sufficient factors, and pulls by keys against whole pulls.
 
     python -m benchmarks.links
 
@@ -7,7 +7,10 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +18,23 @@ import click
 
 from benchmarks.compared import Parts, print_report
 from benchmarks.frame import command, exit_code, machine, publish, tell
-from benchmarks.links_part import Asked
-from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
+from benchmarks.links_part import LOOPBACK, Asked
+from benchmarks.namespaces import Host, NoNamespacesError, ask_on, hosts, served
 
 SERVERS = 2
-PARTS = Parts(names=("factors", "topics", "softmax"), generated=("factors", "topics", "softmax"))
+NAMES = ("factors", "topics", "softmax", "pulls")
+PARTS = Parts(names=NAMES, generated=NAMES)
 
 
 @command(
     click.option("--part", "parts", type=click.Choice(PARTS.names), multiple=True, help="To train; all by default."),
-    click.option("--rate", "rates", multiple=True, default=("1gbit", "100mbit"), help="Of each link, as tc writes it."),
+    click.option(
+        "--rate",
+        "rates",
+        multiple=True,
+        default=("1gbit", "100mbit"),
+        help="Of each link, as tc writes it; or loopback.",
+    ),
     click.option("--rounds", type=click.IntRange(1), default=3, help="Turns that the medians are of."),
     click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed."),
 )
@@ -37,7 +47,7 @@ def main(
         for rate in rates:
             for part in PARTS.chosen(parts, None):
                 tell(f"{part}, links of {rate}")
-                with hosts(1 + SERVERS, rate) as (workers, *others), served(others) as (addresses, token_file):
+                with _fleet(rate) as (workers, addresses, token_file):
                     asked = Asked(addresses, token_file, rate, rounds)
                     found[f"{part}, {rate}"] = ask_on(workers, f"links_{part}", asked)
     except NoNamespacesError as error:
@@ -46,6 +56,18 @@ def main(
     report: dict[str, Any] = {"machine": machine(), "rounds": rounds, "parts": found}
     publish(report, form, output, lambda: print_report(report))
     sys.exit(exit_code(report, strict))
+
+
+@contextmanager
+def _fleet(rate: str) -> Iterator[tuple[Host, tuple[str, ...], str]]:
+    """Yield the workers' host, the addresses of servers, and the file of their token."""
+    if rate != LOOPBACK:
+        with hosts(1 + SERVERS, rate) as (workers, *others), served(others) as (addresses, token_file):
+            yield workers, addresses, token_file
+        return
+    os.environ["PS2_UNIX_SOCKETS"] = "0"  # the same sockets as over links
+    with hosts(1, "1gbit") as (host,), served([host] * SERVERS) as (addresses, token_file):
+        yield host, addresses, token_file
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.frame import Part, tell
 from benchmarks.local_spark import start_spark
@@ -17,6 +18,9 @@ from ps2 import PS2Context
 
 WORKERS = 2
 ROTATION, BSP = "rotation", "bsp"
+# A rate: servers on the workers' host.
+LOOPBACK = "loopback"
+DEVICE = "eth0"
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Asked:
     Attributes:
         addresses: of the servers.
         token_file: of the fleet.
-        rate: of links.
+        rate: of links, or ``LOOPBACK``.
         rounds: turns that the medians are of.
     """
 
@@ -51,6 +55,12 @@ def spark_and_fleet(asked: Asked, part: str) -> Iterator[tuple[Any, PS2Context]]
             yield spark, ps
     finally:
         spark.stop()
+
+
+def moved() -> tuple[int, int]:
+    """Return the bytes that this host has sent and received over its link."""
+    counters = psutil.net_io_counters(pernic=True)[DEVICE]
+    return counters.bytes_sent, counters.bytes_recv
 
 
 def compared(curves: Mapping[str, Sequence[Curve]], unit: str, goal: float, facts: Mapping[str, Any]) -> Part:

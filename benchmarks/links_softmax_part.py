@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import psutil
 
 from benchmarks.frame import Part, answer, tell
-from benchmarks.links_part import WORKERS, Asked, spark_and_fleet
+from benchmarks.links_part import WORKERS, Asked, moved, spark_and_fleet
 from benchmarks.ml_part import Line
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
@@ -151,18 +150,12 @@ def _train(ps: Any, frame: Any, case: Case, way: str, steps: int = STEPS) -> Pac
     problem = Problem("softmax", case.dim, CLASSES, standardize=False)
     count = float(2 * WORKERS * case.batch)
     facts = Facts(int(count), count, count, (count / CLASSES,) * CLASSES, 0.5 * CLASSES, 0.3 * CLASSES)
-    marks: list[tuple[int, int]] = [_moved()]
-    made = train(ps, Table(frame, ColumnNames(), WORKERS), problem, options, facts, lambda step: marks.append(_moved()))
+    marks: list[tuple[int, int]] = [moved()]
+    made = train(ps, Table(frame, ColumnNames(), WORKERS), problem, options, facts, lambda step: marks.append(moved()))
     made.weight.free()
-    moved = np.diff(np.array(marks), axis=0)[1:] if steps > 1 else np.zeros((1, 2))
-    sent, received = np.median(moved, axis=0) / 1e6
+    bytes_of_steps = np.diff(np.array(marks), axis=0)[1:] if steps > 1 else np.zeros((1, 2))
+    sent, received = np.median(bytes_of_steps, axis=0) / 1e6
     return Pace(float(np.median(made.history.seconds[1:] or [0.0])), sent, received, made.history)
-
-
-def _moved() -> tuple[int, int]:
-    """Return the bytes that this host has sent and received."""
-    counters = psutil.net_io_counters(pernic=True)["eth0"]
-    return counters.bytes_sent, counters.bytes_recv
 
 
 if __name__ == "__main__":

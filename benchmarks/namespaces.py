@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +26,9 @@ NEEDED = "ip", "tc"
 BURST, WAIT = "256kb", "50ms"
 SUBNET = "10.77.0"
 PORT = 7070
+FOLDER = Path("/var/run/netns")
+# Of setns(2).
+CLONE_NEWNET = 0x40000000
 
 
 class NoNamespacesError(Exception):
@@ -58,6 +64,7 @@ def hosts(count: int, rate: str) -> Iterator[list[Host]]:
     """
     if os.geteuid():
         raise NoNamespacesError("network namespaces need root")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # hosts go then, too
     prefix = f"ps2-{os.getpid()}"
     with ExitStack() as made:
         switch = _made(made, f"{prefix}-switch")
@@ -73,12 +80,12 @@ def hosts(count: int, rate: str) -> Iterator[list[Host]]:
 
 @contextmanager
 def served(machines: Sequence[Host]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Run a server on each host; yield their addresses, and the file of their token."""
+    """Run a server for each item, a host; yield their addresses, and the file of their token."""
     with ExitStack() as ending, tempfile.TemporaryDirectory() as folder:
         token_file = Path(folder) / "token"
         write_token(token_file, new_token())
         program = str(Path(sys.executable).with_name("ps2"))
-        addresses = tuple(f"{host.address}:{PORT}" for host in machines)
+        addresses = tuple(f"{host.address}:{PORT + number}" for number, host in enumerate(machines))
         for host, listen in zip(machines, addresses, strict=True):
             server = subprocess.Popen(
                 host.command(program, "server", "--listen", listen, "--token-file", str(token_file))
@@ -100,6 +107,30 @@ def ask_on(host: Host, part: str, asked: Any) -> dict[str, Any]:
         raise click.ClickException(f"the worker ended with {done.returncode}; what it said is above")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def enter_free(names: Sequence[str]) -> socket.socket:
+    """Move this process, which must have one thread, to the first of some hosts that no other process has moved to.
+
+    Returns:
+        What keeps others away from the host until it is closed: names of abstract sockets are unique in a namespace.
+
+    Raises:
+        NoNamespacesError: all hosts are taken, or cannot be entered.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in names:
+        with (FOLDER / name).open() as namespace:
+            if libc.setns(namespace.fileno(), CLONE_NEWNET):
+                raise NoNamespacesError(f"{name}: {os.strerror(ctypes.get_errno())}")
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            taken.bind("\0ps2-worker")
+        except OSError:
+            taken.close()
+        else:
+            return taken
+    raise NoNamespacesError(f"all {len(names)} hosts of workers are taken")
 
 
 def _made(made: ExitStack, name: str) -> str:
