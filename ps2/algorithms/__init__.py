@@ -23,9 +23,17 @@ if TYPE_CHECKING:
     )
     from ps2.algorithms.clustering import LDA, KMeans, KMeansModel, LDAModel
     from ps2.algorithms.clusters.model import KMeansClusters
+    from ps2.algorithms.dictionary.model import SparseCoder
     from ps2.algorithms.embeddings.model import Embedding
     from ps2.algorithms.factors.model import MatrixFactors
-    from ps2.algorithms.feature import MetricLearning, MetricLearningModel, Word2Vec, Word2VecModel
+    from ps2.algorithms.feature import (
+        DictionaryLearning,
+        DictionaryLearningModel,
+        MetricLearning,
+        MetricLearningModel,
+        Word2Vec,
+        Word2VecModel,
+    )
     from ps2.algorithms.graph import (
         LINE,
         DeepWalk,
@@ -55,6 +63,8 @@ if TYPE_CHECKING:
 _HOME = {
     "DeepWalk": "ps2.algorithms.graph",
     "DeepWalkModel": "ps2.algorithms.graph",
+    "DictionaryLearning": "ps2.algorithms.feature",
+    "DictionaryLearningModel": "ps2.algorithms.feature",
     "Embedding": "ps2.algorithms.embeddings.model",
     "FMClassificationModel": "ps2.algorithms.classification",
     "FMClassifier": "ps2.algorithms.classification",
@@ -95,6 +105,7 @@ _HOME = {
     "RandomForestRegressionModel": "ps2.algorithms.regression",
     "RandomForestRegressor": "ps2.algorithms.regression",
     "RandomWalks": "ps2.algorithms.graph",
+    "SparseCoder": "ps2.algorithms.dictionary.model",
     "Word2Vec": "ps2.algorithms.feature",
     "Word2VecModel": "ps2.algorithms.feature",
 }
@@ -104,6 +115,8 @@ __all__ = [
     "LINE",
     "DeepWalk",
     "DeepWalkModel",
+    "DictionaryLearning",
+    "DictionaryLearningModel",
     "Embedding",
     "FMClassificationModel",
     "FMClassifier",
@@ -142,6 +155,7 @@ __all__ = [
     "RandomForestRegressionModel",
     "RandomForestRegressor",
     "RandomWalks",
+    "SparseCoder",
     "Word2Vec",
     "Word2VecModel",
 ]

@@ -16,7 +16,6 @@ from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasSeed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, StructType
 
-from ps2.algorithms.clusters.local import train_locally
 from ps2.algorithms.clusters.ml.params import KMeansParams, KMeansSetters
 from ps2.algorithms.clusters.ml.params import options_of as kmeans_options_of
 from ps2.algorithms.clusters.ml.placing import placed
@@ -45,6 +44,7 @@ from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingO
 from ps2.algorithms.topics.placement import SamplingSize, place
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
@@ -298,7 +298,10 @@ class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel
         table = dealt(placement.workers)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedClusters:
-            return (train_locally if placement.via == "local" else train_kmeans)(ps, table, options, on_step)
+            if placement.via == "local":
+                found: FittedClusters = train_in_only_worker(ps, table, options.form, train_kmeans, options, on_step)
+                return found
+            return train_kmeans(ps, table, options, on_step)
 
         fitted = self._trained(table, options.iterations, run)
         if len(fitted.centres) < plan.clusters:

@@ -1,20 +1,30 @@
-"""Features: pyspark.ml's Word2Vec, and distance metric learning, trained on a fleet of servers."""
+"""Features: pyspark.ml's Word2Vec, distance metric learning and dictionary learning, trained on a fleet of servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
+from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseVector, Vector
 from pyspark.ml.param.shared import HasFeaturesCol, HasInputCol, HasOutputCol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
+from ps2.algorithms.dictionary.ml.params import DictionaryParams, DictionarySetters
+from ps2.algorithms.dictionary.ml.params import options_of as dictionary_options_of
+from ps2.algorithms.dictionary.ml.placing import placed
+from ps2.algorithms.dictionary.model import SparseCoder
+from ps2.algorithms.dictionary.options import DictionaryOptions, FittedDictionary
+from ps2.algorithms.dictionary.trainer import train as train_dictionary
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.one_job import AfterCounting, HeldSentences, Vocabulary
@@ -29,15 +39,18 @@ from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import VectorHead
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
-from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.predict import compressed, rows_of, with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import SMALL_BYTES, Survey, column, survey
+from ps2.algorithms.estimators.tables import SMALL_BYTES, Survey, TableSurvey, column, survey
+from ps2.algorithms.estimators.unlabelled import survey_rows
 from ps2.algorithms.metric.ml.pair_frame import joined
 from ps2.algorithms.metric.ml.params import MetricParams, MetricSetters, options_of
+from ps2.algorithms.metric.ml.placing import placed as metric_placed
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.options import MetricOptions
-from ps2.algorithms.metric.trainer import train
+from ps2.algorithms.metric.trainer import TrainedMetric, train
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.outcome import result_of
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
@@ -221,10 +234,20 @@ class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningMod
     def _found(self, plan: MetricOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         dim = found.dim // 2 if plan.pairs is None else found.dim
         plan.check(dim)
-        table = dealt()
+        placement = metric_placed(plan, dim, found, dealt, self.getVia())
+        table = dealt(placement.workers)
         size = dim, max(2, len(found.facts.class_weights))
-        trained = self._trained(table, plan.steps, lambda ps, on_step: train(ps, table, plan, size, on_step))
-        return MetricLearningModel(trained.metric), trained.history
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedMetric:
+            if placement.via == "servers":
+                return train(ps, table, plan, size, on_step)
+            alone: TrainedMetric = train_in_only_worker(
+                ps, table, plan.form(*size), partial(train, size=size), plan, on_step
+            )
+            return alone
+
+        trained = self._trained(table, plan.steps, run)
+        return MetricLearningModel(trained.metric), replace(trained.history, placement=placement)
 
 
 class MetricLearningModel(FittedModel, MetricParams, Model):
@@ -278,6 +301,91 @@ class MetricLearningModel(FittedModel, MetricParams, Model):
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> Metric:
         return Metric.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)
+
+
+class DictionaryLearning(FleetEstimator, DictionarySetters, Estimator["DictionaryLearningModel"]):
+    """Sparse coding: k atoms on servers, of which each row is a combination of few.
+
+    Atoms D and codes A minimise 1/2 |X - A D|^2 + regParam |A|_1, and no atom is longer than 1: scikit-learn's
+    DictionaryLearning with alpha = regParam (Mairal et al., 2010).
+
+    Example::
+
+        model = DictionaryLearning(k=100, regParam=0.5).fit(df)  # featuresCol: dense or sparse vectors
+        model.transform(df).select("codes").show()
+    """
+
+    def _plan(self) -> DictionaryOptions:
+        return dictionary_options_of(self, self._name)
+
+    def _columns(self) -> ColumnNames:
+        return ColumnNames(self._features, label=None)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
+        return survey_rows(dataset, columns)
+
+    def _found(self, plan: DictionaryOptions, found: TableSurvey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+        options = replace(plan, dim=found.dim)
+        options.check(found.rows)
+        placement = placed(options, found, dealt, self.getVia())
+        table = dealt(placement.workers)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedDictionary:
+            if placement.via == "servers":
+                return train_dictionary(ps, table, options, on_step)
+            alone: FittedDictionary = train_in_only_worker(ps, table, options.form, train_dictionary, options, on_step)
+            return alone
+
+        fitted = self._trained(table, options.iterations, run)
+        coder = SparseCoder(fitted.dictionary, options.penalty, options.positive)
+        return DictionaryLearningModel(coder), replace(fitted.history, placement=placement)
+
+
+class DictionaryLearningModel(FittedModel, DictionaryParams, Model):
+    """What ``DictionaryLearning.fit`` returns."""
+
+    setFeaturesCol = setter(HasFeaturesCol.featuresCol)
+    setOutputCol = setter(HasOutputCol.outputCol)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: uid={self.uid}, k={self.coder.k}, numFeatures={self.numFeatures}"
+
+    @property
+    def coder(self) -> SparseCoder:
+        """The dictionary and its codes as arrays, usable without Spark."""
+        found: SparseCoder = self._fitted
+        return found
+
+    @property
+    def numFeatures(self) -> int:
+        """Number of features that the model was trained on."""
+        return self.coder.dim
+
+    @property
+    def dictionary(self) -> npt.NDArray[np.float64]:
+        """The atoms, float64, shape (k, features)."""
+        return self.coder.dictionary
+
+    def code(self, value: Any) -> SparseVector:
+        """Return the code of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
+        found = self.coder.transform(rows_of(value, self.numFeatures, missing=False))
+        return SparseVector(self.coder.k, found.indices.tolist(), found.data.tolist())
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        share, name = self._share(dataset.sparkSession.sparkContext), self.getOutputCol()
+        columns, head = ColumnNames(self._features, label=None), VectorHead(self.coder.k)
+        return compressed(with_predictions(dataset, columns, self.coder.dim, share, head, [(name, "raw")]), name)
+
+    def _write_content(self, url: str) -> Any:
+        return self.coder.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> SparseCoder:
+        return SparseCoder.read(path, url, content)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = HistorySummary(history)

@@ -72,6 +72,13 @@ def test_fit_when_rows_are_pairs_then_history_is_objective(ps, data, paired):
     assert (model.summary.gradients.factored, values.summary.gradients.factored) == (40, 0)
 
 
+def test_fit_when_it_is_local_then_metric_is_that_of_servers(ps, labelled):
+    alone = MetricLearning(rank=2, maxIter=5).fit(labelled)
+    servers = MetricLearning(rank=2, maxIter=5, via="servers", numWorkers=1).fit(labelled)
+    assert (alone.summary.history.placement.via, servers.summary.history.placement.via) == ("local", "servers")
+    np.testing.assert_array_equal(alone.metric.components, servers.metric.components)
+
+
 NAN, NULL = float("nan"), None
 
 

@@ -68,6 +68,14 @@ def test_metric_guide_when_code_is_run_then_classes_separate(run):
     np.testing.assert_array_equal(metric.components, space["model"].metric.components)
 
 
+def test_dictionary_guide_when_code_is_run_then_rows_are_sums(run):
+    space = run("dictionary.md")
+    x, codes = space["x"], space["codes"]
+    rest = np.linalg.norm(x - codes @ space["coder"].dictionary)
+    assert rest < 0.2 * np.linalg.norm(x)
+    assert codes.nnz < 0.6 * codes.shape[0] * codes.shape[1]
+
+
 def test_topics_guide_when_run_then_model_separates_topics(run):
     space = run("topics.md")
     oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))

@@ -9,6 +9,7 @@ from compiled_kernels import compiled
 
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.training import row_draws
 from ps2.errors import InputError
 
 
@@ -63,13 +64,13 @@ def test_centres_when_moved_then_are_means_and_empty_stays():
 def test_hash_when_form_and_order_differ_then_is_the_same():
     dense = sp.csr_array((np.array([1.0, 0.0, 3.0]), [0, 1, 2], [0, 3]), shape=(1, 3))
     sparse = sp.csr_array((np.array([3.0, 1.0]), [1, 0], [0, 2]), shape=(1, 2))
-    assert start.hashes(dense, np.arange(3)) == start.hashes(sparse, np.array([0, 2]))
+    assert row_draws.hashes(dense, np.arange(3)) == row_draws.hashes(sparse, np.array([0, 2]))
 
 
 def test_least_when_rows_repeat_then_each_counts_once():
     found, ids = np.array([3.0, 1.0, 1.0, 2.0, np.inf]), np.array([7, 5, 5, 6, 8], np.uint64)
-    assert ids[start.least(found, ids, 2)].tolist() == [5, 6]
-    assert len(start.least(found, ids, 9)) == 3
+    assert ids[row_draws.least(found, ids, 2)].tolist() == [5, 6]
+    assert len(row_draws.least(found, ids, 9)) == 3
 
 
 def test_plus_plus_when_groups_are_apart_then_one_of_each():

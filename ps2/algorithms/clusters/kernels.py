@@ -1,4 +1,4 @@
-"""Kernels of k-means in a worker: nearest centres, sums of rows by cluster, and hashes of rows.
+"""Kernels of k-means in a worker: nearest centres, and sums of rows by cluster.
 
 Products of rows and centres are computed in the rows' dtype, with a bound of their rounding errors. Where the bounds
 leave more than one centre, their distances are computed anew, in float64 and in one fixed order. So the nearest centre
@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
-UInt64s = npt.NDArray[np.uint64]
 
 # Clusters whose products with a row are computed together: they stay in the first-level cache.
 TILE = 2048
@@ -230,30 +228,6 @@ def total(values: Float64s, weights: Float64s) -> tuple[float, float]:
         rest += (found - (added - part)) + (value - part)
         found = added
     return found, rest
-
-
-@kernel
-def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> None:
-    """Write a hash of each row's columns and values that are not 0, in whatever order they are.
-
-    Args:
-        columns: of each entry, among all features.
-        bits: of each entry's value as float64.
-    """
-    for i in range(len(indptr) - 1):
-        found = np.uint64(0)
-        for p in range(indptr[i], indptr[i + 1]):
-            # The sign bit alone is -0.0.
-            if bits[p] << np.uint64(1) != np.uint64(0):
-                found += scrambled(scrambled(np.uint64(columns[p]) * GOLDEN + GOLDEN) + bits[p])
-        ids[i] = scrambled(found)
-
-
-@kernel
-def draw(ids: UInt64s, key: np.uint64, numbers: Float64s) -> None:
-    """Write a number in (0, 1) for each row, by its hash and a key."""
-    for i in range(len(ids)):
-        numbers[i] = (np.float64(scrambled(ids[i] ^ key) >> np.uint64(12)) + 0.5) * 2.0 * TO_UNIT
 
 
 @kernel

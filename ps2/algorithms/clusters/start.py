@@ -1,9 +1,7 @@
 """The first centres: k-means|| of Bahmani et al., "Scalable k-means++" (2012), Algorithm 2. Pure.
 
 A round draws exactly as many rows as it wants, as in the paper's experiments (section 5.3), with the probabilities of
-Algorithm 2. A row's number in (0, 1) comes from seed, round and the row's hash, and the rows with the least
--log(number) / weight are drawn (Efraimidis and Spirakis). So it does not matter which worker has a row. Equal rows have
-equal numbers, and count as one.
+Algorithm 2 (``training/row_draws.py``). So it does not matter which worker has a row. Equal rows count as one.
 """
 
 from __future__ import annotations
@@ -14,52 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.clusters import kernels
-from ps2.ops.draws import GOLDEN
-from ps2.ops.guards import readable
+from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
-UInt64s = npt.NDArray[np.uint64]
-MODULUS = 2**64
 # A squared distance below this share of the squared lengths has lost too many digits, and is computed from differences,
 # of so many numbers at a time.
 CLOSE, AT_ONCE = 1e-6, 1 << 22
-
-
-def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
-    """Return a hash of each row's values, wherever and in whatever form it is."""
-    ids = np.empty(x.shape[0], np.uint64)
-    bits = x.data.astype(np.float64).view(np.uint64)
-    kernels.identify(readable(x.indptr), readable(keys[x.indices]), readable(bits), ids)
-    return ids
-
-
-def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
-    """Return numbers of which the least are drawn; infinity for rows without weight.
-
-    Args:
-        ids: as ``hashes`` returns them.
-        weights: proportional to the rows' probabilities.
-        draw: number of the draw.
-    """
-    key = np.uint64((seed * int(GOLDEN) + (draw + 1) * (int(GOLDEN) >> 7)) % MODULUS)
-    numbers = np.empty(len(ids))
-    kernels.draw(readable(ids), key, numbers)
-    with np.errstate(divide="ignore"):
-        return -np.log(numbers) / weights
-
-
-def least(found: Float64s, ids: UInt64s, count: int) -> Int64s:
-    """Return the places of the least finite priorities of different rows, in ascending order; at most ``count``."""
-    size = 2 * count
-    while True:
-        some = np.arange(len(found)) if size >= len(found) else np.argpartition(found, size)[:size]
-        some = some[np.isfinite(found[some])]
-        order = some[np.lexsort((ids[some], found[some]))]
-        _, first = np.unique(ids[order], return_index=True)
-        if len(first) >= count or size >= len(found):
-            return np.asarray(order[np.sort(first)[:count]])
-        size *= 4
 
 
 def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int64s:

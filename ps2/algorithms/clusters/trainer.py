@@ -39,6 +39,7 @@ from ps2.algorithms.clusters.worker import (
     Scale,
     wanted,
 )
+from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.replay_journal import ReplayJournal
@@ -215,7 +216,7 @@ class _Driver:
     def _ranked(self, state: _State, reports: Sequence[Any]) -> _State:
         def ask() -> list[Any]:
             ranks, ids = reports[0]["ranks"], reports[0]["ids"]
-            first = start.least(ranks, ids, wanted(self._options, state.draw))
+            first = row_draws.least(ranks, ids, wanted(self._options, state.draw))
             if self._options.start == "random":
                 return [0.0, ids[first]]
             return [float(ranks[first[-1]]) if len(first) else -1.0, None]

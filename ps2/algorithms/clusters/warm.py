@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.clusters import kernels, ops, start
+from ps2.algorithms.clusters import kernels, ops
 from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.training import row_draws
 from ps2.ops.guards import readable
 
 
@@ -23,7 +24,7 @@ def warm() -> None:
         kernels.sum_rows(*given, np.zeros((2, 2)))
         kernels.sum_columns(*given, np.zeros(2, np.int32), np.zeros(2, np.int32), np.zeros(2), 2)
         kernels.normalize(entries[0], x.data.copy())
-        start.priorities(start.hashes(x, np.arange(2)), np.ones(2), 0, 0)
+        row_draws.priorities(row_draws.hashes(x, np.arange(2)), np.ones(2), 0, 0)
         some = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.uint8)
         centres = np.zeros((1, 1), dtype)
         ops.place(centres, *some, np.ones(1, dtype))

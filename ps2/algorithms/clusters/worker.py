@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
 from ps2.algorithms.clusters.options import KMeansOptions, check_worker
+from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.client.batch import batch
@@ -117,7 +118,7 @@ class _Work:
             self._without_length = kernels.normalize(readable(rows.x.indptr), data)
             x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
-        self._ids = start.hashes(self._rows.x, self._rows.keys)
+        self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: _Prepared | None = None
         self._seen, self._nearest, self._distances = 0, np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
@@ -133,7 +134,7 @@ class _Work:
             self._approach(message.get(CANDIDATES))
         if do == RANK:
             ranks = self._ranks(message[DRAW])
-            first = start.least(ranks, self._ids, wanted(self._options, message[DRAW]))
+            first = row_draws.least(ranks, self._ids, wanted(self._options, message[DRAW]))
             worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
         elif do == TELL:
             drawn = np.flatnonzero(self._ranks(message[DRAW]) <= message[LEAST])
@@ -163,7 +164,7 @@ class _Work:
         """Return the priorities of rows in a draw: by weight alone at first, then by what they add to the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
-        return start.priorities(self._ids, weights, self._options.seed, draw)
+        return row_draws.priorities(self._ids, weights, self._options.seed, draw)
 
     def _approach(self, candidates: Any) -> None:
         """Find the nearest of all candidates, of which some may be new."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
+from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
@@ -26,6 +27,8 @@ Float64Array = npt.NDArray[np.float64]
 _WHOLE = "ps2 predictions"
 # Of the struct that a task gets; vectors have no field of this name.
 MARGIN = "margin"
+# Columns meanwhile.
+DENSE, SPARSE = "ps2 dense", "ps2 sparse"
 _ARRAYS = ("raw", "probability", "leaf", "contrib")
 _STRUCT = ", ".join([*(f"{name} array<double>" for name in _ARRAYS), "prediction double", "fault string"])
 _VECTOR = pa.struct(
@@ -150,6 +153,17 @@ def with_predictions(
     with_all = frame.select("*", predicted.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
+
+
+def compressed(frame: DataFrame, name: str) -> DataFrame:
+    """Return the same rows, each vector of a column sparse where that takes less memory; the column becomes the last.
+
+    Spark has no function that makes sparse vectors, but ``VectorAssembler`` makes the smaller form of each.
+    """
+    metadata = frame.schema[name].metadata
+    assembler = VectorAssembler(inputCols=[DENSE], outputCol=SPARSE, handleInvalid="keep")
+    found = assembler.transform(frame.select("*", column(name).alias(DENSE, metadata=metadata))).drop(name)
+    return found.select("*", column(SPARSE).alias(name, metadata=metadata)).drop(DENSE, SPARSE)
 
 
 def _vectorised(function: Any) -> Any:

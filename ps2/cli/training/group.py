@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ps2.cli.training.dictionary import dictionary
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import gbt
 from ps2.cli.training.graphs import deepwalk, line, node2vec
@@ -19,5 +20,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, forest, gbt, kmeans, lda, line, lr, metric, mf, node2vec):
+for command in (deepwalk, dictionary, forest, gbt, kmeans, lda, line, lr, metric, mf, node2vec):
     train.add_command(command)

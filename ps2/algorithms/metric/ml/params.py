@@ -20,16 +20,18 @@ from ps2.algorithms.estimators.params import (
     own_param,
     setter,
 )
+from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.metric.options import OPTIMIZERS, MetricOptions, OptimizerName
 from ps2.algorithms.training.sent_gradients import FACTORS, FactorsName
 from ps2.errors import ConfigError
 
 
-class MetricParams(FleetParams, HasFeaturesCol, HasLabelCol, HasOutputCol, HasMaxIter, HasStepSize, HasSeed):
+class MetricParams(HasVia, FleetParams, HasFeaturesCol, HasLabelCol, HasOutputCol, HasMaxIter, HasStepSize, HasSeed):
     """Params of ``MetricLearning`` and its model."""
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
+        **VIA,
         "maxIter": COUNT,
         "stepSize": POSITIVE,
         "rank": COUNT,

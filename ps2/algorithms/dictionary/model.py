@@ -1,0 +1,160 @@
+"""A trained dictionary, usable without Spark and servers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
+from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
+from ps2.ops.kernels import Float64s
+
+FORMAT = "ps2.dictionary.v1"
+MODEL_CLASS = "ps2.algorithms.feature.DictionaryLearningModel"
+# Numbers of a dictionary that may travel inside a function.
+MOST_LIGHT = 1 << 14
+
+
+class SparseCoder:
+    """A dictionary, and the sparse codes of rows by it; picklable.
+
+    The code a of a row x minimises 1/2 |x - a D|^2 + penalty |a|_1.
+
+    Attributes:
+        dictionary: D, float64, shape (k, features).
+        penalty: of the codes' absolute values.
+        positive: whether codes are not negative.
+
+    Example::
+
+        coder = SparseCoder.load("models/patches")
+        codes = coder.transform(X)  # NumPy or scipy CSR; a scipy CSR matrix of codes
+    """
+
+    # What predictions by ``ps2.algorithms.estimators.predict`` ask for.
+    takes_missing = False
+    classes = None
+
+    def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
+        """Raises:
+        ShapeError: the dictionary is no matrix.
+        ConfigError: its numbers are not finite, or the penalty is negative or not finite.
+        """
+        self.dictionary: Float64s = np.ascontiguousarray(dictionary, np.float64)
+        self.penalty, self.positive = float(penalty), bool(positive)
+        if self.dictionary.ndim != 2 or not self.dictionary.shape[0]:
+            raise ShapeError(f"dictionary: expected shape (k, features), got {self.dictionary.shape}")
+        if not np.isfinite(self.dictionary).all():
+            raise ConfigError("dictionary: expected finite numbers")
+        if not 0 <= self.penalty < np.inf:
+            raise ConfigError(f"penalty: expected a finite number that is not negative, got {penalty!r}")
+
+    def __repr__(self) -> str:
+        return f"SparseCoder(k={self.k}, features={self.dim}, penalty={self.penalty:g}, positive={self.positive})"
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> SparseCoder:
+        """Read what ``save`` or ``DictionaryLearningModel.save`` wrote.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return SparseCoder.read(path, path, load_content(path))
+
+    def save(self, path: str) -> None:
+        """Write to a new folder, local or a URL that fsspec knows; ``DictionaryLearningModel.load`` reads it too.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        params = {"k": self.k, "regParam": self.penalty, "nonnegative": self.positive}
+        save_without_spark(path, MODEL_CLASS, params, self.write)
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the arrays to a folder; return their entries for the metadata."""
+        files = write_arrays(url, {"dictionary.npy": self.dictionary})
+        return {"format": FORMAT, "penalty": self.penalty, "positive": self.positive, "files": files}
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> SparseCoder:
+        """Read what ``write`` wrote; raises like ``load``."""
+        with reading(path, content, FORMAT, "a dictionary"):
+            penalty, positive = float(content["penalty"]), bool(content["positive"])
+            dictionary = read_array(url, "dictionary.npy", dict(content["files"]))
+        try:
+            return SparseCoder(dictionary, penalty, positive)
+        except (ShapeError, ConfigError) as error:
+            raise CheckpointCorruptError(f"{path}: {error}") from error
+
+    # -- codes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def k(self) -> int:
+        """Number of atoms."""
+        return int(self.dictionary.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return int(self.dictionary.shape[1])
+
+    @property
+    def is_light(self) -> bool:
+        return self.dictionary.size <= MOST_LIGHT
+
+    def transform(self, x: Any) -> sp.csr_array:
+        """Return the codes of rows: a scipy CSR array of float64, shape (n, k).
+
+        Args:
+            x: NumPy array or scipy sparse, shape (n, features).
+
+        Raises:
+            InputError: rows have another number of features, or numbers that are not finite, or codes beyond float64.
+        """
+        codes, _, exponent = self._coded(x)
+        codes.data = shifted(codes.data, exponent)
+        if not np.isfinite(codes.data).all():
+            raise InputError("features: the codes of some rows are too large to be numbers; scale the features")
+        return codes
+
+    def objective(self, x: Any) -> float:
+        """Return the sum over rows of 1/2 |x - a D|^2 + penalty |a|_1; raises like ``transform``.
+
+        It is infinite if it exceeds float64.
+        """
+        _, losses, exponent = self._coded(x)
+        return float(shifted(losses.sum(), 2 * exponent))
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Return the codes of rows with their zeros, as predictions have them: shape (n, k)."""
+        return np.asarray(self.transform(x).toarray())
+
+    @cached_property
+    def _products(self) -> tuple[Float64s, Float64s]:
+        return np.ascontiguousarray(self.dictionary.T), self.dictionary @ self.dictionary.T
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
+
+    def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
+        """Return codes and losses, and the power of two that rows and codes are divided by."""
+        rows = sp.csr_array(x if sp.issparse(x) else np.atleast_2d(np.asarray(x, np.float64)), dtype=np.float64)
+        if rows.shape[1] != self.dim:
+            raise InputError(f"features: expected {self.dim} of them, got {rows.shape[1]}")
+        if not np.isfinite(rows.data).all():
+            raise InputError("features: expected finite numbers")
+        exponent = exponent_of(float(np.abs(rows.data).max(initial=0.0)))
+        data = shifted(rows.data, -exponent)
+        scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+        penalty = float(shifted(self.penalty, -exponent))
+        return *code(scaled, *self._products, penalty, self.positive), exponent

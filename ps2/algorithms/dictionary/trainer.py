@@ -1,0 +1,281 @@
+"""Train a dictionary: the run, and the driver's program between its clocks.
+
+An iteration takes two clocks. In one, the workers find codes of their rows by the dictionary on the servers; in the
+other, they add sums of rows by code. Then the servers combine atoms and sums to the next dictionary (``updates.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.dictionary.coding import exponent_of
+from ps2.algorithms.dictionary.ops import TILE, folded
+from ps2.algorithms.dictionary.options import WORDS, DictionaryOptions, FittedDictionary, check_fleet
+from ps2.algorithms.dictionary.updates import Products, update
+from ps2.algorithms.dictionary.worker import (
+    CHOSEN,
+    CODE,
+    DO,
+    DRAW,
+    END,
+    IDS,
+    LARGEST,
+    PLACES,
+    RANKS,
+    SCALE,
+    SPARE,
+    SUM,
+    SURVEY,
+    DictionaryProgram,
+    Fleet,
+    Scale,
+)
+from ps2.algorithms.training import row_draws
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.replay_journal import ReplayJournal
+from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
+from ps2.algorithms.training.table import Table
+from ps2.client.dcv import DCV
+from ps2.errors import InputError
+from ps2.ops.kernels import Float64s
+from ps2.run.message import STOP, Message, Stop
+
+# Clocks beside two for each iteration: the survey, the first atoms, their codes, and one whose message keeps what was
+# found last.
+OTHER_CLOCKS = 4
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    ps: Any, table: Table, options: DictionaryOptions, on_step: Callable[[StepReport], None] = lambda step: None
+) -> FittedDictionary:
+    """Learn a dictionary that lies on the servers; in a restored context, continue.
+
+    The result is the same on any number of workers and servers, and wherever rows are: sums of rows are exact.
+
+    Args:
+        ps: the PS2Context.
+        table: rows.
+        options: the options.
+        on_step: called in the driver after each iteration.
+
+    Raises:
+        LimitError: the dictionary does not fit on the servers, or in a worker.
+        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
+            another one.
+        InputError: rows cannot be used; says how many, and names one. Or all of them are zeros.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    names = CheckpointNames.of(options.name, ps)
+    if not names.begun:
+        check_fleet(options, ps.memory())
+    driver = _Driver(options, Record(on_step, WORDS), names, table)
+    try:
+        driver.go_on()
+        if driver.is_over:
+            return driver.fitted()
+        training = Training(
+            *(table, options.form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal)
+        )
+        return run_training(ps, training, driver.fitted)
+    finally:
+        driver.free()
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What the driver knows before a clock.
+
+    Attributes:
+        do: what the workers do in it.
+        iteration: how many have been made.
+        scale: what rows are divided by; None: not known yet.
+        largest: the largest code of each atom, in size.
+        chosen: rows that begin atoms anew: ``PLACES``, ``IDS`` and ``RANKS``.
+        objective: of the last dictionary, of scaled rows; None: there is none.
+        reason: why no iteration follows, if the tolerance is why.
+    """
+
+    do: str = SURVEY
+    iteration: int = 0
+    scale: Scale | None = None
+    largest: Float64s | None = None
+    chosen: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    objective: float | None = None
+    reason: str = ""
+
+    def message(self) -> dict[str, Any]:
+        """Return what the workers are told."""
+        assert self.scale is not None
+        told: dict[str, Any] = {DO: self.do, SCALE: list(asdict(self.scale).values())}
+        if self.do == CODE:
+            told[DRAW] = self.iteration + 1
+        elif self.do == SUM:
+            told |= {LARGEST: self.largest, CHOSEN: self.chosen}
+        return told
+
+
+class _Driver:
+    """The driver's program."""
+
+    def __init__(self, options: DictionaryOptions, record: Record, names: CheckpointNames, table: Table) -> None:
+        self._options, self._record, self._names, self._table = options, record, names, table
+        settings = {name: value for name, value in asdict(options).items() if name not in ("iterations", "name")}
+        self.journal = ReplayJournal.of(names, settings)
+        dim, count = options.dim, options.atoms
+
+        def matrix() -> Any:
+            return names.give(
+                lambda name: DCV.dense(dim, count, "float64", layout="column", align=TILE, name=name)
+            ).matrix()
+
+        def vector() -> DCV:
+            return names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name))
+
+        self._fleet = Fleet(matrix(), matrix(), vector(), vector())
+        self.program = DictionaryProgram(options, self._fleet, OTHER_CLOCKS + 2 * options.iterations)
+        self._states = {0: _State()}
+        record.completed = f"all {options.iterations} iterations were made"
+
+    @property
+    def _last(self) -> _State:
+        return self._states[max(self._states)]
+
+    @property
+    def is_over(self) -> bool:
+        return self._last.do == END
+
+    def go_on(self) -> None:
+        """Replay the clocks of an earlier driver, if there was one."""
+        self._record.start()
+        for clock in range(self._names.called - FIRST_CLOCK):
+            self.on_clock(clock)
+
+    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | Stop | None:
+        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
+        self._record.enter(clock)
+        state = self._states[clock]
+        if state.do == END:
+            return STOP
+        self._states = {at: one for at, one in self._states.items() if at <= clock}
+        with self.journal.page(clock):
+            following = _FOLLOWING[state.do](self, state, reports)
+        self._states[clock + 1] = following
+        if following.do == END and not self._options.name:
+            return STOP
+        return self.journal.message(**following.message())
+
+    def _surveyed(self, state: _State, reports: Sequence[Any]) -> _State:
+        def ask() -> dict[str, Any]:
+            return {**reports[0], **reports[1], CHOSEN: _drawn(reports[2], self._options.atoms)}
+
+        heard = self.journal.hear(ask)
+        if not heard["largest"] > 0.0:
+            name = self._table.columns.shown("features")
+            raise InputError(f"{name}: expected rows with values, got {heard['rows']:,} rows of zeros alone")
+        exponent = exponent_of(heard["largest"])
+        values = math.frexp(heard["largest"])[1] - exponent
+        losses = 2 * values + math.frexp(heard["longest"])[1]
+        scale = Scale(exponent, values, math.frexp(heard["rows"])[1], losses)
+        self._record.start()
+        every = np.arange(self._options.atoms)
+        return replace(state, do=SUM, scale=scale, largest=np.zeros(len(every)), chosen=_placed(heard[CHOSEN], every))
+
+    def _coded(self, state: _State, reports: Sequence[Any]) -> _State:
+        def ask() -> dict[str, Any]:
+            drawn = _drawn(reports[2], SPARE)
+            return {**reports[0], **reports[1], CHOSEN: drawn, "seconds": self._record.lap_s}
+
+        heard = self.journal.hear(ask)
+        assert state.scale is not None
+        self._record.add(int(heard["rows"]), int(heard["bytes"]))
+        now, before, limit = heard["loss"], state.objective, self._options.tolerance
+        with np.errstate(over="ignore"):
+            objective = float(np.ldexp(now, 2 * state.scale.exponent))
+        if self.journal.is_replaying and self._record.objective:
+            self._record.step_before(objective, heard["seconds"])
+        else:
+            self._record.evaluated(objective)
+        is_still = before is not None and before - now <= limit * before
+        if is_still or state.iteration >= self._options.iterations:
+            done = f"iteration {state.iteration} lessened the objective by no more than tol={limit:g} of it"
+            self._record.reason = done if is_still else ""
+            return replace(state, do=END, objective=now, reason=self._record.reason)
+        chosen = _placed(heard[CHOSEN], np.flatnonzero(heard[LARGEST] == 0.0))
+        return replace(state, do=SUM, objective=now, largest=heard[LARGEST], chosen=chosen)
+
+    def _summed(self, state: _State, reports: Sequence[Any]) -> _State:
+        def ask() -> int:
+            self._update(state)
+            return int(reports[0]["bytes"])
+
+        self._record.add(0, self.journal.hear(ask))
+        is_first = state.objective is None
+        return replace(state, do=CODE, iteration=state.iteration + (not is_first), chosen={})
+
+    def _update(self, state: _State) -> None:
+        """Move the dictionary to the minimum for the codes that the sums are of."""
+        fleet, scale, count = self._fleet, state.scale, self._options.atoms
+        assert scale is not None
+        assert state.largest is not None
+        exponents = np.frexp(state.largest)[1].astype(np.int64)
+        cross, sums = folded(fleet.atoms.apply("dictionary.products", sums=fleet.sums), 2)
+        # Sums are whole numbers; these are the units.
+        units = np.ldexp(1.0, exponents - scale.sum_digits)
+        pair_exponents = exponents[:, None] + exponents - scale.pair_digits
+        pairs = np.ldexp(fleet.pairs.pull().reshape(count, count), pair_exponents)
+        atoms = fleet.products.pull().reshape(count, count)
+        fresh = np.zeros(count, bool)
+        fresh[state.chosen[PLACES]] = True
+        units[fresh] = 1.0
+        given = Products(pairs, atoms, cross * units, units[:, None] * sums * units)
+        of_atoms, of_sums = update(given, fresh)
+        found = fleet.atoms.apply("dictionary.combine", sums=fleet.sums, of_atoms=of_atoms, of_sums=of_sums * units)
+        fleet.products.push(folded(found, 1)[0].reshape(-1))
+        fleet.pairs.zero()
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def fitted(self) -> FittedDictionary:
+        """Return the result."""
+        self._record.reason = self._last.reason
+        atoms = self._fleet.atoms.pull(columns=np.arange(self._options.dim)).T
+        lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
+        if empty := int((lengths == 0.0).sum()):
+            log.warning("k is %d, and %d atoms are 0: there are fewer different rows", len(atoms), empty)
+        return FittedDictionary(np.ascontiguousarray(atoms / np.maximum(lengths, 1.0)), self._record.history())
+
+    def free(self) -> None:
+        """Free what is on the servers."""
+        for one in vars(self._fleet).values():
+            one.free()
+
+
+_FOLLOWING: dict[str, Callable[[_Driver, _State, Sequence[Any]], _State]] = {
+    SURVEY: _Driver._surveyed,
+    SUM: _Driver._summed,
+    CODE: _Driver._coded,
+}
+
+
+def _drawn(found: Any, count: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the rows that all workers' draws come to: their hashes, and a worker that has each."""
+    # Of equal rows, the first worker's.
+    found = {name: found[name][np.argsort(found[RANKS], kind="stable")] for name in ("priorities", IDS, RANKS)}
+    first = row_draws.least(found["priorities"], found[IDS], count)
+    return {name: found[name][first] for name in (IDS, RANKS)}
+
+
+def _placed(drawn: dict[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """Return rows with the atoms that they begin anew: as many as there are of both."""
+    count = min(len(places), len(drawn[IDS]))
+    return {PLACES: places[:count], **{name: of_rows[:count] for name, of_rows in drawn.items()}}

@@ -1,0 +1,79 @@
+"""Draws of rows that depend on the rows' values only, not on where rows are. Pure.
+
+A row's number in (0, 1) comes from seed, draw and the row's hash, and the rows with the least -log(number) / weight are
+drawn (Efraimidis and Spirakis). Equal rows have equal numbers, and count as one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s, kernel
+
+Int32s = npt.NDArray[np.int32]
+UInt64s = npt.NDArray[np.uint64]
+MODULUS = 2**64
+
+
+def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
+    """Return a hash of each row's values, wherever and in whatever form it is."""
+    ids = np.empty(x.shape[0], np.uint64)
+    bits = x.data.astype(np.float64).view(np.uint64)
+    identify(readable(x.indptr), readable(keys[x.indices]), readable(bits), ids)
+    return ids
+
+
+def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
+    """Return numbers of which the least are drawn; infinity for rows without weight.
+
+    Args:
+        ids: as ``hashes`` returns them.
+        weights: proportional to the rows' probabilities.
+        draw: number of the draw.
+    """
+    key = np.uint64((seed * int(GOLDEN) + (draw + 1) * (int(GOLDEN) >> 7)) % MODULUS)
+    numbers = np.empty(len(ids))
+    number_rows(readable(ids), key, numbers)
+    with np.errstate(divide="ignore"):
+        return -np.log(numbers) / weights
+
+
+def least(found: Float64s, ids: UInt64s, count: int) -> Int64s:
+    """Return the places of the least finite priorities of different rows, in ascending order; at most ``count``."""
+    size = 2 * count
+    while True:
+        some = np.arange(len(found)) if size >= len(found) else np.argpartition(found, size)[:size]
+        some = some[np.isfinite(found[some])]
+        order = some[np.lexsort((ids[some], found[some]))]
+        _, first = np.unique(ids[order], return_index=True)
+        if len(first) >= count or size >= len(found):
+            return np.asarray(order[np.sort(first)[:count]])
+        size *= 4
+
+
+@kernel
+def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> None:
+    """Write a hash of each row's columns and values that are not 0, in whatever order they are.
+
+    Args:
+        columns: of each entry, among all features.
+        bits: of each entry's value as float64.
+    """
+    for i in range(len(indptr) - 1):
+        found = np.uint64(0)
+        for p in range(indptr[i], indptr[i + 1]):
+            # The sign bit alone is -0.0.
+            if bits[p] << np.uint64(1) != np.uint64(0):
+                found += scrambled(scrambled(np.uint64(columns[p]) * GOLDEN + GOLDEN) + bits[p])
+        ids[i] = scrambled(found)
+
+
+@kernel
+def number_rows(ids: UInt64s, key: np.uint64, numbers: Float64s) -> None:
+    """Write a number in (0, 1) for each row, by its hash and a key."""
+    for i in range(len(ids)):
+        numbers[i] = (np.float64(scrambled(ids[i] ^ key) >> np.uint64(12)) + 0.5) * 2.0 * TO_UNIT

@@ -1,0 +1,83 @@
+"""``ps2 train dictionary``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.running import check, draw, in_spark, options_named, read, save
+
+EPILOG = """\b
+Examples:
+  ps2 train dictionary --input patches.libsvm.gz --k 100 --alpha 0.5 --output model
+  ps2 train dictionary --input hdfs:///pages/part-* --features 20000 --k 200 --master yarn --output hdfs:///model
+
+\b
+Use the model:
+  from ps2.algorithms import SparseCoder
+  SparseCoder.load("model").transform(x)   the code of each row of an array or a scipy CSR matrix
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train dictionary"
+
+
+@click.command(epilog=EPILOG)
+@click.option("--input", required=True, metavar="PATH", help="LIBSVM file, folder or glob; labels are ignored.")
+@click.option(
+    "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
+)
+@click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Number of atoms.")
+@click.option(
+    "--alpha", "regParam", type=click.FloatRange(0), default=1.0, show_default=True, help="Penalty of the codes."
+)
+@click.option("--nonnegative", is_flag=True, help="Codes are not negative.")
+@click.option(
+    "--iterations", "maxIter", type=click.IntRange(1), default=100, show_default=True, help="Passes over the rows."
+)
+@click.option(
+    "--tol",
+    type=click.FloatRange(0),
+    default=1e-4,
+    show_default=True,
+    help="Stop when a pass lessens the objective by no more than this share.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the first atoms.")
+@setting_options
+def dictionary(input: str, features: int | None, setting: Setting, **params: Any) -> None:
+    """Learn atoms of which each row is a sparse combination.
+
+    The file has lines "label index:value ...", indices ascending from 1.
+    """
+    # All other options are named as the estimator's params.
+    from ps2.algorithms.spark import interruptible
+
+    with interruptible() as interrupt:
+        from ps2.algorithms import DictionaryLearning
+
+        check((input,), setting)
+        estimator = DictionaryLearning(**params)
+        with options_named():
+            estimator._check()
+
+        def work(spark: Any, workers: int) -> None:
+            found = read(spark, Files(input, None, features))
+            with options_named():
+                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(found.train.frame)
+            history = model.summary.history
+            if setting.form == "table":
+                printed.print_pace(history, "updates of the dictionary", setting)
+                printed.print_steps(history)
+            else:
+                steps = printed.steps_record(history)
+                sizes = {"rows": len(found.train), "features": found.features}
+                print_data({**sizes, "params": params, "steps": steps, "output": setting.output}, setting.form)
+            save(model, setting)
+            if setting.form == "table":
+                click.echo(f"model saved in {setting.output}: ps2.algorithms.SparseCoder.load({setting.output!r})")
+            draw(model, setting)
+
+        in_spark(TRAINING, setting, interrupt, work)

@@ -1,0 +1,196 @@
+"""Sparse coding agrees with a plain coordinate descent in NumPy, and finds the same dictionary on any servers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms import SparseCoder
+from ps2.algorithms.dictionary import ops, trainer, worker
+from ps2.algorithms.dictionary.options import DictionaryOptions
+from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
+from ps2.algorithms.training.faults import LENGTH, ColumnNames
+from ps2.algorithms.training.in_process import in_process
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.table import Table
+from ps2.data.rows import Rows
+from ps2.errors import ConfigError, InputError, LimitError, ShapeError
+
+ATOMS, PENALTY, PASSES = 12, 1.0, 15
+
+
+def digits(rows=150, dim=36, parts=10):
+    """Rows like pictures of digits: each the sum of a few parts, with values from 0 to 16."""
+    rng = np.random.default_rng(4)
+    shapes = rng.random((parts, dim)) * (rng.random((parts, dim)) < 0.3)
+    weights = rng.gamma(2.0, 4.0, (rows, parts)) * (rng.random((rows, parts)) < 0.3)
+    return np.clip(np.rint(weights @ shapes + rng.normal(0, 0.5, (rows, dim))), 0, 16)
+
+
+def plain_codes(x, dictionary, penalty, positive=False):
+    """Lasso by coordinate descent, one coordinate of all rows at a time."""
+    gram, products = dictionary @ dictionary.T, x @ dictionary.T
+    codes = np.zeros(products.shape)
+    for _ in range(2000):
+        before = codes.copy()
+        for k in np.flatnonzero(np.diag(gram)):
+            slope = products[:, k] - codes @ gram[:, k] + codes[:, k] * gram[k, k]
+            size = np.maximum((slope if positive else np.abs(slope)) - penalty, 0.0)
+            codes[:, k] = np.sign(slope) * size / gram[k, k]
+        if np.abs(codes - before).max() < 1e-9:
+            break
+    return codes
+
+
+def plain_objective(x, dictionary, codes, penalty):
+    return 0.5 * ((x - codes @ dictionary) ** 2).sum() + penalty * np.abs(codes).sum()
+
+
+def plain_fit(x, atoms, penalty, passes):
+    """Alternate codes and one sweep over the atoms, as scikit-learn's DictionaryLearning does, from its SVD."""
+    _, values, right = np.linalg.svd(x, full_matrices=False)
+    dictionary = values[:atoms, None] * right[:atoms]
+    dictionary /= np.maximum(np.linalg.norm(dictionary, axis=1, keepdims=True), 1.0)
+    for _ in range(passes):
+        codes = plain_codes(x, dictionary, penalty)
+        pairs, sums = codes.T @ codes, codes.T @ x
+        for k in np.flatnonzero(np.diag(pairs)):
+            u = dictionary[k] + (sums[k] - pairs[k] @ dictionary) / pairs[k, k]
+            dictionary[k] = u / max(1.0, np.linalg.norm(u))
+    return plain_objective(x, dictionary, plain_codes(x, dictionary, penalty), penalty)
+
+
+def trained(x, servers=1, **options):
+    reading = Reading(Rows(sp.csr_array(x)).localize(), None, x.shape[1], np.zeros(LENGTH))
+    given = {"atoms": ATOMS, "penalty": PENALTY, "iterations": PASSES, "dim": x.shape[1], **options}
+    with in_process(servers, 1 << 30, reading) as ps:
+        return trainer.train(ps, Table(None, ColumnNames(label=None), 1), DictionaryOptions(**given))
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_codes_when_found_then_are_numpys(positive):
+    x, rng = digits(40), np.random.default_rng(1)
+    dictionary = rng.normal(size=(ATOMS, x.shape[1])) / 6
+    dictionary[3] = 0.0
+    expected = plain_codes(x, dictionary, PENALTY, positive)
+    coder = SparseCoder(dictionary, PENALTY, positive)
+    found = coder.transform(sp.csr_array(x))
+    np.testing.assert_allclose(found.toarray(), expected, atol=1e-3)
+    np.testing.assert_allclose(coder.transform(x).toarray(), found.toarray(), rtol=1e-12)
+    assert coder.objective(x) == pytest.approx(plain_objective(x, dictionary, expected, PENALTY), rel=1e-8)
+
+
+def test_fit_when_done_then_objective_is_no_worse():
+    x = digits()
+    fitted = trained(x)
+    expected = plain_fit(x, ATOMS, PENALTY, PASSES)
+    history = fitted.history.objective
+    assert history[-1] < 1.01 * expected
+    assert (np.diff(history) <= 0).all()
+    codes = plain_codes(x, fitted.dictionary, PENALTY)
+    assert history[-1] == pytest.approx(plain_objective(x, fitted.dictionary, codes, PENALTY), rel=1e-8)
+    assert np.linalg.norm(fitted.dictionary, axis=1).max() <= 1 + 1e-12
+
+
+def test_fit_when_servers_differ_then_dictionary_is_the_same():
+    x = np.hstack([digits(60), np.zeros((60, 1000)), digits(60)])
+    one, three = (trained(x, servers, iterations=4) for servers in (1, 3))
+    np.testing.assert_array_equal(one.dictionary, three.dictionary)
+    assert one.history.objective == three.history.objective
+
+
+def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
+    class StartsAgain(worker.DictionaryProgram):
+        """Its worker knows nothing of the clocks before."""
+
+        def __call__(self, task, reading):
+            for _ in task.clocks(FIRST_CLOCK + self.clocks):
+                message = task.message or {"do": worker.SURVEY}
+                worker._Work(self.options, self.fleet, reading.training).take_part(task, message["do"], message)
+
+    expected = trained(digits(60), iterations=4)
+    monkeypatch.setattr(trainer, "DictionaryProgram", StartsAgain)
+    np.testing.assert_array_equal(trained(digits(60), iterations=4).dictionary, expected.dictionary)
+
+
+def test_fit_when_squares_overflow_then_is_as_of_small():
+    x = digits(60)
+    small = trained(x, iterations=5)
+    for exponent in (520, -520):
+        scale = 2.0**exponent
+        fitted = trained(scale * x, iterations=5, penalty=scale * PENALTY)
+        assert np.isfinite(fitted.dictionary).all()
+        losses = SparseCoder(fitted.dictionary, PENALTY).objective(x)
+        assert losses == pytest.approx(small.history.objective[-1], rel=0.2)
+        codes = SparseCoder(small.dictionary, scale * PENALTY).transform(scale * x)
+        np.testing.assert_allclose(codes.toarray() / scale, plain_codes(x, small.dictionary, PENALTY), atol=1e-3)
+
+
+def test_fit_when_few_rows_differ_then_atoms_are_zero(caplog):
+    fitted = trained(np.repeat(digits(3), 5, axis=0), atoms=5, iterations=0)
+    assert (np.linalg.norm(fitted.dictionary, axis=1) > 0).sum() == 3
+    assert "k is 5, and 2 atoms are 0" in caplog.text
+
+
+def test_fit_when_rows_are_zero_then_error_says_so():
+    with pytest.raises(InputError, match="got 20 rows of zeros alone"):
+        trained(np.zeros((20, 3)))
+
+
+def test_update_when_made_by_products_then_is_plain_descent():
+    rng = np.random.default_rng(0)
+    codes, x = rng.normal(size=(40, 6)), rng.normal(size=(40, 9))
+    dictionary = rng.normal(size=(6, 9)) / 3
+    pairs, sums = codes.T @ codes, codes.T @ x
+    given = Products(pairs, dictionary @ dictionary.T, dictionary @ sums.T, sums @ sums.T)
+    fresh = np.arange(6) == 2
+    of_atoms, of_sums = update(given, fresh)
+    found = of_atoms @ dictionary + of_sums @ sums
+    pairs[2], pairs[:, 2], pairs[2, 2] = 0.0, 0.0, 1.0
+    for _ in range(SWEEPS):
+        for k in range(6):
+            u = dictionary[k] + (sums[k] - pairs[k] @ dictionary) / pairs[k, k]
+            dictionary[k] = u / (np.linalg.norm(u) if k == 2 else max(1.0, np.linalg.norm(u)))
+    np.testing.assert_allclose(found, dictionary, atol=1e-12)
+
+
+def test_operations_when_cut_into_shards_then_sums_are_the_same():
+    rng = np.random.default_rng(0)
+    atoms, sums = rng.normal(size=(600, 4)), rng.normal(size=(600, 4))
+    parts = [(atoms[:512].copy(), sums[:512].copy()), (atoms[512:].copy(), sums[512:].copy())]
+    of_shards = np.concatenate([ops.products(*part) for part in parts])
+    found = ops.folded(of_shards, 2)
+    np.testing.assert_array_equal(found, ops.folded(ops.products(atoms, sums), 2))
+    np.testing.assert_allclose(found, [atoms.T @ sums, sums.T @ sums], rtol=1e-12)
+    a, b = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+    expected = atoms @ a.T + sums @ b.T
+    found = np.concatenate([ops.combine(*part, a, b) for part in parts])
+    np.testing.assert_allclose(np.concatenate([part[0] for part in parts]), expected, rtol=1e-12)
+    np.testing.assert_array_equal(ops.folded(found, 1)[0], ops.folded(ops.combine(atoms, sums, a, b), 1)[0])
+    assert not sums.any()
+
+
+def test_options_when_impossible_then_error_says_why():
+    with pytest.raises(ConfigError, match="k: expected at most the number of rows, 5, got 6"):
+        DictionaryOptions(6, dim=3).check(5)
+    with pytest.raises(LimitError, match="at most 1,024 atoms, got 2,000"):
+        DictionaryOptions(2000, dim=3).check(5000)
+    with pytest.raises(LimitError, match="make 100,000,000 numbers"):
+        DictionaryOptions(1000, dim=100_000).check(5000)
+
+
+def test_coder_when_given_nonsense_then_error_says_so(tmp_path):
+    coder = SparseCoder(np.eye(3), 0.0)
+    for rows, said in (([[1.0, 2.0]], "expected 3 of them, got 2"), ([[np.nan, 0, 0]], "expected finite numbers")):
+        with pytest.raises(InputError, match=said):
+            coder.transform(rows)
+    with pytest.raises(InputError, match="too large to be numbers"):
+        SparseCoder(np.eye(3) / 16, 0.0).transform([[1.5e308, 0, 0]])
+    with pytest.raises(ShapeError, match="dictionary: expected shape"):
+        SparseCoder(np.ones(3))
+    with pytest.raises(ConfigError, match="penalty: expected a finite number that is not negative"):
+        SparseCoder(np.eye(3), -1.0)
+    coder.save(str(tmp_path / "m"))
+    np.testing.assert_array_equal(SparseCoder.load(str(tmp_path / "m")).dictionary, np.eye(3))
