@@ -112,6 +112,10 @@ class DeadlineError(TransientError, TimeoutError):
     """A server did not answer in time."""
 
 
+class SpillError(TransientError):
+    """A worker's local disk has no room for its rows, or fails; another attempt may run elsewhere."""
+
+
 class RecoveryError(PS2Error):
     """Saved state is missing or invalid."""
 

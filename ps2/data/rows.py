@@ -15,7 +15,7 @@ use. So no step sorts anything, and a step's gradient is as long as its set of k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -149,7 +149,7 @@ class Rows:
             OutOfRangeError: a column is outside the matrix.
         """
         columns = self.x.indices
-        if _are_dense(columns, *self.x.shape):
+        if are_dense(columns, *self.x.shape):
             # Most tables of numbers: no column is left out, so none gets another number.
             return LocalRows(np.arange(self.x.shape[1]), self.x, self.y, self.weights)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
@@ -157,7 +157,7 @@ class Rows:
                 f"x: expected columns in [0, {self.x.shape[1]}), got {columns.min()} to {columns.max()}"
             )
         keys, places = number_columns(columns)
-        x = _matrix(self.x.data, places, self.x.indptr, len(keys))
+        x = sparse_matrix(self.x.data, places, self.x.indptr, len(keys))
         return LocalRows(keys, x, self.y, self.weights)
 
 
@@ -198,8 +198,13 @@ class LocalRows:
             raise OutOfRangeError(f"rows: expected numbers in [0, {len(self)}), got {rows.min()} to {rows.max()}")
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         used = renumber(columns, columns, len(self.keys))
-        x = _matrix(values, columns, indptr, len(used))
+        x = sparse_matrix(values, columns, indptr, len(used))
         return LocalRows(self.keys[used], x, *self._of_rows(rows))
+
+    def gathered(self, rows: Int64Array) -> LocalRows:
+        """Return some rows, unchecked, in the order given, with all keys."""
+        indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
+        return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._of_rows(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
         """Return some rows, in the order given, with all keys."""
@@ -221,13 +226,36 @@ class LocalRows:
         Raises:
             ConfigError: ``fraction`` is outside (0, 1].
         """
-        if not 0.0 < fraction <= 1.0:
-            raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
-        if fraction == 1.0:
-            return self
-        # Draw the number of rows first, then the rows: a small fraction needs few draws instead of one a row.
-        count = rng.binomial(len(self), fraction)
-        return self.take(np.sort(rng.choice(len(self), count, replace=False, shuffle=False)))
+        rows = drawn_rows(len(self), fraction, rng)
+        return self if rows is None else self.take(rows)
+
+    @property
+    def weight(self) -> float:
+        """The sum of the rows' weights."""
+        return float(len(self) if self.weights is None else self.weights.sum())
+
+    def blocks(self) -> Iterator[LocalRows]:
+        """Yield all rows, in one block: as of rows in a file (``ps2.data.spilled_rows``)."""
+        yield self
+
+    def mapped(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
+        """Return the rows with a change."""
+        return change(self)
+
+
+def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64Array | None:
+    """Draw the numbers of a minibatch's rows, ascending; None: all rows.
+
+    Raises:
+        ConfigError: ``fraction`` is outside (0, 1].
+    """
+    if not 0.0 < fraction <= 1.0:
+        raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
+    if fraction == 1.0:
+        return None
+    # Draw the number of rows first, then the rows: a small fraction needs few draws instead of one a row.
+    count = rng.binomial(rows, fraction)
+    return np.sort(rng.choice(rows, count, replace=False, shuffle=False))
 
 
 def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
@@ -241,7 +269,7 @@ def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
     return keys, places
 
 
-def _are_dense(columns: Array, rows: int, size: int) -> bool:
+def are_dense(columns: Array, rows: int, size: int) -> bool:
     """Return whether each row has all columns, in order."""
     if columns.dtype != np.int32 or not rows or len(columns) != rows * size:
         return False
@@ -277,20 +305,20 @@ def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
     count = 0
     for word in range(len(words)):
         before[word] = count
-        count += _count_bits(words[word])
+        count += count_bits(words[word])
     used = np.empty(count, np.int64)
     for position in range(len(ids)):
         id = ids[position]
         word = id // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
-        place = before[word] + _count_bits(lower)
+        place = before[word] + count_bits(lower)
         used[place] = id
         places[position] = place
     return used
 
 
 @kernel
-def _count_bits(word: np.uint64) -> int:
+def count_bits(word: np.uint64) -> int:
     """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
@@ -328,12 +356,25 @@ class RowParts:
         self.columns.append(columns)
         self.values.append(values)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        kinds: tuple[list[Array], ...] = (self.y, self.weights, self.lengths, self.columns, self.values)
+        return sum(part.nbytes for parts in kinds for part in parts)
+
+    def taken(self, has_y: bool, has_weights: bool) -> Rows:
+        """Return all parts as one ``Rows``, and forget them, but for the number of rows and their size."""
+        rows = self.joined(has_y, has_weights)
+        for parts in (self.y, self.weights, self.lengths, self.columns, self.values):
+            parts.clear()
+        return rows
+
     def joined(self, has_y: bool, has_weights: bool) -> Rows:
         """Return all parts as one ``Rows``."""
         indptr = np.concatenate([[0], np.cumsum(_joined(self.lengths, np.int64))])
         columns = _joined(self.columns, np.int32)
         values = _joined(self.values, self.dtype)
-        x = _matrix(values, columns, indptr, self.size or 0)
+        x = sparse_matrix(values, columns, indptr, self.size or 0)
         return Rows(
             x,
             _joined(self.y, np.float64) if has_y else None,
@@ -341,7 +382,7 @@ class RowParts:
         )
 
 
-def _matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
+def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
     """Return a sparse matrix; scipy would copy all columns to 64 bits if any index array had 64 bits."""
     narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
     indptr = indptr.astype(np.int32, copy=False) if narrow else indptr

@@ -42,6 +42,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.KeyMissError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.BusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.SpillError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.RecoveryError: grpc.StatusCode.DATA_LOSS,
     errors.CheckpointMissingError: grpc.StatusCode.NOT_FOUND,
     errors.CheckpointCorruptError: grpc.StatusCode.DATA_LOSS,

@@ -18,6 +18,7 @@ from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.jvm import metrics_of
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
+from ps2.data.row_spill import Spilled
 from ps2.run.drawing import needs_matplotlib
 
 if TYPE_CHECKING:
@@ -293,6 +294,11 @@ class HistorySummary:
         there was no choice.
         """
         return self._history.gradients
+
+    @property
+    def spilled(self) -> tuple[Spilled, ...]:
+        """Bytes and folder of each worker's rows that did not stay in memory; none: all did."""
+        return self._history.spilled
 
     @property
     def history(self) -> TrainingHistory:

@@ -11,6 +11,7 @@ from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array
 from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,18 +22,19 @@ class GradientForm:
     choice: FormChoice
 
     def gradient(
-        self, vector: DCV, rows: LocalRows, w: Array, b: Float64Array, columns: Int64Array, scale: float = 1.0
+        self, vector: DCV, rows: KeptRows, w: Array, b: Float64Array, columns: Int64Array, scale: float = 1.0
     ) -> tuple[Evaluated | FactoredGradient, SentValues | SentFactors]:
         """Compute loss and gradient.
 
         Args:
             vector: that the gradient is to be added to.
+            rows: in a file, their gradient travels value by value: factors would be as large as the rows.
             w, b: as of ``Loss``.
             columns: of the weights of the rows' keys.
             scale: factor of the gradient that travels.
         """
         loss = self.loss
-        if isinstance(loss, SoftmaxLoss) and not vector.isSparse:
+        if isinstance(loss, SoftmaxLoss) and not vector.isSparse and isinstance(rows, LocalRows):
             x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
             size = self.choice.factor_bytes(vector, loss.problem.width, x, rows.keys)
             if size is not None:

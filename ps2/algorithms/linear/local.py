@@ -11,8 +11,8 @@ from ps2.algorithms.linear.trainer import form_of, train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.in_process import in_process
 from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of
-from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
 from ps2.data.rows import LocalRows
@@ -57,7 +57,7 @@ class _Program:
     task: Task
     servers: int
 
-    def __call__(self, worker: Any, reading: Reading) -> Outcome:
+    def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
         problem, options, facts = self.task.problem, self.task.options, self.task.facts
 
         def trained(on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
@@ -77,6 +77,7 @@ class AfterSurvey:
 
     def __call__(self, held: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
+        task = replace(task, options=replace(task.options, spill="never"))
         return _Program(self.table, task, self.servers)(None, _times(held[0], task.facts.weight_unit))
 
 
@@ -106,7 +107,16 @@ def train_locally(
         table: rows in one rdd_partition.
         on_step: called for each step when the training has ended.
     """
-    program = _Program(replace(table, frame=None), Task(problem, options, facts), len(ps.servers))
-    training = Training(table, form_of(problem), program, staleness=options.staleness, seed=options.seed)
-    found: tuple[Weights, TrainingHistory] = result_of(run_alone(ps, training), on_step)
-    return found
+    # The rows are read before the training in the worker begins.
+    task = Task(problem, replace(options, spill="never"), facts)
+    program = _Program(replace(table, frame=None), task, len(ps.servers))
+    record = Record(on_step)
+    training = Training(
+        *(table, form_of(problem), program),
+        staleness=options.staleness,
+        seed=options.seed,
+        spill=options.spilling,
+        on_spilled=record.add_spilled,
+    )
+    weights, history = result_of(run_alone(ps, training), on_step)
+    return weights, replace(history, spilled=record.spilled)

@@ -7,6 +7,7 @@ the factor of each column, such as 1 / std, and the initial weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,12 @@ from ps2.algorithms.linear.scaling import (
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import Facts
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import InputError
 
 CLOCKS = 3
@@ -87,7 +88,7 @@ class Preparation:
             context.conditions,
         )
 
-    def take_part(self, worker: Any, reading: Reading) -> Data:
+    def take_part(self, worker: Any, reading: Reading | KeptReading) -> Data:
         """Do a worker's share of the first clocks; return its rows, scaled."""
         rows, width = reading.training, self.beginning.width
         for clock in worker.clocks(END):
@@ -101,8 +102,8 @@ class Preparation:
         if self.scale is not None:
             # An attempt that was started again has not been through the clocks.
             factors = self.scale.pull(rows.keys * width).astype(np.float64)
-            held = None if reading.held_out is None else scaled(reading.held_out, factors)
-            return Data(scaled(rows, factors), held)
+            scale = partial(scaled, factors=factors)
+            return Data(rows.mapped(scale), None if reading.held_out is None else reading.held_out.mapped(scale))
         return Data(rows, reading.held_out)
 
     def check_scales(self, reports: list[Any], columns: ColumnNames) -> None:
@@ -113,7 +114,7 @@ class Preparation:
                 f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
             )
 
-    def _add_sums(self, clock: int, rows: LocalRows) -> None:
+    def _add_sums(self, clock: int, rows: KeptRows) -> None:
         assert self.sums is not None
         of_means, of_weights, of_squares, *of_sizes = self.sums
         if clock == 0:

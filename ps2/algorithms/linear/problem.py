@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.training.sent_gradients import FactorsName
 from ps2.client.dcv import DCV
+from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 
 Float64Array = npt.NDArray[np.float64]
@@ -33,6 +34,8 @@ SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 # Whether FTSGD searches locally: if the workers' first models agree; in any case; not at all, which is MLlib's SGD.
 LocalSearchName = Literal["auto", "always", "never"]
 LOCAL_SEARCHES: tuple[LocalSearchName, ...] = get_args(LocalSearchName)
+# Solvers that read their rows block by block, so that these may be in a file.
+SPILLING: tuple[SolverName, ...] = ("l-bfgs", "normal", "minibatch", "ftsgd")
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ class SolverOptions:
         start: parameters to begin with ("l-bfgs", "minibatch", "ma-sgd", "ftsgd"); None: those of the loss.
         factors: whether gradients of the multinomial model travel as sufficient factors ("l-bfgs", "minibatch").
         all_columns: vectors hold all columns, also where there are many; else, then, those that the rows use.
+        spill: whether workers keep their rows in files: "auto", where they are too large for memory, "always" or
+            "never"; a solver that needs them in memory takes no "always".
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
         validation_tol: by how much that has to improve, relatively.
         name: vectors have names that begin with this, and a context that was restored goes on with the training that
@@ -186,6 +191,7 @@ class SolverOptions:
     start: Start | None = None
     factors: FactorsName = "auto"
     all_columns: bool = False
+    spill: SpillName = "auto"
     validate: bool = False
     validation_tol: float = 0.01
     name: str = ""
@@ -195,7 +201,15 @@ class SolverOptions:
         helps = self.solver == "l-bfgs" and problem.curvature is not None
         return problem.standardize or self.solver == "normal" or helps
 
+    @property
+    def spilling(self) -> Spill | None:
+        """How workers keep their rows; None: in memory."""
+        return Spill(self.spill) if self.solver in SPILLING and self.spill != "never" else None
+
     def __post_init__(self) -> None:
+        if self.spill == "always" and self.solver not in SPILLING:
+            takers = ", ".join(map(repr, SPILLING))
+            raise ConfigError(f"spill: solver {self.solver!r} keeps its rows in memory, only {takers} read files")
         if self.staleness != 0 and self.solver != "minibatch":
             raise ConfigError(f"staleness: solver {self.solver!r} takes none, got {self.staleness}")
         if self.staleness != 0 and self.validate:

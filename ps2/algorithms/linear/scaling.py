@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ShapeError
 from ps2.ops.kernels import kernel
 
@@ -43,11 +44,12 @@ class ColumnSums:
     sizes: Float64Array
 
 
-def column_sums(rows: LocalRows, facts: Facts) -> ColumnSums:
+def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
     """Sum the first round over a worker's rows, by its keys."""
     sums = np.zeros((3, len(rows.keys)))
     share = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
-    _add_sums(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), share, sums)
+    for block in rows.blocks():
+        _add_sums(block.x.indptr, block.x.indices, block.x.data, _weights_of(block), share, sums)
     return ColumnSums(sums[0], sums[1], np.sqrt(sums[2]))
 
 
@@ -56,7 +58,7 @@ def shrinking(sizes: Array) -> Float64Array:
     return np.ldexp(1.0, -np.frexp(sizes)[1])
 
 
-def squared_distances(rows: LocalRows, mean: Array, h: Array) -> Float64Array:
+def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64Array:
     """Sum the second round over a worker's rows: weight times ((value - mean) h^2)^2, where the value is not 0.
 
     Args:
@@ -71,7 +73,8 @@ def squared_distances(rows: LocalRows, mean: Array, h: Array) -> Float64Array:
     _check_columns("h", h, rows)
     squares = np.zeros(len(rows.keys))
     mean_and_h = np.array([mean * h * h, h], np.float64)
-    _add_squares(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), mean_and_h, squares)
+    for block in rows.blocks():
+        _add_squares(block.x.indptr, block.x.indices, block.x.data, _weights_of(block), mean_and_h, squares)
     return squares
 
 
@@ -141,9 +144,9 @@ def _weights_of(rows: LocalRows) -> Float64Array:
     return rows.weights
 
 
-def _check_columns(name: str, given: Array, rows: LocalRows) -> None:
-    if given.shape != (rows.x.shape[1],):
-        raise ShapeError(f"{name}: expected shape ({rows.x.shape[1]},), one for each key, got {given.shape}")
+def _check_columns(name: str, given: Array, rows: KeptRows) -> None:
+    if given.shape != (len(rows.keys),):
+        raise ShapeError(f"{name}: expected shape ({len(rows.keys)},), one for each key, got {given.shape}")
 
 
 @kernel

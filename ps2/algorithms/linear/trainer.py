@@ -29,7 +29,7 @@ from ps2.algorithms.linear.solvers.solver import Solver, SolverContext, SolverWo
 from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.sent_gradients import gradients_of
@@ -74,7 +74,7 @@ class _Program:
     solver: SolverWorker
     clocks: int
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, worker: Any, reading: Reading | KeptReading) -> None:
         check_worker(self.problem, self.options, len(reading.training.keys), free_bytes())
         data = self.preparation.take_part(worker, reading)
         self.solver(worker, data, ModelView(worker), END + self.clocks)
@@ -172,9 +172,13 @@ def train(
             return TrainedModel(found.weight, biases, record.history(), path)
 
         record.start()
-        made = run_training(
-            ps, Training(table, form, program, on_clock, options.staleness, options.seed, begun), trained
+        training = Training(
+            *(table, form, program, on_clock, options.staleness, options.seed),
+            spill=options.spilling,
+            on_spilled=record.add_spilled,
+            first=begun,
         )
+        made = run_training(ps, training, trained)
         result = made.weight
         return made
     finally:

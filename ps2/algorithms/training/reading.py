@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, Mask, outside, validation_column
 from ps2.data.columns import named_column, read_features, read_numbers, read_weights
+from ps2.data.row_spill import RowSpill, Spilled
 from ps2.data.rows import LocalRows, RowParts
+from ps2.data.spilled_rows import KeptRows, SpilledRows
 from ps2.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]
@@ -38,6 +40,21 @@ class Reading:
     faults: Float64Array
 
 
+@dataclass(frozen=True, eq=False)
+class KeptReading:
+    """The rows that a worker has read, in memory or in a file; as ``Reading``.
+
+    Attributes:
+        spilled: what is in a file; None: all rows are in memory.
+    """
+
+    training: KeptRows
+    held_out: KeptRows | None
+    size: int | None
+    faults: Float64Array
+    spilled: Spilled | None = None
+
+
 def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = PLAIN) -> Reading:
     """Read a worker's rows.
 
@@ -49,6 +66,27 @@ def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = P
     Raises:
         InputError: a column is missing or of another type. Faults of rows are counted, not raised.
     """
+    parts, faults = _parts_of(batches, columns, form, None)
+    training, held_out = parts.split()
+    return Reading(training, held_out, faults.size, faults.array())
+
+
+def read_kept(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill) -> KeptReading:
+    """Read a worker's rows as ``read`` does, into a file where the worker's memory asks for that.
+
+    Raises:
+        SpillError: the disk is full, or fails.
+    """
+    parts, faults = _parts_of(batches, columns, form, spill)
+    if faults or not spill.is_begun:
+        return KeptReading(*parts.split(), faults.size, faults.array())
+    training, held_out = parts.spilled(spill)
+    return KeptReading(training, held_out, faults.size, faults.array(), spill.spilled)
+
+
+def _parts_of(
+    batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill | None
+) -> tuple[_Parts, Faults]:
     parts = _Parts(columns, form)
     faults = Faults(columns, form, form.size)
     for batch in batches:
@@ -64,12 +102,13 @@ def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = P
                     raise
             else:
                 faults.rows += batch.num_rows
+                if spill is not None and spill.is_due(parts.rows.nbytes):
+                    parts.write(spill)
         else:
             faults.count(batch)
     if not faults:
         faults.size = parts.rows.size
-    training, held_out = parts.split()
-    return Reading(training, held_out, faults.size, faults.array())
+    return parts, faults
 
 
 class _Parts:
@@ -110,6 +149,19 @@ class _Parts:
                 raise InputError(f"column {names.group!r}: expected no null")
             self._groups.append(groups.to_numpy(zero_copy_only=False))
         rows.add(found.lengths, found.columns, found.values, found.size)
+
+    def write(self, spill: RowSpill) -> None:
+        """Move the rows that are in memory to a file."""
+        has = self._columns
+        rows = self.rows.taken(has.label is not None, has.weight is not None)
+        spill.append(rows, None if has.validation is None else np.concatenate(self._held_out))
+        del self._held_out[1:]
+
+    def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
+        """Return what ``split`` does, of rows in a file."""
+        self.write(spill)
+        training, held_out = spill.finished()
+        return training, None if self._columns.validation is None else held_out
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
         """Return the rows for training, and those to hold out if a column marks them, with the same keys."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ps2.algorithms.training.placement import Placement
+from ps2.data.row_spill import Spilled, said_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class TrainingHistory:
         placement: where it ran, of families that choose.
         best: the step, from 1, whose model is the result, because held-out rows chose it; None: it is the last one's.
         gradients: that had two forms to travel in; None: there were none.
+        spilled: rows that did not stay in memory: of each such worker, the bytes and the folder of its file.
     """
 
     objective: list[float]
@@ -90,6 +95,7 @@ class TrainingHistory:
     placement: Placement | None = None
     best: int | None = None
     gradients: Gradients | None = None
+    spilled: tuple[Spilled, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class Record:
         completed: the reason if none does.
         metrics: further values of this kind of training.
         words: terms for a step and the objective.
-        best, gradients: see ``TrainingHistory``.
+        best, gradients, spilled: see ``TrainingHistory``.
     """
 
     on_step: Callable[[StepReport], Any]
@@ -142,6 +148,7 @@ class Record:
     metrics: dict[str, tuple[float, ...]] = field(default_factory=dict)
     best: int | None = None
     gradients: Gradients | None = None
+    spilled: tuple[Spilled, ...] = ()
     _began_s: float = 0.0
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int, Gradients | None]] = field(default_factory=list)
@@ -173,6 +180,11 @@ class Record:
         """Add the gradients of a clock that had two forms to travel in; None: there were none."""
         if gradients is not None:
             self.gradients = gradients + (self.gradients or Gradients())
+
+    def add_spilled(self, spilled: Sequence[Spilled]) -> None:
+        """Note, and log, that workers have written rows to files."""
+        self.spilled = tuple(spilled)
+        log.warning("%s", said_of(spilled))
 
     @property
     def lap_s(self) -> float:
@@ -232,4 +244,5 @@ class Record:
             self.words,
             best=self.best,
             gradients=self.gradients,
+            spilled=self.spilled,
         )

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
-from ps2.algorithms.training.reading import Reading, read
+from ps2.algorithms.training.reading import KeptReading, Reading, read, read_kept
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Table
+from ps2.data.row_spill import RowSpill, Spilled
+from ps2.data.spilling import Spill
 from ps2.errors import RecoveryError
 from ps2.run.message import Message, Stop
 
@@ -36,6 +38,12 @@ class WorkerProgram(Protocol):
         """
 
 
+class KeptProgram(Protocol):
+    """A ``WorkerProgram`` that takes rows in a file, too."""
+
+    def __call__(self, worker: Any, reading: KeptReading) -> Any: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Training:
     """One training.
@@ -50,16 +58,20 @@ class Training:
         seed: that of the run.
         first: the clock that the run begins with; a training that goes on has finished those before.
         journal: of a training that another driver may go on with.
+        spill: how workers keep their rows: the program is a ``KeptProgram``; None: in memory.
+        on_spilled: called in the driver with what the workers have written to files, before ``on_clock``.
     """
 
     table: Table
     form: Form
-    program: WorkerProgram
+    program: WorkerProgram | KeptProgram
     on_clock: Callable[[int, list[Any]], Message | Stop | None] = lambda clock, reports: None
     staleness: int | None = 0
     seed: int = 0
     first: int = 0
     journal: ReplayJournal = field(default_factory=ReplayJournal)
+    spill: Spill | None = None
+    on_spilled: Callable[[list[Spilled]], None] = lambda spilled: None
 
 
 def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: None) -> T:  # type: ignore[assignment,return-value]
@@ -134,11 +146,13 @@ def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None)
             return training.on_clock(clock - FIRST_CLOCK, reports)
         if error := error_of(reports[0], table.columns, training.form):
             raise error
+        if training.spill is not None and (spilled := [Spilled(*one) for one in reports[1]]):
+            training.on_spilled(spilled)
         return training.journal.message(opening=True)
 
     return ps.run(
-        *(table.frame, _Work(training.program), table.workers, training.staleness),
-        read=_Read(table.columns, training.form),
+        *(table.frame, _Work(training.program, training.spill is not None), table.workers, training.staleness),
+        read=_Read(table.columns, training.form, training.spill),
         onClock=on_clock,
         onEnd=on_end,
         firstClock=training.first,
@@ -150,9 +164,12 @@ def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None)
 class _Read:
     columns: ColumnNames
     form: Form
+    spill: Spill | None
 
-    def __call__(self, worker: Any, batches: Iterator[Any]) -> Reading:
-        return read(batches, self.columns, self.form)
+    def __call__(self, worker: Any, batches: Iterator[Any]) -> Reading | KeptReading:
+        if self.spill is None:
+            return read(batches, self.columns, self.form)
+        return read_kept(batches, self.columns, self.form, RowSpill(self.spill, worker.rank, worker.workers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +189,13 @@ class _SurveyAndTrain:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    program: WorkerProgram
+    program: Any
+    is_kept: bool
 
-    def __call__(self, worker: Any, reading: Reading) -> Any:
+    def __call__(self, worker: Any, reading: Any) -> Any:
         for _ in worker.clocks(FIRST_CLOCK):
             worker.report(reading.faults[None], merge="concat")
+            if self.is_kept:
+                spilled = reading.spilled
+                worker.report([] if spilled is None else [[spilled.bytes, spilled.folder]], merge="concat")
         return self.program(worker, reading)

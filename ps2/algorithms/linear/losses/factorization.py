@@ -12,7 +12,7 @@ from ps2.algorithms.linear.losses import margin_kernels as loss_kernels
 from ps2.algorithms.linear.losses.loss import Array, Evaluated, Float64Array, Int64Array, check_matrix, checked_rows
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
-from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ConfigError
 
 # The squared loss is (margin - y)^2, not half of it.
@@ -35,19 +35,24 @@ class MachineLoss:
                 f"{self.problem.loss}: expected a width of 1 + factors, at least 2, got {self.problem.width}"
             )
 
-    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
-        y, weights = checked_rows(self.problem, rows, w, b)
-        x, dw, of = rows.x, np.zeros(len(w)), self.problem
-        loss, weight, db = kernels.machine_gradient(
-            x.indptr, x.indices, x.data, y, weights, w, b[0], of.width, CODES[of.loss], of.fit_linear, dw
-        )
+    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+        dw, found, of = np.zeros(len(w)), np.zeros(3), self.problem
+        for block in rows.blocks():
+            y, weights = checked_rows(of, block, w, b)
+            x = block.x
+            kernels.machine_gradient(
+                x.indptr, x.indices, x.data, y, weights, w, b[0], of.width, CODES[of.loss], of.fit_linear, dw, found
+            )
+        loss, weight, db = found.tolist()
         return Evaluated(loss, weight, dw, np.array([db if of.fit_intercept else 0.0]))
 
-    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
-        y, weights = checked_rows(self.problem, rows, w, b)
-        margins = self.margins(rows.x, w, b)
-        loss, weight = loss_kernels.summed_loss(margins, y, weights, CODES[self.problem.loss], 1.0, 0.0)
-        return loss, weight
+    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
+        sums = np.zeros(2)
+        for block in rows.blocks():
+            y, weights = checked_rows(self.problem, block, w, b)
+            margins = self.margins(block.x, w, b)
+            loss_kernels.summed_loss(margins, y, weights, CODES[self.problem.loss], 1.0, 0.0, sums)
+        return float(sums[0]), float(sums[1])
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
         check_matrix(self.problem, x, w, b)

@@ -67,12 +67,13 @@ def machine_gradient(
     code: int,
     linear: bool,
     dw: Float64Array,
-) -> tuple[float, float, float]:
-    """Sum losses, weights and derivatives by the intercept, and add the gradient to ``dw``.
+    found: Float64Array,
+) -> None:
+    """Add losses, weights and derivatives by the intercept to ``found``, and the gradient to ``dw``.
 
     Each row is read once for its margin and, still in cache, once for its gradient.
     """
-    loss, weight, db = 0.0, 0.0, 0.0
+    loss, weight, db = found[0], found[1], found[2]
     sums = np.empty(width - 1)
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -93,7 +94,7 @@ def machine_gradient(
                 to[0] += step
             for f in range(width - 1):
                 to[f + 1] += step * (sums[f] - x * np.float64(of_feature[f + 1]))
-    return loss, weight, db
+    found[0], found[1], found[2] = loss, weight, db
 
 
 @kernel

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
@@ -50,10 +51,10 @@ class Loss(Protocol):
     def problem(self) -> Problem:
         """What it is a loss of."""
 
-    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
-        """Compute loss and gradient."""
+    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+        """Compute loss and gradient, block by block; the blocks make no difference to the result."""
 
-    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
+    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
         """Compute the summed loss, and the summed weight of the rows."""
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:

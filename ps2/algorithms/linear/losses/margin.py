@@ -20,7 +20,7 @@ from ps2.algorithms.linear.losses.loss import (
 )
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
-from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ConfigError
 
 CODES = {
@@ -48,23 +48,25 @@ class MarginLoss:
         if self.problem.loss == "huber" and not self.problem.epsilon > 1.0:
             raise ConfigError(f"huber: expected an epsilon above 1, got {self.problem.epsilon}")
 
-    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
-        y, weights = checked_rows(self.problem, rows, w, b)
-        x, dw, db = rows.x, np.zeros(len(w)), np.zeros(len(b))
-        loss, weight = kernels.linear_gradient(
-            x.indptr, x.indices, x.data, y, weights, w, b, self._code, self.problem.epsilon, dw, db
-        )
+    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+        dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
+        for block in rows.blocks():
+            y, weights = checked_rows(self.problem, block, w, b)
+            x = block.x
+            kernels.linear_gradient(
+                x.indptr, x.indices, x.data, y, weights, w, b, self._code, self.problem.epsilon, dw, db, sums
+            )
         if not self.problem.fit_intercept:
             db[0] = 0.0
-        return Evaluated(loss, weight, dw, db)
+        return Evaluated(float(sums[0]), float(sums[1]), dw, db)
 
-    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
-        y, weights = checked_rows(self.problem, rows, w, b)
-        sigma = math.exp(b[1]) if self.problem.loss == "huber" else 1.0
-        loss, weight = kernels.summed_loss(
-            self.margins(rows.x, w, b), y, weights, self._code, sigma, self.problem.epsilon
-        )
-        return loss, weight
+    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
+        sigma, sums = math.exp(b[1]) if self.problem.loss == "huber" else 1.0, np.zeros(2)
+        for block in rows.blocks():
+            y, weights = checked_rows(self.problem, block, w, b)
+            margins = self.margins(block.x, w, b)
+            kernels.summed_loss(margins, y, weights, self._code, sigma, self.problem.epsilon, sums)
+        return float(sums[0]), float(sums[1])
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
         check_matrix(self.problem, x, w, b)

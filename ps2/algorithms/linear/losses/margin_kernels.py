@@ -1,7 +1,8 @@
 """Compiled losses of one row by its margin, and loops over the rows of a sparse matrix.
 
 A loss is named by a number, so that a loop is compiled once for all of them. ``weights`` of length 0 mean that every
-row counts 1. A row of weight 0 is passed over, whatever it holds.
+row counts 1. A row of weight 0 is passed over, whatever it holds. ``sums`` hold what earlier blocks of rows have added
+up, so that sums over blocks are those over all rows, to the bit.
 """
 
 from __future__ import annotations
@@ -99,10 +100,16 @@ def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: fl
 
 @kernel
 def summed_loss(
-    margins: Float64Array, y: Float64Array, weights: Float64Array, code: int, sigma: float, epsilon: float
-) -> tuple[float, float]:
-    """Sum losses and weights of rows by their margins; sigma and epsilon are Huber's."""
-    loss, weight = 0.0, 0.0
+    margins: Float64Array,
+    y: Float64Array,
+    weights: Float64Array,
+    code: int,
+    sigma: float,
+    epsilon: float,
+    sums: Float64Array,
+) -> None:
+    """Add losses and weights of rows, by their margins, to ``sums``; sigma and epsilon are Huber's."""
+    loss, weight = sums[0], sums[1]
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
         if c == 0.0:
@@ -112,7 +119,7 @@ def summed_loss(
         else:
             loss += c * loss_at(code, margins[row], y[row])
         weight += c
-    return loss, weight
+    sums[0], sums[1] = loss, weight
 
 
 @kernel
@@ -128,12 +135,13 @@ def linear_gradient(
     epsilon: float,
     dw: Float64Array,
     db: Float64Array,
-) -> tuple[float, float]:
-    """Sum losses and weights, and add the gradient to ``dw`` and ``db``.
+    sums: Float64Array,
+) -> None:
+    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``.
 
     Each row is read once for its margin and, still in cache, once for its gradient.
     """
-    loss, weight = 0.0, 0.0
+    loss, weight = sums[0], sums[1]
     sigma = np.exp(b[1]) if code == HUBER else 1.0
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -154,4 +162,4 @@ def linear_gradient(
         db[0] += slope
         for position in range(begin, end):
             dw[columns[position]] += slope * values[position]
-    return loss, weight
+    sums[0], sums[1] = loss, weight

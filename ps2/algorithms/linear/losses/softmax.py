@@ -20,6 +20,7 @@ from ps2.algorithms.linear.losses.loss import (
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ConfigError, OutOfRangeError
 
 
@@ -52,11 +53,12 @@ class SoftmaxLoss:
         if self.problem.width < 1:
             raise ConfigError(f"softmax: expected a width of at least 1 class, got {self.problem.width}")
 
-    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
-        x, y, weights = self._checked(rows, w, b)
-        dw, db = np.zeros(len(w)), np.zeros(len(b))
-        loss, weight = kernels.softmax_gradient(x.indptr, x.indices, x.data, y, weights, w, b, dw, db)
-        return Evaluated(loss, weight, dw, db if self.problem.fit_intercept else np.zeros(len(b)))
+    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+        dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
+        for block in rows.blocks():
+            x, y, weights = self._checked(block, w, b)
+            kernels.softmax_gradient(x.indptr, x.indices, x.data, y, weights, w, b, dw, db, sums)
+        return Evaluated(float(sums[0]), float(sums[1]), dw, db if self.problem.fit_intercept else np.zeros(len(b)))
 
     def factors(self, rows: LocalRows, w: Array, b: Float64Array) -> FactoredGradient:
         """Compute the gradient as sufficient factors (Petuum, section 3.4); ``slopes.T @ x`` is that of the weights."""
@@ -65,10 +67,12 @@ class SoftmaxLoss:
         loss, weight = kernels.softmax_slopes(x.indptr, x.indices, x.data, y, weights, w, b, slopes)
         return FactoredGradient(loss, weight, slopes.sum(axis=0) * self.problem.fit_intercept, slopes)
 
-    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
-        x, y, weights = self._checked(rows, w, b)
-        loss, weight = kernels.softmax_loss(x.indptr, x.indices, x.data, y, weights, w, b)
-        return loss, weight
+    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
+        sums = np.zeros(2)
+        for block in rows.blocks():
+            x, y, weights = self._checked(block, w, b)
+            kernels.softmax_loss(x.indptr, x.indices, x.data, y, weights, w, b, sums)
+        return float(sums[0]), float(sums[1])
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
         check_matrix(self.problem, x, w, b)

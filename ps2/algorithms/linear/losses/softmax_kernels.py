@@ -1,4 +1,5 @@
-"""Compiled loops of the multinomial model over the rows of a sparse matrix; ``weights`` as in ``margin_kernels``.
+"""Compiled loops of the multinomial model over the rows of a sparse matrix; ``weights`` and ``sums`` as in
+``margin_kernels``.
 
 The weights of a feature lie side by side, one for each class.
 """
@@ -91,9 +92,10 @@ def softmax_gradient(
     b: Float64Array,
     dw: Float64Array,
     db: Float64Array,
-) -> tuple[float, float]:
-    """Sum losses and weights, and add the gradient to ``dw`` and ``db``; each row is read twice, in cache."""
-    loss, weight = 0.0, 0.0
+    sums: Float64Array,
+) -> None:
+    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; each row is read twice, in cache."""
+    loss, weight = sums[0], sums[1]
     classes = len(b)
     slope = np.empty(classes)
     for row in range(len(y)):
@@ -114,15 +116,22 @@ def softmax_gradient(
             of_feature = dw[columns[position] * classes : (columns[position] + 1) * classes]
             for k in range(classes):
                 of_feature[k] += x * slope[k]
-    return loss, weight
+    sums[0], sums[1] = loss, weight
 
 
 @kernel
 def softmax_loss(
-    indptr: Array, columns: Array, values: Array, y: Float64Array, weights: Float64Array, w: Array, b: Float64Array
-) -> tuple[float, float]:
-    """Sum losses and weights."""
-    loss, weight = 0.0, 0.0
+    indptr: Array,
+    columns: Array,
+    values: Array,
+    y: Float64Array,
+    weights: Float64Array,
+    w: Array,
+    b: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Add losses and weights to ``sums``."""
+    loss, weight = sums[0], sums[1]
     margins = np.empty(len(b))
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -131,4 +140,4 @@ def softmax_loss(
         class_margins(columns, values, indptr[row], indptr[row + 1], w, b, margins)
         loss += c * cross_entropy(margins, int(y[row]))
         weight += c
-    return loss, weight
+    sums[0], sums[1] = loss, weight

@@ -106,8 +106,9 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
         columns = self._columns()
         check_columns(dataset, columns)
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else 1
-        # A model to begin with is no plain data, which a message to the worker is of.
-        if self.getVia() == "servers" or wanted != 1 or self._initial is not None or _why_on_servers(plan):
+        # A model to begin with is no plain data, which a message to the worker is of; and one job keeps rows in memory.
+        is_plain = self._initial is None and plan.spill != "always"
+        if self.getVia() == "servers" or wanted != 1 or not is_plain or _why_on_servers(plan):
             return super()._made(plan, dataset)
         attempt = _OneJob(self, plan, dataset, columns)
         if attempt.bytes > SMALL_BYTES:

@@ -39,6 +39,7 @@ from ps2.algorithms.estimators.via import VIA
 from ps2.algorithms.linear.problem import LOCAL_SEARCHES, LocalSearchName, SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.algorithms.training.sent_gradients import FACTORS
+from ps2.data.spilling import SPILL, SpillName
 from ps2.errors import ConfigError
 from ps2.ops.all import optimizer_steps
 
@@ -101,6 +102,7 @@ RANGES: Mapping[str, Check] = {
         "finite positive numbers, each smaller than the one before",
     ),
     "factors": one_of(FACTORS),
+    "spill": one_of(SPILL),
     "lambdaCount": COUNT,
     "lambdaRatio": (lambda value: 0 < value < 1, "a number in (0, 1)"),
 }
@@ -163,9 +165,17 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
         any_case(LOCAL_SEARCHES),
     )
 
+    spill: Param[SpillName] = own_param(
+        "spill",
+        "whether workers keep their rows in files on Spark's local disks: 'auto' (those that exceed a quarter of a "
+        "worker's memory), 'always' or 'never'; solvers ma-sgd and sap keep rows in memory",
+        any_case(SPILL),
+    )
+
     def _set_defaults(self) -> None:
         self._setDefault(
             solver="auto",
+            spill="auto",
             optimizer="adam",
             stepSize=0.1,
             miniBatchFraction=1.0,
@@ -190,6 +200,7 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
     getMomentum = getter(momentum)
     getAdaptiveMomentum = getter(adaptiveMomentum)
     getLocalSearch = getter(localSearch)
+    getSpill = getter(spill)
 
 
 class TrainingSetters(TrainingParams, FleetSetters):
@@ -213,6 +224,7 @@ class TrainingSetters(TrainingParams, FleetSetters):
     setMomentum = setter(TrainingParams.momentum)
     setAdaptiveMomentum = setter(TrainingParams.adaptiveMomentum)
     setLocalSearch = setter(TrainingParams.localSearch)
+    setSpill = setter(TrainingParams.spill)
 
 
 class LinearSetters(TrainingSetters):
@@ -276,6 +288,7 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         adaptive_momentum=params.getAdaptiveMomentum(),
         local_search=params.getLocalSearch(),
         factors=params.getOrDefault("factors") if params.hasParam("factors") else "auto",
+        spill=params.getSpill(),
     )
 
 

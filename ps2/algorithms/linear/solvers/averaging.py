@@ -46,7 +46,7 @@ class AveragingWorker:
             if clock == self.first_clock + self.options.steps:
                 view.report(loss, held, shrinking=np.zeros((self.workers, 2)))
                 continue
-            rng, rows = worker.rng(), data.rows
+            rng, rows = worker.rng(), data.whole
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.options.local_passes)])
             size = max(1, self.options.local_batch or len(rows))
             number = (clock - self.first_clock) * -(-len(order) // size)

@@ -13,6 +13,7 @@ import scipy.linalg
 import scipy.optimize
 
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
@@ -57,21 +58,28 @@ def packed_size(k: int) -> int:
     return k * (k + 1) // 2 + k + 1
 
 
-def products(rows: LocalRows, mean: Float64Array, label_mean: float) -> Products:
-    """Sum over a worker's rows.
+def products(rows: KeptRows, mean: Float64Array, label_mean: float) -> Products:
+    """Sum over a worker's rows, block by block.
 
     Args:
         rows: with labels, of some keys; features have a standard deviation of about 1 over the rows of all workers.
         mean: shape (k,): of all features, also of those that no row of the worker has.
         label_mean: of all rows.
     """
+    xx, xy, yy = np.zeros((len(mean), len(mean))), np.zeros(len(mean)), 0.0
+    for block in rows.blocks():
+        yy += _add_products(block, mean, label_mean, xx, xy)
+    return Products(xx, xy, yy)
+
+
+def _add_products(rows: LocalRows, mean: Float64Array, label_mean: float, xx: Float64Array, xy: Float64Array) -> float:
+    """Add the products of a block's features to ``xx`` and ``xy``; return that of its labels."""
     assert rows.y is not None
     k, c = len(mean), np.ones(len(rows)) if rows.weights is None else rows.weights
     y = rows.y - label_mean
     is_dense = rows.x.nnz >= DENSE_FROM * len(rows) * k
     columns = np.arange(k) if is_dense else np.flatnonzero(np.abs(mean) > SMALL_MEAN)
     dense = _DenseColumns(rows, columns, mean[columns])
-    xx, xy = np.zeros((k, k)), np.zeros(k)
     if not is_dense:
         _add_sparse_products(dense, mean, c, y, xx, xy)
     at = np.ix_(columns, columns)
@@ -80,7 +88,7 @@ def products(rows: LocalRows, mean: Float64Array, label_mean: float) -> Products
         block *= root[:, None]
         xx[at] += block.T @ block
         xy[columns] += block.T @ (root * y[part])
-    return Products(xx, xy, float(c @ y**2))
+    return float(c @ y**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +121,7 @@ class _DenseColumns:
             yield part, block
 
 
-def slopes(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
+def slopes(rows: KeptRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
     """Sum a worker's rows' features, less their means, times what weights leave of the labels: ``xy - xx w``.
 
     Products know that only to as many digits as ``xx w`` has; the rows know it better.
@@ -122,6 +130,10 @@ def slopes(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float64Arr
         rows, mean, label_mean: as for ``products``.
         w: shape (k,).
     """
+    return sum((_slopes_of(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
+
+
+def _slopes_of(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
     assert rows.y is not None
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     found, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
@@ -151,8 +163,9 @@ def _add_sparse_products(
     weighted = x.multiply(c[:, None]).tocsr()
     small, sums = mean.copy(), np.zeros(k)
     small[dense.columns] = 0.0
-    xx[np.ix_(keys, keys)] = (weighted.T @ x).toarray()
-    xy[keys], sums[keys] = weighted.T @ y, np.asarray(weighted.sum(axis=0)).reshape(-1)
+    xx[np.ix_(keys, keys)] += (weighted.T @ x).toarray()
+    xy[keys] += weighted.T @ y
+    sums[keys] = np.asarray(weighted.sum(axis=0)).reshape(-1)
     crossed = np.outer(sums, small)
     xx += c.sum() * np.outer(small, small) - crossed - crossed.T
     xy -= small * (c @ y)

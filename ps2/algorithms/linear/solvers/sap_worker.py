@@ -106,15 +106,15 @@ class SapWorker:
         margins: _Margins | None = None
         for clock in worker.clocks(clocks):
             if clock == self.first_clock:
-                self._describe(data.rows, view)
+                self._describe(data.whole, view)
                 view.report()
                 continue
             task = Task.of(worker.message)
             if margins is None or margins.epoch != worker.epoch:
-                margins = self._made(worker.epoch, data.rows, view)
+                margins = self._made(worker.epoch, data.whole, view)
             else:
                 margins.columns.add_to(margins.z, task.columns, task.changes)
-            self._do(task, margins, data.rows, view)
+            self._do(task, margins, data.whole, view)
 
     def _describe(self, rows: LocalRows, view: ModelView) -> None:
         """Add up what the servers hold of features."""
@@ -144,11 +144,10 @@ class SapWorker:
         if len(task.lengths):
             turn = np.full(len(rows), task.bias_turn)
             margins.columns.add_to(turn, task.direction, task.turns)
-            losses = [
-                summed_loss(margins.z + task.bias + length * turn, y, weights, code, 1.0, 1.0)[0]
-                for length in task.lengths
-            ]
-            view.report(rows=len(rows), losses=np.array(losses))
+            losses = np.zeros((len(task.lengths), 2))
+            for length, sums_at in zip(task.lengths, losses, strict=True):
+                summed_loss(margins.z + task.bias + length * turn, y, weights, code, 1.0, 1.0, sums_at)
+            view.report(rows=len(rows), losses=losses[:, 0].copy())
             return
         center = facts.label_mean if self.problem.fit_intercept else 0.0
         loss, dual = slopes(

@@ -17,7 +17,11 @@ from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.run.message import STOP, Message, Stop
+
+# Random numbers at a time.
+DRAWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,23 +33,31 @@ class Data:
         held: held out, with the same keys; None: there are none.
     """
 
-    rows: LocalRows
-    held: LocalRows | None = None
+    rows: KeptRows
+    held: KeptRows | None = None
 
     @property
     def weight(self) -> float:
         """The sum of the weights of the rows to train on."""
-        return float(len(self.rows) if self.rows.weights is None else self.rows.weights.sum())
+        return self.rows.weight
+
+    @property
+    def whole(self) -> LocalRows:
+        """The rows to train on, of a solver that needs all of them in memory."""
+        assert isinstance(self.rows, LocalRows)
+        return self.rows
 
     def held_loss(self, loss: Loss, w: Array, b: Float64Array) -> tuple[float, float]:
         """Return the summed loss of the held-out rows, and their summed weight."""
         return NOTHING if self.held is None else loss.loss(self.held, w, b)
 
-    def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
+    def sample(self, fraction: float, rng: np.random.Generator) -> KeptRows:
         """Take each row to train on with a probability, and all keys."""
         if fraction == 1.0:
             return self.rows
-        return self.rows.chosen(np.flatnonzero(rng.random(len(self.rows)) < fraction))
+        begins = range(0, len(self.rows), DRAWS)
+        drawn = [np.flatnonzero(rng.random(min(DRAWS, len(self.rows) - begin)) < fraction) + begin for begin in begins]
+        return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *drawn]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,224 @@
+"""Rows in a file, of which a few blocks are in memory at a time: read in order, the next while one is computed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.data.block_file import BlockFile, BlockPlace, load
+from ps2.data.rows import LocalRows, drawn_rows, sparse_matrix
+from ps2.data.used_columns import Places, UsedColumns
+from ps2.errors import OutOfRangeError
+
+Array = npt.NDArray[Any]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """Some rows of a file.
+
+    Attributes:
+        begin, rows: number of the first row, and how many there are.
+        is_dense: each row has all columns, in order, so that only values are stored.
+        place: where the arrays are.
+    """
+
+    begin: int
+    rows: int
+    is_dense: bool
+    place: BlockPlace
+
+
+@dataclass(frozen=True, eq=False)
+class RowFile:
+    """The rows of a file.
+
+    Attributes:
+        keys: the used columns, int64, shape (k,), sorted, unique.
+        file: where they are.
+        blocks: in order.
+        limit_bytes: that a selection of rows may take in memory.
+        dense_indptr, dense_columns: of as many dense rows as a block has at most; blocks share them.
+    """
+
+    keys: Int64Array
+    file: BlockFile
+    blocks: tuple[RowBlock, ...]
+    limit_bytes: int
+    dense_indptr: Int32Array
+    dense_columns: Int32Array
+
+    @staticmethod
+    def of(keys: Int64Array, file: BlockFile, blocks: tuple[RowBlock, ...], limit_bytes: int) -> RowFile:
+        rows, columns = max((block.rows for block in blocks if block.is_dense), default=0), len(keys)
+        indptr = (np.arange(rows + 1) * columns).astype(np.int32)
+        return RowFile(keys, file, blocks, limit_bytes, indptr, np.tile(np.arange(columns, dtype=np.int32), rows))
+
+    @property
+    def rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.place.size for block in self.blocks)
+
+    def read(self, block: RowBlock, chosen: Int64Array | None) -> LocalRows:
+        """Return a block's rows, or some of them, by their number in it."""
+        arrays, columns = self.file.arrays(block.place), len(self.keys)
+        if block.is_dense:
+            indptr, indices = self.dense_indptr[: block.rows + 1], self.dense_columns[: block.rows * columns]
+        else:
+            indptr, indices = arrays["indptr"], arrays["columns"]
+        x = sp.csr_array((arrays["values"], indices, indptr), shape=(block.rows, columns))
+        rows = LocalRows(self.keys, x, arrays.get("y"), arrays.get("weights"))
+        if chosen is not None:
+            return rows.gathered(chosen)
+        for array in arrays.values():
+            load(array)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class SpilledRows:
+    """Rows in a file, in a compact space of the columns that they use.
+
+    They are as ``LocalRows``, but for ``x``, ``y`` and ``weights``, which only their blocks have.
+
+    Attributes:
+        keys: the used columns, int64, shape (k,), sorted, unique.
+        stored: the file's rows.
+        changes: made to each block as it is read, in this order.
+        numbers: of the selected rows, ascending; None: all.
+    """
+
+    keys: Int64Array
+    stored: RowFile
+    changes: tuple[Callable[[LocalRows], LocalRows], ...] = ()
+    numbers: Int64Array | None = None
+
+    def __len__(self) -> int:
+        return self.stored.rows if self.numbers is None else len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows in the file, about."""
+        return self.stored.nbytes * len(self) // max(1, self.stored.rows)
+
+    @property
+    def weight(self) -> float:
+        """The sum of the rows' weights."""
+        return sum(block.weight for block in self.blocks())
+
+    def blocks(self) -> Iterator[LocalRows]:
+        """Yield all rows in order, in blocks of some megabytes with all keys; the next one is read meanwhile."""
+        wanted = [(block, chosen) for block, chosen in self._selected() if chosen is None or len(chosen)]
+        if not wanted:
+            return
+        with ThreadPoolExecutor(1, "ps2-rows") as reader:
+            coming = reader.submit(self._read, *wanted[0])
+            for block, chosen in wanted[1:]:
+                rows, coming = coming.result(), reader.submit(self._read, block, chosen)
+                yield rows
+                del rows
+            yield coming.result()
+
+    def mapped(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
+        """Return the same rows with a change that is made to each block whenever it is read."""
+        return replace(self, changes=(*self.changes, change))
+
+    def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
+        """Return some rows with all keys: in memory if they fit, else by reference.
+
+        Args:
+            numbers: row numbers, ascending, shape (m,).
+
+        Raises:
+            OutOfRangeError: the numbers do not ascend, or one is not in ``[0, n)``.
+        """
+        rows = np.asarray(numbers, np.int64)
+        if len(rows) and not (rows[0] >= 0 and rows[-1] < len(self) and (np.diff(rows) > 0).all()):
+            raise OutOfRangeError(f"rows: expected ascending numbers in [0, {len(self)}), got {rows[0]} to {rows[-1]}")
+        found = replace(self, numbers=rows if self.numbers is None else self.numbers[rows])
+        return found if found.nbytes > self.stored.limit_bytes else found._in_memory()
+
+    def take(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
+        """Return some rows as ``chosen`` does, with only the keys that they use."""
+        found = self.chosen(numbers)
+        return found.take(np.arange(len(found))) if isinstance(found, LocalRows) else found._with_used_keys()
+
+    def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows | SpilledRows:
+        """Return a random minibatch with the keys that it uses, of the rows that ``LocalRows.sample`` draws."""
+        rows = drawn_rows(len(self), fraction, rng)
+        return self if rows is None else self.take(rows)
+
+    def _selected(self) -> Iterator[tuple[RowBlock, Int64Array | None]]:
+        """Yield the blocks, each with the selected rows by their number in it; None: all."""
+        for block in self.stored.blocks:
+            if self.numbers is None:
+                yield block, None
+                continue
+            begin, end = np.searchsorted(self.numbers, [block.begin, block.begin + block.rows])
+            yield block, self.numbers[begin:end] - block.begin
+
+    def _read(self, block: RowBlock, chosen: Int64Array | None) -> LocalRows:
+        rows = self.stored.read(block, chosen)
+        for change in self.changes:
+            rows = change(rows)
+        return rows
+
+    def _in_memory(self) -> LocalRows:
+        """Copy the rows into memory, with all keys."""
+        blocks = list(self.blocks())
+        if not blocks:
+            first = self.stored.blocks[:1]
+            return self._read(first[0], np.empty(0, np.int64)) if first else no_rows(self.keys)
+        x = [block.x for block in blocks]
+        lengths = np.concatenate([np.diff(part.indptr) for part in x])
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        values, columns = (np.concatenate([getattr(part, name) for part in x]) for name in ("data", "indices"))
+        matrix = sparse_matrix(values, columns, indptr, len(self.keys))
+        return LocalRows(self.keys, matrix, *(_joined([getattr(one, name) for one in blocks]) for name in OF_ROWS))
+
+    def _with_used_keys(self) -> SpilledRows:
+        used = UsedColumns(len(self.keys))
+        for block in self.blocks():
+            used.add(block.x.indices)
+        at = used.keys()
+        return replace(self.mapped(_Renumbered(self.keys[at], used.places())), keys=self.keys[at])
+
+
+# A worker's rows: in memory, or in a file.
+KeptRows = LocalRows | SpilledRows
+OF_ROWS = ("y", "weights")
+
+
+@dataclass(frozen=True, eq=False)
+class _Renumbered:
+    """Numbers the columns that a selection of rows uses from 0."""
+
+    keys: Int64Array
+    places: Places
+
+    def __call__(self, rows: LocalRows) -> LocalRows:
+        x = rows.x
+        columns = self.places.of(x.indices)
+        return replace(
+            rows, keys=self.keys, x=sp.csr_array((x.data, columns, x.indptr), shape=(len(rows), len(self.keys)))
+        )
+
+
+def no_rows(keys: Int64Array) -> LocalRows:
+    return LocalRows(keys, sp.csr_array((0, len(keys))), np.empty(0))
+
+
+def _joined(parts: list[Array | None]) -> Array | None:
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None

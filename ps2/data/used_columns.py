@@ -1,0 +1,75 @@
+"""The columns that rows use, collected block after block, in a bitmap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.data.rows import WORD_BITS, count_bits
+from ps2.ops.kernels import kernel
+
+Array = npt.NDArray[Any]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+
+class UsedColumns:
+    """A set of columns in ``[0, size)``: one bit each."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._words = np.zeros(size // WORD_BITS + 1, np.uint64)
+
+    def add(self, columns: Int32Array) -> None:
+        _mark(columns, self._words)
+
+    def keys(self) -> Int64Array:
+        """Return the columns, ascending."""
+        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
+        return np.flatnonzero(bits)
+
+    def places(self) -> Places:
+        """Return what numbers the columns from 0."""
+        return Places(self._words)
+
+
+class Places:
+    """Numbers the columns of a set from 0, in order; picklable."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+        self._before = np.empty(len(words), np.int32)
+        _sum_before(words, self._before)
+
+    def of(self, columns: Int32Array) -> Int32Array:
+        """Return the number of each column, int32, of the same shape; all are in the set."""
+        found = np.empty(len(columns), np.int32)
+        _place(columns, self._words, self._before, found)
+        return found
+
+
+@kernel
+def _mark(columns: Int32Array, words: Words) -> None:
+    for column in columns:
+        words[column // WORD_BITS] |= np.uint64(1) << np.uint64(column % WORD_BITS)
+
+
+@kernel
+def _sum_before(words: Words, before: Int32Array) -> None:
+    """Set the number of columns before each word."""
+    count = 0
+    for word in range(len(words)):
+        before[word] = count
+        count += count_bits(words[word])
+
+
+@kernel
+def _place(columns: Int32Array, words: Words, before: Int32Array, places: Int32Array) -> None:
+    for position in range(len(columns)):
+        column = columns[position]
+        word = column // WORD_BITS
+        lower = words[word] & ((np.uint64(1) << np.uint64(column % WORD_BITS)) - np.uint64(1))
+        places[position] = before[word] + count_bits(lower)
