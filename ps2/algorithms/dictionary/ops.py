@@ -1,8 +1,9 @@
 """What servers compute for a dictionary: products of atoms and sums of rows, and the atoms' next values.
 
 A column of the matrices is a feature; its block has a number for each atom. Features are taken in tiles that no shard
-cuts. Products of a tile are added in two float64 numbers, the second one being what the first one has lost. So sums do
-not depend on how features are cut into shards.
+cuts, each in one order. Products of a tile are added in two float64 numbers, the second one being what the first one
+has lost. So sums do not depend on how features are cut into shards. A BLAS would promise no order, and its threads wait
+for each other's cores, for tiles too small to be worth it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.ops.kernels import Float64s
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, kernel
 from ps2.ops.operands import BLOCK, along
 from ps2.ops.table import Array, Blocks, Floats, op
 
 # Features of a tile: matrices are made with this ``align``.
 TILE = 256
+# Numbers that a loop over a tile keeps in the processor's cache.
+CACHED = 1 << 15
 
 Pairs = Annotated[Float64s, along("pairs", BLOCK, BLOCK)]
 ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
@@ -30,10 +34,11 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
         Of this shard, shape (4, k, k). The products of atom i and sum j are in row i.
     """
     found = np.zeros((4, m.shape[1], m.shape[1]))
+    atoms, sums = readable(m), readable(sums)
     for begin in range(0, m.shape[0], TILE):
         of_sums = sums[begin : begin + TILE]
-        add_exactly(found[:2], m[begin : begin + TILE].T @ of_sums)
-        add_exactly(found[2:], of_sums.T @ of_sums)
+        add_exactly(found[:2], _products(atoms[begin : begin + TILE], of_sums))
+        add_exactly(found[2:], _products(of_sums, of_sums))
     return found
 
 
@@ -48,11 +53,63 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
         The inner products of the next atoms, with what the sum has lost, of this shard: shape (2, k, k).
     """
     found = np.zeros((2, m.shape[1], m.shape[1]))
+    of_atoms, of_sums = readable(of_atoms.T), readable(of_sums.T)
     for begin in range(0, m.shape[0], TILE):
         tile = slice(begin, begin + TILE)
-        following = m[tile] @ of_atoms.T + sums[tile] @ of_sums.T
+        following = _combined(readable(m[tile]), readable(sums[tile]), of_atoms, of_sums)
         m[tile], sums[tile] = following, 0.0
-        add_exactly(found, following.T @ following)
+        following = readable(following)
+        add_exactly(found, _products(following, following))
+    return found
+
+
+@kernel
+def _products(a: Array, b: Array) -> Float64s:
+    """Return the inner products of the columns of two blocks: those of column i of ``a`` are in row i."""
+    count, end = a.shape[1], a.shape[0]
+    found = np.zeros((count, count))
+    step = max(1, CACHED // count)
+    for first in range(0, count, step):
+        last = min(first + step, count)
+        f = 0
+        while f + 3 < end:
+            a_0, a_1, a_2, a_3 = a[f], a[f + 1], a[f + 2], a[f + 3]
+            b_0, b_1, b_2, b_3 = b[f], b[f + 1], b[f + 2], b[f + 3]
+            for i in range(first, last):
+                row, w, x, y, z = found[i], a_0[i], a_1[i], a_2[i], a_3[i]
+                for j in range(count):
+                    row[j] += (w * b_0[j] + x * b_1[j]) + (y * b_2[j] + z * b_3[j])
+            f += 4
+        while f < end:
+            of_a, of_b = a[f], b[f]
+            for i in range(first, last):
+                row, w = found[i], of_a[i]
+                for j in range(count):
+                    row[j] += w * of_b[j]
+            f += 1
+    return found
+
+
+@kernel
+def _combined(atoms: Array, sums: Array, of_atoms: Array, of_sums: Array) -> Float64s:
+    """Return a block of the next atoms; row i of the coefficients is what atom, or sum, i counts in each of them."""
+    count = atoms.shape[1]
+    found = np.zeros(atoms.shape)
+    step = max(2, CACHED // (2 * count) // 2 * 2)
+    for first in range(0, count, step):
+        last = min(first + step, count)
+        for f in range(atoms.shape[0]):
+            row, atom, total, i = found[f], atoms[f], sums[f], first
+            while i + 1 < last:
+                w, x, y, z = atom[i], atom[i + 1], total[i], total[i + 1]
+                a_0, a_1, b_0, b_1 = of_atoms[i], of_atoms[i + 1], of_sums[i], of_sums[i + 1]
+                for j in range(count):
+                    row[j] += (w * a_0[j] + x * a_1[j]) + (y * b_0[j] + z * b_1[j])
+                i += 2
+            if i < last:
+                w, y, a_0, b_0 = atom[i], total[i], of_atoms[i], of_sums[i]
+                for j in range(count):
+                    row[j] += w * a_0[j] + y * b_0[j]
     return found
 
 

@@ -51,11 +51,14 @@ class MetricProgram:
         else:
             pairs = drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, worker.rank]))
         pairs, choice = pairs.subtracted(), FormChoice(options.factors)
+        known: tuple[float, ...] | None = None  # the driver writes these once
         for clock in worker.clocks(STEPS + options.steps + 1):
             if clock == SURVEY:
                 worker.report(_surveyed(pairs), merge="concat")
                 continue
-            scale, count = self.control.pull()
+            if known is None:
+                known = tuple(self.control.pull().tolist())
+            scale, count = known
             if clock == STEPS + options.steps:
                 worker.report(self._report(pairs, scale))
                 continue
