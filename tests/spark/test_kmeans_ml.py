@@ -90,6 +90,15 @@ def test_kmeans_when_k_is_above_rows_then_finds_these(spark, ps):
     assert (model.clusters.k, model.summary.trainingCost) == (3, 0.0)
 
 
+@pytest.mark.parametrize("mode", ["k-means||", "random"])
+def test_cosine_when_directions_repeat_then_starts_differ(spark, ps, mode):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(5, 4))[np.arange(200) % 5] * rng.random((200, 1))
+    frame = spark.createDataFrame([(Vectors.dense(row),) for row in rows], ["features"])
+    model = KMeans(k=20, distanceMeasure="cosine", initMode=mode, maxIter=0).fit(frame)
+    assert model.clusters.k == 5
+
+
 @pytest.mark.parametrize("via", ["local", "servers"])
 def test_kmeans_when_values_have_offsets_then_centres_are_exact(spark, ps, via):
     numbers = np.arange(200)

@@ -46,6 +46,8 @@ DO, DRAW, LEAST, CANDIDATES, CHOSEN, CLUSTERS, SCALE = (
 DIGITS = 51
 # The least unit of sums that can be divided by.
 LEAST_UNIT = 2.0**-1000
+# Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
+DIRECTION_UNIT = 2.0**-42
 # Candidates whose distances are computed together, and the bytes of their numbers at most.
 CANDIDATE_BYTES = 128 << 20
 # More sums than this share of all of them travel without the clusters that they belong to.
@@ -116,6 +118,8 @@ class _Work:
         if options.distance == "cosine":
             data = rows.x.data.copy()
             self._without_length = kernels.normalize(readable(rows.x.indptr), data)
+            if data.dtype == np.float64:
+                data = np.rint(data / DIRECTION_UNIT) * DIRECTION_UNIT
             x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
