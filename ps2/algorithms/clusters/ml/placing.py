@@ -9,8 +9,9 @@ from ps2.algorithms.estimators.via import why_on_servers
 from ps2.algorithms.training.placement import Placement, ViaName
 from ps2.algorithms.training.placement_costs import Work, place
 
-# Seconds that a clock computes with a stored value, for each cluster (decision 61).
-VALUE_S = 0.4e-9
+# Seconds that a clock computes with a stored value, of dense and of sparse rows: alone, and with each cluster (decision
+# 61).
+DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
 # Clocks beside iterations and draws, about.
 OTHER_CLOCKS = 6
 
@@ -23,11 +24,7 @@ def placed(options: KMeansOptions, found: TableSurvey, dealt: Dealer, via: ViaNa
     """
     values = sum(load.cost for load in found.loads.values())
     clocks = options.iterations + 2 * options.rounds + OTHER_CLOCKS
-    work = Work(
-        values,
-        options.numbers,
-        clocks,
-        VALUE_S * options.clusters,
-        why_on_servers(options.name, options.numbers, "centres"),
-    )
+    alone_s, cluster_s = DENSE_S if values >= found.rows * (options.dim + 1) else SPARSE_S
+    why = why_on_servers(options.name, options.numbers, "centres")
+    work = Work(values, options.numbers, clocks, alone_s + cluster_s * options.clusters, why)
     return place(work, dealt.slots, len(found.loads), dealt.wanted, via)
