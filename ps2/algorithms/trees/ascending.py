@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.ops.kernels import kernel
+
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+# Values that are sorted by insertion, at most.
+FEW = 32
 
 
 def runs(numbers: Array) -> Int64s:
@@ -33,3 +38,18 @@ def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
     flags = np.zeros(size, np.bool_)
     flags[members] = True
     return flags[numbers]
+
+
+@kernel
+def sort_pairs(values: Array, counts: Int64s) -> None:
+    """Let values ascend, with their counts; ``counts`` may be longer."""
+    if len(values) > FEW:
+        order = np.argsort(values)
+        values[:], counts[: len(values)] = values[order], counts[order]
+        return
+    for i in range(1, len(values)):
+        value, count, at = values[i], counts[i], i
+        while at > 0 and values[at - 1] > value:
+            values[at], counts[at] = values[at - 1], counts[at - 1]
+            at -= 1
+        values[at], counts[at] = value, count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,8 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
+from ps2.algorithms.trees.nonempty_bins import WORD_BITS
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
@@ -22,6 +24,10 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Float64s = npt.NDArray[np.float64]
+
+# Bins of a block of columns, where there would be so many blocks.
+LARGE_BLOCK = 1 << 12
+LEAST_BLOCKS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,3 +148,21 @@ def shapes_of(bins: Bins) -> Int32s:
 def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
     """Undo ``shapes_of``: return counts of cuts, and whether there is a bin for missing values."""
     return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
+
+
+def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
+    """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
+    categories = np.zeros(problem.dim, np.int32)
+    categories[list(problem.categories)] = list(problem.categories.values())
+    bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
+    # Few large blocks leave small gaps, and many small ones give all servers the same.
+    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // LEAST_BLOCKS, LARGE_BLOCK))
+    return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
+
+
+def categories_of(problem: TreeProblem) -> tuple[Float64s, Int64s]:
+    """Return all categories, which are the cuts of their features, and the feature of each."""
+    counts = np.array(list(problem.categories.values()), np.int64)
+    features = np.repeat(np.array(list(problem.categories), np.int64), counts)
+    within = np.arange(len(features)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return within.astype(np.float64), features

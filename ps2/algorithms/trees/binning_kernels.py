@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.ops.kernels import HASH, kernel
 
 Array = npt.NDArray[Any]
@@ -93,8 +94,8 @@ def count_distinct(
 
     Args:
         rows: of the entries of sparse columns; empty where each column has all rows.
-        start: where a feature's begin in ``values``, which gets them in no order, and ``counts``, their weights: there
-            is room for ``limit``, or for as many as the feature has entries.
+        start: where a feature's begin in ``values``, where they ascend, and ``counts``, their weights: there is room
+            for ``limit``, or for as many as the feature has entries.
         found: gets how many there are; -1: too many.
     """
     table = np.empty(4 * limit + 4, np.int64)
@@ -123,6 +124,7 @@ def count_distinct(
                 count += 1
             of_seen[cells[at]] += _weight(position, begin[f], rows, weights)
         found[f] = count
+        sort_pairs(seen[: max(count, 0)], of_seen)
 
 
 @kernel

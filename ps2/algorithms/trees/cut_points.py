@@ -9,6 +9,7 @@ of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, Fea
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
+Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Float64s = npt.NDArray[np.float64]
@@ -177,15 +179,18 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     Returns:
         Cuts, feature by feature, and where each feature's begin, int64, shape (features + 1,).
     """
-    some = found.weights > 0
+    features, bits, some = found.features, found.bits, found.weights > 0
+    if not some.all():
+        features, bits = features[some], bits[some]
     # A feature that has no value but zeros has no cut.
-    zeros = distinct_of(found.features[some])
+    zeros = distinct_of(features)
     zeros = zeros[absent[zeros] != 0]
     zeros = zeros[~are_in(zeros, found.many, len(absent))]
-    features = np.concatenate((found.features[some], zeros))
-    bits = np.concatenate((found.bits[some], np.full(len(zeros), ZERO)))
-    order = np.lexsort((bits, features))
-    features, bits = features[order], bits[order]
+    # After the feature's negative values.
+    negative = np.append(0, np.cumsum(bits < ZERO))
+    begin, end = np.searchsorted(features, zeros), np.searchsorted(features, zeros, side="right")
+    at = begin + negative[end] - negative[begin]
+    features, bits = np.insert(features, at, zeros), np.insert(bits, at, ZERO)
     new = np.append(True, (features[1:] != features[:-1]) | (bits[1:] != bits[:-1]))[: len(bits)]
     values, features = from_bits(bits[new]), features[new]
     pairs = features[1:] == features[:-1]
@@ -239,3 +244,16 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
         is_short = (below.astype(np.float32) <= short) & (short < above.astype(np.float32)) & (below <= short)
     middle = np.where(middle < above, np.maximum(middle, low), below)
     return np.where(is_short & np.isfinite(short), short.astype(np.float64), middle)
+
+
+def unit_of(mean_weight: float, bits: int) -> float:
+    """Return a power of two that weights are multiples of, about: their mean is 2 to ``bits`` of it, up to twice that.
+
+    Means that differ in their last digits, because they were summed up in another order, have the same.
+    """
+    return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
+
+
+def whole(weights: Array, unit: float) -> Int64s:
+    """Return weights, of which none is 0, as whole numbers of units, 1 at least."""
+    return np.maximum(np.rint(weights / unit), 1).astype(np.int64)

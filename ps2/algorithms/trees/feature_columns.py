@@ -129,10 +129,10 @@ def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) 
     held = (columns.bits, columns.begin, columns.rows, readable(weights))
     rest = (*held, limit, readable(start), values, counts, found)
     over_blocks(kernels.count_distinct, (np.arange(columns.features),), *rest, cost=columns.cost)
-    features = np.repeat(np.arange(columns.features), np.maximum(found, 0))
-    some = start[features] + np.arange(len(features)) - np.searchsorted(features, features)
-    order = np.lexsort((values[some], features))
-    return Distinct(features, values[some][order], counts[some][order], np.flatnonzero(found < 0))
+    sizes = np.maximum(found, 0)
+    features = np.repeat(np.arange(columns.features), sizes)
+    some = np.repeat(start[:-1] - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(len(features))
+    return Distinct(features, values[some], counts[some], np.flatnonzero(found < 0))
 
 
 def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:

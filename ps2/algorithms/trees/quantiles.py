@@ -12,8 +12,8 @@ depend on how rows lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import feature_columns
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
-from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning import Bins, bins_of, categories_of
 from ps2.algorithms.trees.binning_kernels import count_values
 from ps2.algorithms.trees.cut_points import (
     BITS,
@@ -34,11 +34,12 @@ from ps2.algorithms.trees.cut_points import (
     children,
     cuts_of_few,
     cuts_of_many,
+    unit_of,
     value_counts,
+    whole,
 )
 from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
-from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
 from ps2.client.dcv import DCV
@@ -67,9 +68,6 @@ LOW = (1 << FEATURE_BITS) - 1
 CHUNK = 256
 # Bytes of cells that are kept from turn to turn, at most; others are made anew.
 KEPT_BYTES = 1 << 28
-# Bins of a block of columns, where there would be so many blocks.
-LARGE_BLOCK = 1 << 12
-LEAST_BLOCKS = 64
 # Bits of the mean weight as a whole number; and the count of each row beside its weight.
 WEIGHT_BITS = 8
 OF_ROW = 1 << WEIGHT_BITS
@@ -158,9 +156,8 @@ class Quantiles:
         Raises:
             LimitError: values, or cells, cannot fit the servers.
         """
-        clocks = (clock - FIRST_CLOCK for clock in worker.clocks(END))
         try:
-            return self._take_part(clocks, rows, lambda clock: None)
+            return self._take_part(worker, rows)
         except LimitError as error:
             raise LimitError(
                 f"the values of {self.problem.dim:,} features, of which cut points are made, do not fit the servers: "
@@ -168,22 +165,36 @@ class Quantiles:
             ) from error
 
     def find_here(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
-        """Do what workers and driver do in the clocks, with all rows; return the bins, and what ``take_part`` does."""
-        columns = self._take_part(range(CLOCKS), rows, self.look)
-        return self.cut(), columns
+        """Find what workers and driver find in the clocks, with all rows; return the bins, and what ``take_part`` does.
 
-    def _take_part(self, clocks: Iterable[int], rows: LocalRows, after: Callable[[int], None]) -> FeatureColumns | None:
+        Values are whole here: there are no halves to add up.
+        """
+        self._count(rows)
+        used = self._common(rows)
+        part = _Part.of(self, used)
+        part.add_total()
+        few = part.numeric
+        held = np.bincount(few.features, few.weights, self.problem.dim).astype(np.int64)
+        absent = self._zeros(np.arange(self.problem.dim), held)
+        self.many.add(np.ones(len(few.many), np.int32), few.many)
+        many = self._set_many(few, absent)
+        for turn in range(TURNS):
+            part.add_cells(turn)
+            if turn < TURNS - 1:
+                self._find_heavy(turn + 1)
+        return self._cut(few.without(many, len(few.features)), absent), part.dense_of(rows, used)
+
+    def _take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
         part, used = None, rows
-        for clock in clocks:
+        for clock in (clock - FIRST_CLOCK for clock in worker.clocks(END)):
             if clock == 0:
                 self._count(rows)
-            else:
-                if part is None:
-                    used = self._common(rows)
-                    part = _Part.of(self, used)
-                part.take_turn(clock - 1)
-            after(clock)
-        return None if part is None or used is not rows or not part.columns.dense else part.columns
+                continue
+            if part is None:
+                used = self._common(rows)
+                part = _Part.of(self, used)
+            part.take_turn(clock - 1)
+        return None if part is None else part.dense_of(rows, used)
 
     def _count(self, rows: LocalRows) -> None:
         """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
@@ -213,7 +224,10 @@ class Quantiles:
 
     def _find_many(self) -> Int64s:
         """Find the features that have more values than bins, as far as is known; return them."""
-        found, absent = self._values(np.empty(0, np.int64))
+        return self._set_many(*self._values(np.empty(0, np.int64)))
+
+    def _set_many(self, found: Distinct, absent: Int64s) -> Int64s:
+        """Note the features that have more values than bins; return them. Args: as of ``value_counts``."""
         many = np.flatnonzero((self.many.pull() > 0) | (value_counts(found, absent) > self.bins))
         self.many.zero()
         if len(many):
@@ -243,11 +257,15 @@ class Quantiles:
 
     def cut(self) -> Bins:
         """After the last clock: return the bins."""
+        return self._cut(*self._values(np.flatnonzero(self.many.pull())))
+
+    def _cut(self, few: Distinct, absent: Int64s) -> Bins:
+        """Return the bins; args: as of ``cuts_of_few``."""
         many = np.flatnonzero(self.many.pull())
-        few, begins = cuts_of_few(*self._values(many))
+        of_values, begins = cuts_of_few(few, absent)
         of_few = np.repeat(np.arange(self.problem.dim), np.diff(begins))
-        categories, of_categories = _categories(self.problem)
-        cuts, of_features = [few, categories], [of_few, of_categories]
+        categories, of_categories = categories_of(self.problem)
+        cuts, of_features = [of_values, categories], [of_few, of_categories]
         for some, cells in self._cells(many, TURNS):
             found, sizes = cuts_of_many(cells, self.bins)
             cuts.append(found)
@@ -314,37 +332,6 @@ class Quantiles:
             self._kept[name] = turns, cells
 
 
-def unit_of(mean_weight: float, bits: int) -> float:
-    """Return a power of two that weights are multiples of, about: their mean is 2 to ``bits`` of it, up to twice that.
-
-    Means that differ in their last digits, because they were summed up in another order, have the same.
-    """
-    return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
-
-
-def whole(weights: Array, unit: float) -> Int64s:
-    """Return weights, of which none is 0, as whole numbers of units, 1 at least."""
-    return np.maximum(np.rint(weights / unit), 1).astype(np.int64)
-
-
-def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
-    """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
-    categories = np.zeros(problem.dim, np.int32)
-    categories[list(problem.categories)] = list(problem.categories.values())
-    bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
-    # Few large blocks leave small gaps, and many small ones give all servers the same.
-    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // LEAST_BLOCKS, LARGE_BLOCK))
-    return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
-
-
-def _categories(problem: TreeProblem) -> tuple[Float64s, Int64s]:
-    """Return all categories, which are the cuts of their features, and the feature of each."""
-    counts = np.array(list(problem.categories.values()), np.int64)
-    features = np.repeat(np.array(list(problem.categories), np.int64), counts)
-    within = np.arange(len(features)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within.astype(np.float64), features
-
-
 @dataclass(frozen=True, eq=False)
 class _Part:
     """A worker's rows, by feature.
@@ -383,10 +370,14 @@ class _Part:
         elif clock == 1:
             self._add_lows()
         else:
-            self._add_cells(clock - 2)
+            self.add_cells(clock - 2)
+
+    def dense_of(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
+        """Return the columns, if they are dense and of all rows' features; used: the rows that they are of."""
+        return self.columns if used is rows and self.columns.dense else None
 
     @cached_property
-    def _numeric(self) -> Distinct:
+    def numeric(self) -> Distinct:
         """The values of numeric features that have few here; their numbers are those of all workers."""
         found = distinct(self.columns, self.sums.bins, self.weights)
         categories = np.array(list(self.sums.problem.categories), np.int64)
@@ -396,10 +387,14 @@ class _Part:
         numbers = self.features[found.features[some]]
         return Distinct(numbers, found.bits[some], found.weights[some], many[~are_in(many, categories, dim)])
 
-    def _add_values(self) -> None:
-        sums, found = self.sums, self._numeric
+    def add_total(self) -> None:
+        """Add the weight of all rows."""
         weight = self.weights.sum() if len(self.weights) else self.columns.count
-        sums.total.add(np.array([weight], np.int64))
+        self.sums.total.add(np.array([weight], np.int64))
+
+    def _add_values(self) -> None:
+        sums, found = self.sums, self.numeric
+        self.add_total()
         if len(found.many):
             sums.many.add(np.ones(len(found.many), np.int32), found.many)
         keys = _keys(found.features, found.bits >> HALF_BITS)
@@ -408,7 +403,7 @@ class _Part:
         sums.numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lows(self) -> None:
-        found, many = self._numeric, np.flatnonzero(self.sums.many.pull())
+        found, many = self.numeric, np.flatnonzero(self.sums.many.pull())
         few = ~are_in(found.features, many, self.sums.problem.dim)
         each = _keys(found.features[few], found.bits[few] >> HALF_BITS)
         begins = runs(each)
@@ -418,7 +413,7 @@ class _Part:
         lows = _keys(numbers[some], found.bits[few][some] & np.uint64(LOW))
         self.sums.lows.add(found.weights[few][some], lows)
 
-    def _add_cells(self, turn: int) -> None:
+    def add_cells(self, turn: int) -> None:
         if turn and not self.sums.heavy.pull()[0]:
             return
         many = self.features[self.sums.many.pull(self.features) > 0]

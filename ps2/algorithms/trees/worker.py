@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.binning import Bins, of_shapes
+from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of
+from ps2.algorithms.trees.quantiles import END, Quantiles
 from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids
 from ps2.algorithms.trees.tree_matrices import add_histograms
 from ps2.client.batch import batch

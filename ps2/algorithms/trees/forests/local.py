@@ -14,7 +14,7 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees.binning import Bins, of_shapes, shapes_of
+from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
@@ -22,7 +22,7 @@ from ps2.algorithms.trees.forests.grown_tree import GrownTree
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import Quantiles, bins_of
+from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.client.dcv import DCV
 from ps2.ops import parallel
 from ps2.run.message import Message

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.binning import Bins, of_shapes, shapes_of
+from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import bins_of
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known

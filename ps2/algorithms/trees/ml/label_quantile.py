@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import from_bits, ordered_bits
 from ps2.algorithms.trees.ml.label_sums import rows_of
-from ps2.algorithms.trees.quantiles import unit_of, whole
 
 # A label's ordered bits are looked at in three parts, the first ones first.
 PARTS = (22, 21, 21)

@@ -25,10 +25,10 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.training.table import Facts
+from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, BoostingOptions, GrowthName, weight_bits
-from ps2.algorithms.trees.quantiles import unit_of
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="TreeParams")
