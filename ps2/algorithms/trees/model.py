@@ -94,10 +94,7 @@ class GBTModel:
 
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
-        nodes = self.nodes(x)
-        for tree, places in enumerate(self._leaf_places):
-            nodes[:, tree] = places[nodes[:, tree]]
-        return nodes
+        return self._predictor.leaf_places(x)
 
     def nodes(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
@@ -174,12 +171,3 @@ class GBTModel:
     @cached_property
     def _predictor(self) -> Predictor:
         return Predictor(self.forest)
-
-    @cached_property
-    def _leaf_places(self) -> list[Int32s]:
-        found = []
-        for tree in self.forest.trees:
-            places = np.zeros(len(tree), np.int32)
-            places[tree.leaves] = np.arange(len(tree.leaves))
-            found.append(places)
-        return found

@@ -82,6 +82,15 @@ class Predictor:
         self._run(kernels.dense_leaves, kernels.sparse_leaves, x, out)
         return self._numbers[out]
 
+    def leaf_places(self, x: Any) -> Int32s:
+        """Return the leaves that rows reach, counted in each tree from the left; as ``leaves`` else."""
+        nodes = self.leaves(x)
+        for number, tree in enumerate(self._forest.trees):
+            places = np.zeros(len(tree), np.int32)
+            places[tree.leaves] = np.arange(len(tree.leaves))
+            nodes[:, number] = places[nodes[:, number]]
+        return nodes
+
     def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
         if not len(self._forest.trees):
             return

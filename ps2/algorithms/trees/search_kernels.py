@@ -217,27 +217,52 @@ def _keep(
     sets: Array,
 ) -> None:
     """Write down the best split so far of a node."""
-    feature, flags, implied, count, lost = what
+    lost = what[4]
     _, last, taken = best
     for c in range(3):
         lefts[node, c] = sums[lost, c] if taken else 0
         for i in range(last + 1):
             lefts[node, c] += sums[order[i], c]
+    is_heavy = lefts[node, 0] >= total[0] - lefts[node, 0]
+    note_sides(node, what, last, taken != 0, is_heavy, places, order, where, sets)
+
+
+@kernel
+def note_sides(
+    node: int,
+    what: tuple[int, int, int, int, int],
+    last: int,
+    goes: bool,
+    is_heavy: bool,
+    places: Int64s,
+    order: Int64s,
+    where: Array,
+    sets: Array,
+) -> None:
+    """Write down which values of a feature go left at a node.
+
+    Args:
+        what: feature, flags, the bin that sparse rows do without (-1: none), number of bins with rows, and that of
+            missing values among them (as many: none).
+        last: the last bin on the left, by ``order``; goes: whether missing values go left.
+        is_heavy: whether most rows go left.
+    """
+    feature, flags, implied, count, lost = what
     if lost == count:
         # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
-        taken = lefts[node, 0] >= total[0] - lefts[node, 0]
+        goes = is_heavy
         if implied >= 0 and not flags & HAS_MISSING:
             if not flags & CATEGORICAL:
-                taken = implied <= places[last]
+                goes = implied <= places[last]
             else:
                 for i in range(count):
                     if places[order[i]] == implied:
-                        taken = i <= last
-    where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], taken
+                        goes = i <= last
+    where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], goes
     if flags & CATEGORICAL:
         # Categories that the node has not seen go with the missing ones.
         for word in range(sets.shape[1]):
-            sets[node, word] = -1 if taken else 0
+            sets[node, word] = -1 if goes else 0
         for i in range(lost):
             place = places[order[i]]
             bit = np.int64(1) << np.int64(place % WORD_BITS)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE
 from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_rest
-from ps2.algorithms.trees.forests.impurity_kernels import gains_enough, may_split
+from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.ops.guards import readable
 
@@ -136,19 +136,17 @@ class ForestGrowth:
             found: their best splits; None: no node was open.
         """
         splits: list[list[int]] = []
-        for i, (tree, node, place, turn, _) in enumerate(self._opened.tolist()):
+        opened = self._opened.tolist()
+        for i, (may, is_split, *children) in enumerate(self._judged(found)):
             assert found is not None
-            grown = self._growing[tree]
-            if not self._may_split(place, grown.sums[node]):
-                continue
-            left = readable(found.lefts[i])
-            if gains_enough(found.gains[i], readable(grown.sums[node]), left, self._kinds, self.rules):
-                number = grown.split(node, float(found.gains[i]), found.where[i], left, found.sets[i])
+            tree, node, _, turn, _ = opened[i]
+            if is_split:
+                number = self._growing[tree].split(
+                    node, float(found.gains[i]), found.where[i], found.lefts[i], found.sets[i]
+                )
                 splits.append(self._split(tree, node, number, found.where[i], found.sets[i]))
-                for child in (number, number + 1):
-                    if self._may_split(grown.places[child], grown.sums[child]):
-                        self._waiting.append((tree, child, 0))
-            elif turn + 1 < self._options.turns and (turn + 1) * self._options.features < self._usable:
+                self._waiting.extend((tree, number + side, 0) for side in range(2) if children[side])
+            elif may and turn + 1 < self._options.turns and (turn + 1) * self._options.features < self._usable:
                 self._waiting.append((tree, node, turn + 1))
         if self._waiting:
             self.orders = Orders(len(self.trees), len(self._growing), False, self._table(splits), self._open())
@@ -156,8 +154,15 @@ class ForestGrowth:
         self.trees += [tree.finish(self._words) for tree in self._growing]
         self.orders = self._plant() if len(self.trees) < self._options.trees else None
 
-    def _may_split(self, place: int, sums: Int64s) -> bool:
-        return bool(may_split(place, readable(sums), self._kinds, self.rules))
+    def _judged(self, found: FoundSplits | None) -> list[list[bool]]:
+        """Return what ``judge`` says of the open nodes."""
+        if found is None:
+            return []
+        out = np.empty((len(found.gains), 4), np.bool_)
+        places, lefts = np.ascontiguousarray(self._opened[:, PLACE]), readable(found.lefts)
+        judge(readable(places), readable(self.totals), readable(found.gains), lefts, self._kinds, self.rules, out)
+        judged: list[list[bool]] = out.tolist()
+        return judged
 
     def _plant(self) -> Orders:
         """Begin with the next trees: workers sum up their roots, and add the histograms of these."""

@@ -7,11 +7,15 @@ labels (less a base) times weights. Behind these, where rows have weights of the
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.trees.decision_kernels import CHANCE, ROUNDING
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MOST_BINS
+from ps2.algorithms.trees.search_kernels import note_sides
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.table import Array
+
+Bools = npt.NDArray[np.bool_]
 
 # Impurities.
 VARIANCE, GINI, ENTROPY = range(3)
@@ -20,7 +24,8 @@ VARIANCE, GINI, ENTROPY = range(3)
 WEIGHT_UNIT, LABEL_UNIT, MIN_WEIGHT, MIN_INFO_GAIN = range(4)
 # Of ``kinds``: the impurity; its channels; the least draws of a node; most splits above a leaf.
 IMPURITY, WIDTH, MIN_DRAWS, DEPTH = range(4)
-WORD_BITS = 64
+# What ``judge`` tells of a node.
+MAY, SPLITS, CHILDREN = range(3)
 
 
 @kernel
@@ -97,6 +102,25 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, kinds: Int64s, rules:
         draws = draws_of(total, kinds)
         chance = 4 * CHANCE * rules[LABEL_UNIT] * rules[LABEL_UNIT] * draws / (weight * rules[WEIGHT_UNIT])
     return gain > max(chance, ROUNDING * scores)
+
+
+@kernel
+def judge(
+    places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, kinds: Int64s, rules: Float64s, out: Bools
+) -> None:
+    """Set of each node whether it may have children, whether its best split is taken, and whether its children may.
+
+    Args:
+        places: of the nodes; totals, lefts: sums of each, and of its left side, shape (n, channels).
+        out: shape (n, 4), the columns ``MAY``, ``SPLITS``, and two from ``CHILDREN`` on.
+    """
+    for i in range(len(places)):
+        out[i, :] = False
+        out[i, MAY] = may_split(places[i], totals[i], kinds, rules)
+        if out[i, MAY] and gains_enough(gains[i], totals[i], lefts[i], kinds, rules):
+            out[i, SPLITS] = True
+            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], kinds, rules)
+            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], kinds, rules)
 
 
 @kernel
@@ -243,28 +267,7 @@ def _keep(
     places, _, order, _, _ = scratch
     _, where, lefts, sets = out
     count, lost, last = found
-    implied = bins[2]
-    goes = with_lost
-    if lost == count:
-        # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
-        of_left = weight_of(lefts[node], kinds)
-        goes = of_left >= weight_of(total, kinds) - of_left
-        if implied >= 0 and not flags & HAS_MISSING:
-            if not flags & CATEGORICAL:
-                goes = bool(implied <= places[last])
-            else:
-                for i in range(count):
-                    if places[order[i]] == implied:
-                        goes = i <= last
-    where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], goes
-    if flags & CATEGORICAL:
-        # Categories that the node has not seen go with the missing ones.
-        for word in range(sets.shape[1]):
-            sets[node, word] = -1 if goes else 0
-        for i in range(lost):
-            place = places[order[i]]
-            bit = np.int64(1) << np.int64(place % WORD_BITS)
-            if i <= last:
-                sets[node, place // WORD_BITS] |= bit
-            else:
-                sets[node, place // WORD_BITS] &= ~bit
+    of_left = weight_of(lefts[node], kinds)
+    is_heavy = of_left >= weight_of(total, kinds) - of_left
+    what = feature, flags, bins[2], count, lost
+    note_sides(node, what, last, with_lost, is_heavy, places, order, where, sets)
