@@ -185,6 +185,7 @@ def test_regressor_when_fitted_then_mean_of_its_trees(ps, frame, tmp_path):
         ({"featureSubsetStrategy": "x"}, "featureSubsetStrategy: expected one of"),
         ({"impurity": "variance"}, "impurity: expected one of gini, entropy, got 'variance'"),
         ({"subsamplingRate": 0.0}, "subsamplingRate: expected"),
+        ({"oobScore": True, "bootstrap": False}, "oobScore: expected trees that leave rows out"),
         ({"via": "local", "numWorkers": 2}, "via: expected 'servers' or 'auto' for 2 workers"),
     ],
 )
@@ -204,6 +205,32 @@ def test_classifier_when_params_are_wrong_then_config_error(ps, frame, params, m
 def test_classifier_when_rows_are_wrong_then_input_error(ps, frame, columns, message):
     with pytest.raises(InputError, match=message):
         RandomForestClassifier(weightCol="w").fit(frame.selectExpr(columns.split(", ")))
+
+
+@pytest.mark.parametrize("via", ["local", "servers"])
+def test_forest_when_no_row_is_drawn_then_error_says_so(ps, frame, via):
+    with pytest.raises(InputError, match="subsamplingRate=1e-06 of 400 rows: none of the 3 trees has drawn a row"):
+        RandomForestClassifier(numTrees=3, subsamplingRate=1e-6, via=via).fit(frame)
+
+
+def test_oob_score_when_labels_are_noise_then_is_chance(ps, frame):
+    # A hash of the features, so that trees can learn the rows that they have, and no others.
+    noise = frame.selectExpr("features", "double(hash(features) % 2 = 0) AS label", "w")
+    params = {"maxDepth": 15, "numTrees": 30, "oobScore": True}
+    model = RandomForestClassifier(**params).fit(noise)
+    assert model.summary.accuracy > 0.95
+    assert model.summary.oobScore < 0.6
+    numbers = RandomForestRegressor(**params).fit(noise).summary
+    assert numbers.r2 > 0.5 > 0.1 > numbers.oobScore
+
+
+def test_oob_score_when_there_is_much_to_learn_then_high(ps, frame):
+    params = {"maxDepth": 8, "numTrees": 30, "oobScore": True, "weightCol": "w"}
+    local = RandomForestClassifier(**params, via="local").fit(frame).summary
+    assert 0.7 < local.oobScore < local.accuracy
+    on_servers = RandomForestClassifier(**params, numWorkers=2).fit(frame).summary
+    assert on_servers.oobScore == pytest.approx(local.oobScore, rel=1e-12)
+    assert RandomForestClassifier(numTrees=2).fit(frame).summary.oobScore is None
 
 
 def test_classifier_when_there_is_one_class_then_leaves(ps, frame):

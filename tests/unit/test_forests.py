@@ -79,6 +79,17 @@ def test_forest_when_rows_move_then_same_trees():
     assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("classes", [0, 3])
+def test_votes_when_trees_do_not_count_then_those_of_the_rest(classes):
+    rows, kind = rows_of(classes), {"classes": classes, "impurity": "gini" if classes else "variance"}
+    forest, _ = forest_here(rows, replace(ONE_TREE, trees=3, bootstrap=True, **kind))
+    counts = np.random.default_rng(0).random((200, 3)) < 0.5
+    votes, trees = forest.votes(rows.x, counts)
+    parts = [forest.part(tree).margins(rows.x) * counts[:, [tree]] for tree in range(3)]
+    assert np.array_equal(votes, sum(parts))
+    assert np.array_equal(trees, counts.sum(axis=1))
+
+
 def test_forest_when_it_has_grown_then_importances_sum_to_1():
     forest, _ = forest_here(rows_of(3), replace(ONE_TREE, trees=5, bootstrap=True, features=2))
     assert forest.importances().sum() == pytest.approx(1)
@@ -122,5 +133,7 @@ def test_forest_when_warm_then_compiles_nothing():
             kind = {"impurity": "entropy" if classes else "variance", "classes": classes, "weighted": weighted}
             for empty in (0, 20):
                 rows = rows_of(classes, weighted, empty)
-                forest_here(rows, replace(ONE_TREE, features=2, **kind))[0].margins(rows.x)
+                forest = forest_here(rows, replace(ONE_TREE, features=2, **kind))[0]
+                forest.margins(rows.x)
+                forest.votes(rows.x, np.ones((200, 1), np.bool_))
     assert compiled() == before

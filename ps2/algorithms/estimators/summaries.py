@@ -301,6 +301,14 @@ class HistorySummary:
         return self._history.spilled
 
     @property
+    def oobScore(self) -> float | None:
+        """Accuracy of classes, or R2 of numbers, of rows by the trees of a random forest that have not drawn them.
+
+        None: ``oobScore`` was not asked for.
+        """
+        return self._history.oob_score
+
+    @property
     def history(self) -> TrainingHistory:
         """The whole history as one object, which needs neither Spark nor the model."""
         return self._history

@@ -81,6 +81,7 @@ class TrainingHistory:
         best: the step, from 1, whose model is the result, because held-out rows chose it; None: it is the last one's.
         gradients: that had two forms to travel in; None: there were none.
         spilled: rows that did not stay in memory: of each such worker, the bytes and the folder of its file.
+        oob_score: of a random forest, its score by trees that have not drawn a row; None: nobody asked for it.
     """
 
     objective: list[float]
@@ -96,6 +97,7 @@ class TrainingHistory:
     best: int | None = None
     gradients: Gradients | None = None
     spilled: tuple[Spilled, ...] = ()
+    oob_score: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import click
 
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
-from ps2.cli.training.gbt import VIAS, Task, classes_of
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
 from ps2.cli.training.running import Read, check, draw, in_spark, options_named, pictures, read, save
+from ps2.cli.training.tree_options import Task, bins_option, classes_of, task_option, via_option
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,16 +48,10 @@ class _Job:
 
 @click.command(epilog=EPILOG)
 @files_options
-@click.option(
-    "--task",
-    type=click.Choice(["binary", "multiclass", "regression"]),
-    default="binary",
-    show_default=True,
-    help="Kind of labels: two classes, several classes, or numbers.",
-)
+@task_option
 @click.option("--trees", "numTrees", type=click.IntRange(1), default=100, show_default=True, help="Number of trees.")
 @click.option("--depth", "maxDepth", type=int, default=10, show_default=True, help="Maximum depth of a tree.")
-@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Maximum number of bins per feature.")
+@bins_option
 @click.option(
     "--subset",
     "featureSubsetStrategy",
@@ -86,15 +80,15 @@ class _Job:
 @click.option(
     "--bootstrap/--no-bootstrap", default=True, show_default=True, help="Draw with replacement, or each row once."
 )
-@click.option(
-    "--via",
-    type=click.Choice(VIAS),
-    default="auto",
-    show_default=True,
-    help="Where trees grow: on the servers, in the only worker (local), or where it is faster.",
-)
+@via_option
 @click.option(
     "--absent-as-missing", "absentAsMissing", is_flag=True, help="Treat absent entries as missing instead of as 0."
+)
+@click.option(
+    "--oob-score",
+    "oobScore",
+    is_flag=True,
+    help="Score rows by trees that have not drawn them: one more Spark job.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of all draws.")
 @setting_options
@@ -144,6 +138,9 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
         printed.print_rows(len(found.train), found.features, classes)
         printed.print_pace(model.summary.history, "trees", job.setting)
         printed.print_measures(measures)
+        if job.params["oobScore"]:
+            name = "R2" if job.task == "regression" else "accuracy"
+            click.echo(f"out-of-bag {name}: {model.summary.oobScore:.6f}")
     else:
         print_data(_record(job, found, classes, model, measures), job.setting.form)
     save(model, job.setting)
@@ -168,6 +165,7 @@ def _record(
         "nodes": model.totalNumNodes,
         "seconds": sum(model.summary.history.seconds),
         "measures": printed.measures_record(measures),
+        "oob_score": model.summary.oobScore,
         "output": job.setting.output,
         "plots": list(pictures(model, job.setting, PICTURE)),
     }

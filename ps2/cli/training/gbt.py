@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,10 @@ from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
 from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read, save
-from ps2.errors import ConfigError, InputError
+from ps2.cli.training.tree_options import Task, bins_option, classes_of, task_option, via_option
+from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.labelled import LabelledRows
     from ps2.algorithms.measures import Measure
 
 EPILOG = """\b
@@ -38,10 +38,7 @@ Use the model:
 TRAINING = "ps2 train gbt"
 LOSSES = ("squared", "absolute", "huber", "poisson", "quantile")
 GROWTHS = ("level", "leaf")
-VIAS = ("auto", "local", "servers")
 HELD_OUT = "held out"
-
-Task = Literal["binary", "multiclass", "regression"]
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,7 @@ class _Job:
 
 @click.command(epilog=EPILOG)
 @files_options
-@click.option(
-    "--task",
-    type=click.Choice(["binary", "multiclass", "regression"]),
-    default="binary",
-    show_default=True,
-    help="Kind of labels: two classes, several classes, or numbers.",
-)
+@task_option
 @click.option("--loss", "lossType", type=click.Choice(LOSSES), help="Loss of a regression  [default: squared].")
 @click.option(
     "--loss-shape",
@@ -101,7 +92,7 @@ class _Job:
     metavar="N",
     help="Maximum number of leaves per tree; 0: no limit  [default: 31 with --growth leaf, else no limit].",
 )
-@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Maximum number of bins per feature.")
+@bins_option
 @click.option("--lr", "stepSize", type=float, default=0.1, show_default=True, help="Learning rate.")
 @click.option("--lambda", "regLambda", type=float, default=1.0, show_default=True, help="L2 penalty on leaves.")
 @click.option("--alpha", "regAlpha", type=float, default=0.0, show_default=True, help="L1 penalty on leaves.")
@@ -132,13 +123,7 @@ class _Job:
     show_default=True,
     help="Bits of the sums in histograms: 64 (as exact as float64), or 32 (half the memory; loses small gradients).",
 )
-@click.option(
-    "--via",
-    type=click.Choice(VIAS),
-    default="auto",
-    show_default=True,
-    help="Where trees grow: on the servers, in the only worker (local), or where it is faster.",
-)
+@via_option
 @click.option(
     "--absent-as-missing",
     "absentAsMissing",
@@ -254,20 +239,6 @@ def _write(job: _Job, model: Any) -> Iterator[str]:
         yield f"wrote {job.xgboost}"
     for path in draw(model, job.setting):
         yield f"wrote {path}"
-
-
-def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
-    """Return the labels of class 0, 1, ...; none for a regression."""
-    from ps2.algorithms.labelled import MOST_CLASSES
-
-    if task == "regression":
-        return ()
-    if task == "binary" and len(rows.counts) > 2:
-        raise InputError(
-            f"{rows.path}: labels: expected two different values, got {rows.shown_labels}; "
-            "--task multiclass or --task regression takes more"
-        )
-    return rows.classes(2 if task == "binary" else MOST_CLASSES)
 
 
 def _marked(job: _Job, frame: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
 from ps2.algorithms.estimators.heads import ValueHead, VotesHead
 from ps2.algorithms.trees.files import arrays_of, forest_of
-from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values
+from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values, add_votes
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import Forest, Int32s, Int64s
 from ps2.ops.guards import readable
@@ -94,16 +94,26 @@ class RandomForest:
             over_blocks(add_values, (nodes, out), *self._tables, cost=cost)
         return out
 
+    def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
+        """Return the sum of what some trees say of each row, float64, shape (n, 1) or (n, classes), and their number.
+
+        Args:
+            x: as of ``margins``.
+            counts: whether a tree counts for a row, shape (n, trees).
+        """
+        nodes, (begins, said) = self.nodes(x), self._tables
+        out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
+        cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
+        over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(said.reshape(len(said), -1)), cost=cost)
+        return out, trees
+
     def nodes(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
         return self._predictor.leaves(x)
 
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
-        nodes = self.nodes(x)
-        for tree, places in enumerate(self._leaf_places):
-            nodes[:, tree] = places[nodes[:, tree]]
-        return nodes
+        return self._predictor.leaf_places(x)
 
     def predict(self, x: Any) -> Float64s:
         """Return classes or values, float64, shape (n,); args and errors as of ``margins``."""
@@ -152,15 +162,6 @@ class RandomForest:
         begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
         said = self.shares or [tree.value for tree in self.forest.trees]
         return readable(begins), readable(np.concatenate(said))
-
-    @cached_property
-    def _leaf_places(self) -> list[Int32s]:
-        found = []
-        for tree in self.forest.trees:
-            places = np.zeros(len(tree), np.int32)
-            places[tree.leaves] = np.arange(len(tree.leaves))
-            found.append(places)
-        return found
 
 
 def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:

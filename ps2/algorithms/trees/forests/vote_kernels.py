@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from ps2.algorithms.trees.tree import Int32s
 from ps2.ops.kernels import Float64s, Int64s, kernel
 
@@ -24,3 +27,27 @@ def add_values(nodes: Int32s, out: Float64s, begins: Int64s, values: Float64s) -
         for tree in range(nodes.shape[1]):
             total += values[begins[tree] + nodes[row, tree]]
         out[row, 0] = total / nodes.shape[1]
+
+
+@kernel
+def add_votes(
+    nodes: Int32s,
+    counts: npt.NDArray[np.bool_],
+    out: Float64s,
+    trees: Int64s,
+    begins: Int64s,
+    said: Float64s,
+) -> None:
+    """Add what the leaves of a row say in the trees that count for it, and count these trees.
+
+    Args:
+        nodes, counts: shape (n, trees).
+        out: shape (n, width); trees: shape (n,).
+        said: of all nodes, shape (nodes, width).
+    """
+    for row in range(nodes.shape[0]):
+        for tree in range(nodes.shape[1]):
+            if counts[row, tree]:
+                trees[row] += 1
+                for c in range(out.shape[1]):
+                    out[row, c] += said[begins[tree] + nodes[row, tree], c]

@@ -33,6 +33,7 @@ def warm_forests() -> None:
         for options in (CLASSES, NUMBERS):
             forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), options)
             forest.margins(x)
+            forest.votes(x, np.ones((4, options.trees), np.bool_))
             _add(LocalRows(np.arange(x.shape[1]), x, y), options)
     for dtype in (np.int32, np.int64):
         one, m = np.zeros(1, np.int64), np.zeros((3, 64), dtype)

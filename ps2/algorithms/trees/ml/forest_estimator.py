@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,14 +23,17 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import check_categories
 from ps2.algorithms.trees.ml.forest_params import ForestSetters
 from ps2.algorithms.trees.ml.label_sums import label_sums
+from ps2.algorithms.trees.ml.out_of_bag import out_of_bag_score
 from ps2.algorithms.trees.ml.params import features_of
 from ps2.algorithms.trees.ops import MOST_CHANNELS
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError, LimitError
+from ps2.errors import ConfigError, InputError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark import active_context, total_slots
+
+log = logging.getLogger(__name__)
 
 # Most classes: a channel of a bin each, and one more for draws.
 MOST_CLASSES = MOST_CHANNELS - 2
@@ -53,6 +57,10 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         features_of(self.getFeatureSubsetStrategy(), 1)
         if self._impurity() not in self._IMPURITIES:
             raise ConfigError(f"impurity: expected one of {', '.join(self._IMPURITIES)}, got {self._impurity()!r}")
+        if self.getOobScore() and not self.getBootstrap() and self.getSubsamplingRate() == 1:
+            raise ConfigError(
+                "oobScore: expected trees that leave rows out, got bootstrap=False and subsamplingRate=1.0"
+            )
 
     def _impurity(self) -> Any:
         return self.getOrDefault("impurity").lower()
@@ -93,8 +101,13 @@ class ForestEstimator(FleetEstimator, ForestSetters):
             return grow(ps, table, problem, options, found.facts, on_step)
 
         grown = self._trained(table, options.trees, run)
+        check_drawn(grown.forest, options)
+        made = self._model(grown.forest)
+        score = None
+        if self.getOobScore():
+            score = out_of_bag_score(table, problem, options, made._share(table.frame.sparkSession.sparkContext))
         placement = replace(placement, workers=table.workers)
-        return self._model(grown.forest), replace(grown.history, placement=placement)
+        return made, replace(grown.history, placement=placement, oob_score=score)
 
     def _resolved(self, plan: ForestOptions, found: Survey, objective: Objective) -> ForestOptions:
         """Return options with what the rows decide."""
@@ -123,6 +136,16 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         work = Work(found.rows, values, found.dim, options.trees)
         alike = BoostingOptions(rounds=options.trees, depth=options.depth, bins=options.bins)
         return choose(self.getVia(), wanted, work, alike, cores, None if ps is None else begun_via(ps, options.name))
+
+
+def check_drawn(forest: RandomForest, options: ForestOptions) -> None:
+    """Raise InputError if no tree has drawn a row; warn if some trees have not."""
+    empty = sum(not tree.count[0] for tree in forest.forest.trees)
+    drawn = f"subsamplingRate={options.rate:g} of {options.rows:,} rows"
+    if empty == options.trees:
+        raise InputError(f"{drawn}: none of the {empty:,} trees has drawn a row with a weight; use a larger share")
+    if empty:
+        log.warning("%s: %d of %d trees have drawn no row, and know nothing", drawn, empty, options.trees)
 
 
 def _least_weight(fraction: float, facts: Facts) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from pyspark.ml.param import TypeConverters
 from pyspark.ml.tree import _RandomForestParams
 
 from ps2.algorithms.estimators.params import (
@@ -46,11 +47,18 @@ class ForestParams(HasVia, FleetParams, _RandomForestParams):
         "absentAsMissing", TreeParams.absentAsMissing.doc, TreeParams.absentAsMissing.typeConverter
     )
 
+    oobScore = own_param(
+        "oobScore",
+        "score the forest by the trees that have not drawn a row: one more job, and summary.oobScore",
+        TypeConverters.toBoolean,
+    )
+
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(seed=0, absentAsMissing=False)
+        self._setDefault(seed=0, absentAsMissing=False, oobScore=False)
 
     getAbsentAsMissing = getter(absentAsMissing)
+    getOobScore = getter(oobScore)
 
 
 class ForestSetters(ForestParams, FleetSetters):
@@ -66,6 +74,7 @@ class ForestSetters(ForestParams, FleetSetters):
     setSubsamplingRate = setter(_RandomForestParams.subsamplingRate)
     setFeatureSubsetStrategy = setter(_RandomForestParams.featureSubsetStrategy)
     setAbsentAsMissing = setter(ForestParams.absentAsMissing)
+    setOobScore = setter(ForestParams.oobScore)
 
     def setMaxMemoryInMB(self: P, value: int) -> P:
         """Set what has no effect here: histograms take a share of the servers' memory, or one worker's."""

@@ -1,0 +1,96 @@
+"""Score a random forest by the trees that have not drawn a row: a job over the rows that it was trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import scipy.sparse as sp
+
+from ps2.algorithms.estimators.tables import column, names_of
+from ps2.algorithms.training.faults import ColumnNames, Form, error_of
+from ps2.algorithms.training.reading import read
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.forests.draw_kernels import count_draws
+from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.rows import row_ids
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+
+Float64s = npt.NDArray[np.float64]
+
+log = logging.getLogger(__name__)
+
+# What rows sum up to: number; number that some tree has not drawn; of these the weight, the weight that is predicted
+# right (or the squared errors), labels less the base, and their squares, by weight.
+ROWS, SCORED, WEIGHT, FOUND, LABELS, SQUARES = range(6)
+
+
+def out_of_bag_score(
+    table: Table, problem: TreeProblem, options: ForestOptions, share: Callable[[], RandomForest]
+) -> float:
+    """Return the accuracy of classes, or R2 of labels that are numbers, of rows by the trees that have not drawn them.
+
+    Rows count by weight. Those that every tree has drawn do not count, and a warning says how many they are; NaN if
+    there are no others.
+
+    Args:
+        share: gives a task the forest.
+    """
+    columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
+
+    def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forest, sums = share(), np.zeros(SQUARES + 1)
+        for batch in batches:
+            sums += _sums(_rows(batch, columns, form), forest, problem, options)
+        yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
+
+    rows = table.frame.select(*map(column, names_of(columns)))
+    found = rows.mapInArrow(scored, "sums array<double>").collect()
+    sums = np.sum([row["sums"] for row in found], axis=0)
+    if left := int(sums[ROWS] - sums[SCORED]):
+        log.warning(
+            "oobScore: each of the %d trees has drawn %d of %d rows, which do not count",
+            options.trees,
+            left,
+            sums[ROWS],
+        )
+    if not sums[WEIGHT] > 0:
+        return float("nan")
+    if options.classes:
+        return float(sums[FOUND] / sums[WEIGHT])
+    total = sums[SQUARES] - sums[LABELS] ** 2 / sums[WEIGHT]
+    return float(1.0 - sums[FOUND] / total) if total > 0 else float("nan")
+
+
+def _rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
+    reading = read([batch], columns, form)
+    if error := error_of(reading.faults[None], columns, form):
+        raise error
+    return reading.training
+
+
+def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, options: ForestOptions) -> Float64s:
+    assert rows.y is not None
+    ids, draws = readable(row_ids(rows, problem.absent)), np.empty((options.trees, len(rows)), np.uint8)
+    for tree in range(options.trees):
+        count_draws(ids, options.keys(tree)[0], options.draws_below, draws[tree])
+    columns = rows.keys.astype(np.int32)[rows.x.indices]
+    x = sp.csr_array((rows.x.data, columns, rows.x.indptr), shape=(len(rows), problem.dim))
+    said, trees = forest.votes(x, np.ascontiguousarray(draws.T) == 0)
+    some = trees > 0
+    y, weights = rows.y[some], np.ones(int(some.sum())) if rows.weights is None else rows.weights[some]
+    sums = np.zeros(SQUARES + 1)
+    sums[[ROWS, SCORED, WEIGHT]] = len(rows), len(y), weights.sum()
+    if options.classes:
+        sums[FOUND] = weights[said[some].argmax(axis=1) == y].sum()
+        return sums
+    labels = y - problem.base[0]
+    sums[FOUND] = weights @ (y - said[some, 0] / trees[some]) ** 2
+    sums[[LABELS, SQUARES]] = weights @ labels, weights @ labels**2
+    return sums
