@@ -36,12 +36,14 @@ class Work:
         values: stored feature values of all rows.
         features: how many there are.
         trees: most that are grown.
+        node_s: seconds that a node takes on servers, beside its bins.
     """
 
     rows: int
     values: float
     features: int
     trees: int
+    node_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def seconds(work: Work, options: BoostingOptions, cores: Cores) -> tuple[float, 
     threads = 1 + SHARE_OF_THREADS * (cores.one - 1)
     here = work.values * READ_S + work.trees * of_tree / threads
     spread = cores.workers * cores.each
-    there = work.values * READ_S / cores.workers + work.trees * (of_tree / spread + added * send_s + clocks * CLOCK_S)
+    of_servers = of_tree / spread + added * send_s + leaves * work.node_s + clocks * CLOCK_S
+    there = work.values * READ_S / cores.workers + work.trees * of_servers
     return here, there
 
 

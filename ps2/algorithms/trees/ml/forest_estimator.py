@@ -35,6 +35,8 @@ from ps2.run.spark import active_context, total_slots
 
 log = logging.getLogger(__name__)
 
+# Seconds of a node on servers (decision 62).
+NODE_S = 0.3e-3
 # Most classes: a channel of a bin each, and one more for draws.
 MOST_CLASSES = MOST_CHANNELS - 2
 
@@ -133,7 +135,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         workers = wanted or min(max(len(found.loads), 1), total_slots(spark_context))
         cores = Cores(cores_of_one(spark_context), workers, cores_each(spark_context, workers))
         values = sum(load.cost - load.rows for load in found.loads.values())
-        work = Work(found.rows, values, found.dim, options.trees)
+        work = Work(found.rows, values, found.dim, options.trees, NODE_S)
         alike = BoostingOptions(rounds=options.trees, depth=options.depth, bins=options.bins)
         return choose(self.getVia(), wanted, work, alike, cores, None if ps is None else begun_via(ps, options.name))
 
