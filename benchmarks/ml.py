@@ -14,15 +14,15 @@ from benchmarks.frame import read_numbers
 from benchmarks.ml_part import Asked
 
 PARTS = Parts(
-    names=("reference", "steps", "a9a", "news20", "large"),
-    generated=("large",),
+    names=("reference", "steps", "a9a", "news20", "large", "ftsgd"),
+    generated=("large", "ftsgd"),
 )
 
 
 @PARTS.command(
     "a9a.libsvm.gz, a9a.t.libsvm.gz and news20-bigram.train.libsvm.gz and .test.libsvm.gz",
     click.option("--features", default="1000000", metavar="N,...", help="Sizes of the part large."),
-    click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows of the part large."),
+    click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows of the parts large and ftsgd."),
     click.option("--pyspark/--no-pyspark", "theirs", default=True, help="Let pyspark.ml train in the part large, too."),
     click.option(
         "--target",

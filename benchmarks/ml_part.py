@@ -16,7 +16,7 @@ class Asked:
         rounds: turns that the medians are of.
         data_dir: folder of a9a and news20-bigram; empty: no part needs it.
         features: sizes of the part large.
-        rows: of the part large.
+        rows: of the parts large and ftsgd.
         pyspark: whether pyspark.ml trains in the part large; else ours has to reach ``target``.
         target: objective, where pyspark.ml does not say it.
         memory: of Spark's JVM, as Spark writes it.

@@ -49,6 +49,7 @@ from ps2.algorithms.linear.ml.named_summaries import (
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LASSO, LinearSetters, TrainingParams, options_of
 from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.sent_gradients import FACTORS, FactorsName
 from ps2.algorithms.trees.forests.options import ImpurityName
@@ -123,7 +124,10 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
         self._checkThresholdConsistency()
         if self.getFamily() not in FAMILIES:
             raise ConfigError(f"family: expected one of {', '.join(FAMILIES)}, got {self.getFamily()!r}")
-        check_bounded(self, options_of(self, 0.0).solver)
+        solver = options_of(self, 0.0).solver
+        check_bounded(self, solver)
+        if solver == "ma-sgd" and self.getFamily() == "multinomial":
+            raise refused("family 'multinomial'")
         if not 0 <= self.getOrDefault(self.threshold) <= 1:
             raise ConfigError(f"threshold: expected a number in [0, 1], got {self.getOrDefault(self.threshold)}")
 

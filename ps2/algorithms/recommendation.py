@@ -60,14 +60,14 @@ class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["Matri
         It is not part of the estimator's file.
 
         Raises:
-            TypeError: it is no such model.
+            ConfigError: it is no such model.
         """
         return super().setInitialModel(value)
 
     def _start_of(self, value: Any) -> MatrixFactors:
         factors = value.factors if isinstance(value, MatrixFactorizationModel) else value
         if not isinstance(factors, MatrixFactors):
-            raise TypeError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")
+            raise ConfigError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")
         return factors
 
     def _plan(self) -> FactorOptions:

@@ -32,6 +32,7 @@ from ps2.algorithms.linear.ml.named_summaries import LinearRegressionSummary, Li
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams
 from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
+from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.options import ImpurityName
@@ -87,6 +88,8 @@ class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["L
             raise ConfigError(
                 f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
             )
+        if self.getSolver() == "ma-sgd" and self.getLoss() == "huber":
+            raise refused("loss 'huber'")
         if self.getSolver() == "normal":
             if self.getLoss() == "huber":
                 raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")

@@ -155,7 +155,7 @@ def test_fit_when_initial_model_does_not_fit_then_error(df, model):
         MatrixFactorization(**{**SMALL, "rank": 4}).setInitialModel(model).fit(df)
     with pytest.raises(ConfigError, match="biases: expected False, as the initial model has, got True"):
         MatrixFactorization(**SMALL, biases=True).setInitialModel(model).fit(df)
-    with pytest.raises(TypeError, match="initialModel: expected a MatrixFactorizationModel, got str"):
+    with pytest.raises(ConfigError, match="initialModel: expected a MatrixFactorizationModel, got str"):
         MatrixFactorization().setInitialModel("model")
     named = df.selectExpr("string(user) as user", "item", "rating")
     with pytest.raises(

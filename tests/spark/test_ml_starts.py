@@ -92,11 +92,13 @@ def test_fit_when_initial_model_does_not_suit_then_error(df):
         FMRegressor(labelCol="value", factorSize=3, initialModel=machine).fit(df)
 
 
-def test_initial_model_when_of_another_kind_then_type_error(df, tmp_path):
+def test_initial_model_when_of_another_kind_then_config_error(df, tmp_path):
     binomial = LogisticRegression(**PENALTY, maxIter=1).fit(df)
-    with pytest.raises(TypeError, match=r"initialModel: expected a model of LinearSVC.*, got LogisticRegressionModel"):
+    with pytest.raises(
+        ConfigError, match=r"initialModel: expected a model of LinearSVC.*, got LogisticRegressionModel"
+    ):
         LinearSVC(initialModel=binomial)
-    with pytest.raises(TypeError, match="initialModel: expected a model of boosted trees, got int"):
+    with pytest.raises(ConfigError, match="initialModel: expected a model of boosted trees, got int"):
         algorithms.GBTRegressor(initialModel=3)
     with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
         LogisticRegression(initialModel=binomial).save(str(tmp_path / "estimator"))

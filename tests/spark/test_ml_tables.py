@@ -145,7 +145,10 @@ def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):
         (ColumnNames("name"), "'name': expected vectors of pyspark.ml or arrays of numbers, got string"),
         (ColumnNames(("weight", "name")), "'name': expected numbers as a feature, got string"),
         (ColumnNames(()), "featuresCols: expected the names of columns of numbers, got none"),
-        (ColumnNames(label="name"), "'name': expected numbers as labels, got string"),
+        (
+            ColumnNames(label="name"),
+            "'name': expected numbers as labels, got string; pyspark.ml's StringIndexer makes classes",
+        ),
         (ColumnNames(weight="name"), "'name': expected numbers as weights, got string"),
         (ColumnNames(validation="weight"), "'weight': expected booleans, true for rows to hold out, got double"),
     ],

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import expit
-from training import Rows, logistic_gradient, make, trained
+from training import Rows, logistic_gradient, make, objective, trained
 
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.solvers.averaging import LEAST_FALL
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
@@ -138,21 +139,35 @@ def test_average_when_workers_take_unlike_steps_then_exact_l1(spark, ps):
     assert w[3] != 0
 
 
+def test_average_when_l1_objective_hardly_falls_then_halves_step(spark, ps):
+    rows = make(n=40, dim=4, cuts=(10,))
+    problem = replace(PROBLEM, dim=4, l1=0.05, l2=0.0, fit_intercept=False)
+    recipe = SolverOptions(solver="ma-sgd", steps=6, step_size=2.0, local_batch=5)
+    w, _, history = ended(ps, rows.frame(spark), rows, problem, recipe)
+    np.testing.assert_allclose(w, alternated(rows, problem, recipe), rtol=1e-9, atol=1e-12)
+    objectives = np.array(history.objective)
+    assert (objectives[1:-1] > (1 - LEAST_FALL) * objectives[:-2]).any()
+
+
 def alternated(rows, problem, recipe):
-    """Three rounds over both shards; the order of a shard's rows follows from rank and clock."""
-    w, total = np.zeros(problem.dim), rows.c.sum()
+    """Rounds over both shards; the order of a shard's rows follows from rank and clock."""
+    w, total, step_size = np.zeros(problem.dim), rows.c.sum(), recipe.step_size
+    before = np.inf
     for clock in range(recipe.steps):
-        models = []
+        models, now = [], objective(problem, rows, w[:, None], np.zeros(1))
         for rank, shard in enumerate(rows.shards):
             seeds = np.random.SeedSequence(recipe.seed, spawn_key=(rank, END + clock))
             order, u = np.random.Generator(np.random.Philox(seeds)).permutation(len(shard.y)), w
-            for first in range(0, len(order), 10):
-                part = order[first : first + 10]
+            for first in range(0, len(order), recipe.local_batch):
+                part = order[first : first + recipe.local_batch]
                 slopes = shard.c[part] * (expit(shard.x[part] @ u) - shard.y[part]) / shard.c[part].sum()
-                u = u - recipe.step_size * shard.x[part].T @ slopes
-                u = np.sign(u) * np.maximum(np.abs(u) - recipe.step_size * problem.l1, 0.0)
+                u = u - step_size * shard.x[part].T @ slopes
+                u = np.sign(u) * np.maximum(np.abs(u) - step_size * problem.l1, 0.0)
             models.append(shard.c.sum() / total * u)
         w = sum(models)
+        if now > (1 - LEAST_FALL) * before:
+            step_size /= 2
+        before = now
     return w
 
 
@@ -160,7 +175,7 @@ def alternated(rows, problem, recipe):
     ("problem", "solver", "message"),
     [
         (replace(PROBLEM, l1=0.1), "ftsgd", "ftsgd: takes L2 penalties only"),
-        (Problem("softmax", 5, 3), "ma-sgd", "expected a linear model's loss other than huber, got 'softmax'"),
+        (Problem("softmax", 5, 3), "ma-sgd", "solver: 'ma-sgd' expects two classes .* got family: 3 classes"),
     ],
 )
 def test_training_when_solver_cannot_do_it_then_config_error(ps, uneven, uneven_frame, problem, solver, message):

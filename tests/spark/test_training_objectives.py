@@ -109,6 +109,16 @@ def test_training_when_it_ends_worse_than_it_began_then_warns(ps, rows, frame, c
     assert "stepSize 9 is too large" in caplog.text
 
 
+def test_training_when_validation_ends_it_worse_then_warns(ps, spark, caplog):
+    held = replace(make(cuts=(20,)), held=np.arange(60) % 3 == 0)
+    recipe = replace(MINIBATCH, step_size=9.0, steps=20, validate=True)
+    with caplog.at_level(logging.WARNING):
+        made = trained(ps, held.frame(spark), held, replace(PROBLEM, l2=0.0), recipe, ColumnNames(validation="held"))
+    made.weight.free()
+    assert made.history.steps < 20
+    assert "the objective has grown from" in caplog.text
+
+
 def test_training_when_first_model_overflows_then_names_data(ps, spark):
     rows = make(cuts=(20,))
     rows.x[3] = 1e300

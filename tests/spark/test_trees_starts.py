@@ -74,7 +74,7 @@ def test_initial_model_when_of_another_kind_then_error(frame):
     first = GBTRegressor(maxIter=1, maxDepth=1).fit(frame)
     with pytest.raises(ConfigError, match=r"initialModel: expected a model of loss 'huber', .* got 'squared'"):
         GBTRegressor(lossType="huber").setInitialModel(first).fit(frame)
-    with pytest.raises(TypeError, match="initialModel: expected a model of boosted trees, got int"):
+    with pytest.raises(ConfigError, match="initialModel: expected a model of boosted trees, got int"):
         GBTRegressor().setInitialModel(3)
     with pytest.raises(ConfigError, match="baseScore: expected without an initial model"):
         GBTRegressor(baseScore=1.0).setInitialModel(first).fit(frame)

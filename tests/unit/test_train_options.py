@@ -89,6 +89,21 @@ def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tm
     assert told in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--momentum", "0.3"], "--momentum: solver 'minibatch' does not take it, only 'ftsgd'"),
+        (["--solver", "ftsgd", "--restore", "here"], "--restore: expected --solver minibatch, .* got ftsgd"),
+        (["--solver", "ftsgd", "--local-search", "never", "--local-steps", "2"], "--local-steps: localSearch='never' "),
+    ],
+)
+def test_lr_when_options_of_solver_conflict_then_names_them(options, told, tmp_path):
+    (tmp_path / "rows").touch()
+    given = ["--input", str(tmp_path / "rows"), "--output", str(tmp_path / "model"), "--master", "none", *options]
+    with pytest.raises(ConfigError, match=told):
+        CliRunner().invoke(train, ["lr", *given], catch_exceptions=False)
+
+
 def test_help_when_it_is_asked_for_then_spark_is_not_imported():
     script = "import sys; from ps2.cli.main import main\ntry: main()\nfinally: assert 'pyspark' not in sys.modules"
     done = subprocess.run(

@@ -22,13 +22,13 @@ class HasInitialModel(TrainingEstimator):
         """Set a model to go on from; None: begin anew. It is not part of the estimator's file.
 
         Raises:
-            TypeError: the estimator's training cannot begin with it.
+            ConfigError: the estimator's training cannot begin with it.
         """
         self._initial = None if value is None else self._start_of(value)
         return self
 
     def _start_of(self, value: Any) -> Any:
-        """Return what a training begins with; raise TypeError if the model is of another kind."""
+        """Return what a training begins with; raise ConfigError if the model is of another kind."""
         raise NotImplementedError
 
     def setParams(self: E, **params: Any) -> E:
@@ -36,6 +36,7 @@ class HasInitialModel(TrainingEstimator):
 
         Raises:
             TypeError: there is no such param, or its value has another type.
+            ConfigError: the training cannot begin with the initial model.
         """
         if "initialModel" in params:
             self.setInitialModel(params.pop("initialModel"))

@@ -144,7 +144,12 @@ class _Groups:
         return np.array(found, np.float64).reshape(-1, len(FIELDS))
 
     def _of_labels(self, mine: npt.NDArray[np.bool_], shift: float, unit: float) -> list[float]:
-        y, w = self._y[mine], self._w[mine] * unit
+        # Squares may overflow, as Spark's do: ``better_sums`` then finds another unit, or ``facts_of`` refuses labels.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._sums_of(self._y[mine], self._w[mine] * unit, shift)
+
+    @staticmethod
+    def _sums_of(y: Float64Array, w: Float64Array, shift: float) -> list[float]:
         counted = y[w > 0]
         least, most = (counted.min(), counted.max()) if len(counted) else (np.nan, np.nan)
         y = y - shift

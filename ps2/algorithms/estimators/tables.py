@@ -107,7 +107,9 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     check_features(frame, columns.features)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):
         if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
-            raise InputError(f"column {name!r}: expected numbers as {role}, got {_type(frame, name)}")
+            is_name = role == "labels" and isinstance(field(frame, name).dataType, StringType)
+            mend = "; pyspark.ml's StringIndexer makes classes of strings" if is_name else ""
+            raise InputError(f"column {name!r}: expected numbers as {role}, got {_type(frame, name)}{mend}")
     name = columns.validation
     if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")

@@ -58,9 +58,14 @@ class LocalModel:
         return self.shrink * np.sign(w) * np.maximum(np.abs(w) - self.threshold, 0.0)
 
 
+def takes(loss: str) -> bool:
+    """Return whether ``local_sgd`` takes a loss: of a linear model, and without a scale of its own."""
+    return loss in CODES and loss != "huber"
+
+
 def check_loss(problem: Problem) -> None:
     """Raise ConfigError unless ``local_sgd`` takes the loss."""
-    if problem.loss not in CODES or problem.loss == "huber":
+    if not takes(problem.loss):
         raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
 
 

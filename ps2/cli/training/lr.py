@@ -10,6 +10,7 @@ from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
 from ps2.cli.training.running import Read, check, draw, in_spark, options_named, read, save
+from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
     from ps2.algorithms.measures import Measure
@@ -22,6 +23,7 @@ Examples:
   ps2 train lr --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
   ps2 train lr --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
   ps2 train lr --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
+  ps2 train lr --input train.libsvm --solver ftsgd --steps 20 --fraction 1 --lr 1 --momentum 0.3 --output model
 
 \b
 Use the model:
@@ -29,6 +31,7 @@ Use the model:
   LogisticRegressionModel.load("model").transform(df)   predictions are classes, 0 and 1; labels come back by
   IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
 """
+SOLVERS = ("minibatch", "ftsgd")
 # What the training is called in checkpoints.
 TRAINING = "ps2 train lr"
 
@@ -52,7 +55,37 @@ TRAINING = "ps2 train lr"
     type=click.FloatRange(0, min_open=True),
     default=0.05,
     show_default=True,
-    help="Adam's learning rate.",
+    help="Learning rate.",
+)
+@click.option(
+    "--solver",
+    type=click.Choice(SOLVERS),
+    default="minibatch",
+    show_default=True,
+    help="minibatch: steps of Adam. ftsgd: local steps with adaptive momentum, averaged.",
+)
+@click.option(
+    "--momentum",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.45,
+    show_default=True,
+    help="ftsgd: a local step's momentum is this times 1 + the cosine between its gradient and the one before.",
+)
+@click.option(
+    "--local-steps",
+    "localSteps",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="ftsgd: most local steps between two averages.",
+)
+@click.option(
+    "--local-search",
+    "localSearch",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="ftsgd: take local steps if the workers' first models agree (auto), in any case, or not at all (MLlib's SGD).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sampling.")
 @click.option(
@@ -64,7 +97,7 @@ TRAINING = "ps2 train lr"
 )
 @setting_options
 def lr(files: Files, setting: Setting, **params: Any) -> None:
-    """Train logistic regression with Adam.
+    """Train logistic regression, with Adam or FTSGD.
 
     The file has lines "label index:value ...", indices ascending from 1, and two different labels. Of these the smaller
     one is class 0 of the model.
@@ -75,8 +108,11 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
     with interruptible() as interrupt:
         from ps2.algorithms import LogisticRegression
 
+        is_adam = params["solver"] == "minibatch"
+        if setting.restore is not None and not is_adam:
+            raise ConfigError(f"--restore: expected --solver minibatch, whose training goes on, got {params['solver']}")
         check((files.input, files.test), setting)
-        params = {"solver": "minibatch", "optimizer": "adam", **params}
+        params = {**({"optimizer": "adam"} if is_adam else {}), **params}
         estimator = LogisticRegression(**params)
         with options_named():
             estimator._check()
@@ -88,7 +124,8 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
             classes = found.train.classes()
             frames = found.frames(lambda rows: rows.classified(classes))
             with options_named():
-                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
+                named = estimator._resumable(TRAINING) if is_adam else estimator
+                model = named.setNumWorkers(workers).fit(frames["train"])
             measures = {name: measure(model, frame) for name, frame in frames.items()}
             _print(found, model.summary.history, measures, setting, params)
             save(model, setting)
@@ -118,6 +155,7 @@ def _print(
         print_data(record, setting.form)
         return
     printed.print_rows(len(found.train), found.features, classes)
-    printed.print_pace(history, "steps of Adam", setting)
+    what = "steps of Adam" if params["solver"] == "minibatch" else f"steps of {params['solver']}"
+    printed.print_pace(history, what, setting)
     printed.print_steps(history)
     printed.print_measures(measures)

@@ -31,6 +31,7 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.ml.start import check_start, start_of, weights_of
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
+from ps2.algorithms.linear.solvers import averaging
 from ps2.algorithms.linear.solvers.optimizer import step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import form_of, train
@@ -42,7 +43,7 @@ from ps2.algorithms.training.placement_costs import MOST_LOCAL_WEIGHTS, Work, pl
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.coordinator.context import PS2Context
-from ps2.errors import InputError, WorkerError
+from ps2.errors import ConfigError, InputError, WorkerError
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark import planned_bytes
 
@@ -64,7 +65,7 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
     def _start_of(self, value: Any) -> Weights:
         given = weights_of(value)
         if given is None or given.problem.loss not in self._LOSSES:
-            raise TypeError(
+            raise ConfigError(
                 f"initialModel: expected a model of {type(self).__name__}, ps2's or pyspark.ml's, "
                 f"got {type(value).__name__}"
             )
@@ -144,6 +145,8 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
         options = storing(self._decided(plan, problem), problem, found)
         if options.solver == "sap":
             check_problem(problem)
+        if options.solver == "ma-sgd":
+            averaging.check_problem(problem)
         if self._initial is not None:
             biases = loss_of(problem).first_biases(found.facts)
             options = replace(options, start=start_of(self._initial, problem, biases))

@@ -16,11 +16,11 @@ import numpy as np
 
 from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
-from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
-from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError
@@ -58,24 +58,32 @@ class FtsgdWorker:
         for clock in worker.clocks(clocks):
             number = clock - self.first_clock
             w, b = view.pull(self.model, columns)
-            losses = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            held = data.held_loss(self.loss, w, b)
             if number == self.options.steps:
-                view.report(*losses, shrink=0.0, oscillated=0, fell_back=0, sampled=0.0)
+                view.report(self.loss.loss(data.rows, w, b), held, shrink=0.0, oscillated=0, fell_back=0, sampled=0.0)
                 continue
+            # The first gradient of all rows brings the loss along.
+            loss = None if self.options.fraction == 1.0 else self.loss.loss(data.rows, w, b)
             begin = np.concatenate([w, b])
             falls_back = bool(view.told("falls_back", self.options.local_search == "never"))
             if number == 1 and self.options.local_search == "auto":
                 falls_back = not self._agree(worker, mine, begin, float(view.told("norm", 0.0)))
             if falls_back:
-                self._add_gradient(worker, data, view, (w, b), columns, losses)
+                rows = data.sample(self.options.fraction, worker.rng())
+                step = self.loss.gradient(rows, w, b)  # of which the driver takes one (FTSGD, Algorithm 1)
+                view.add(self.changes, SentValues(step.dw, columns), step.db)
+                loss = loss or (step.loss, step.weight)
+                view.report(loss, held, len(rows), shrink=0.0, oscillated=0, fell_back=1, sampled=step.weight)
                 continue
             shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
             found = self._search(shard, begin, slope, number, float(view.told("step_size", self.options.step_size)))
             mine, slope = found.w if share else None, found.gradient
             change = SentValues(share * (found.w[: len(w)] - found.shrink * w), columns)
             view.add(self.changes, change, share * (found.w[len(w) :] - b))
+            loss = loss or shard.first or NOTHING
             view.report(
-                *losses,
+                loss,
+                held,
                 shard.rows,
                 shrink=share * found.shrink,
                 oscillated=int(found.oscillated),
@@ -92,21 +100,6 @@ class FtsgdWorker:
             return ftsgd(shard, begin, slope, options.momentum, step_size, options.local_steps, l2)
         return descend(shard, begin, decayed(options.step_size, number), options.local_steps, l2)
 
-    def _add_gradient(
-        self,
-        worker: Any,
-        data: Data,
-        view: ModelView,
-        at: tuple[Array, Float64Array],
-        columns: Int64Array,
-        losses: tuple[tuple[float, float], tuple[float, float]],
-    ) -> None:
-        """Add the gradient of a minibatch, of which the driver takes a step (FTSGD, Algorithm 1)."""
-        rows = data.sample(self.options.fraction, worker.rng())
-        found = self.loss.gradient(rows, *at)
-        view.add(self.changes, SentValues(found.dw, columns), found.db)
-        view.report(*losses, len(rows), shrink=0.0, oscillated=0, fell_back=1, sampled=found.weight)
-
     def _agree(self, worker: Any, mine: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
         # An attempt that was started again knows no first model, and one without rows has none.
@@ -117,7 +110,11 @@ class FtsgdWorker:
 
 
 class _Shard:
-    """The mean gradient of a worker's minibatches, its part of the penalty included; counts rows."""
+    """The mean gradient of a worker's minibatches, its part of the penalty included; counts rows.
+
+    Attributes:
+        first: summed loss of the first minibatch, and the summed weight of its rows; None before it.
+    """
 
     def __init__(self, loss: Loss, data: Data, fraction: float, rng: np.random.Generator, weights: int) -> None:
         self._loss = loss
@@ -126,12 +123,14 @@ class _Shard:
         self._rng = rng
         self._weights = weights
         self.rows = 0
+        self.first: tuple[float, float] | None = None
 
     def __call__(self, at: Float64Array) -> Float64Array:
         rows = self._data.sample(self._fraction, self._rng)
         w, b = at[: self._weights], at[self._weights :]
         found = self._loss.gradient(rows, w, b)
         self.rows += len(rows)
+        self.first = self.first or (found.loss, found.weight)
         mean = 1.0 / max(found.weight, MIN_NORM)
         return np.concatenate([found.dw * mean + self._loss.problem.l2 * w, found.db * mean])
 
@@ -143,8 +142,6 @@ class Ftsgd(Averaging):
         context = self._context
         if context.problem.l1:
             raise ConfigError(f"ftsgd: takes L2 penalties only, got l1={context.problem.l1:g}")
-        # By clock: the learning rate of Algorithm 3; the fleet may go back.
-        self._step_sizes = [context.options.step_size]
         self._clock = 0
         self._similarities = context.space.small(context.workers)
         return FtsgdWorker(
@@ -167,11 +164,10 @@ class Ftsgd(Averaging):
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         self._clock = clock
-        over = super().on_clock(clock, sums)
-        if over is not None:
-            return over
-        del self._step_sizes[clock + 1 :]
-        step_size = self._step_sizes[clock]
+        return super().on_clock(clock, sums)
+
+    def _next(self, clock: int, sums: Sums) -> Message:
+        step_size = self._step_sizes[clock]  # of Algorithm 3
         if sums["oscillated"] >= 0.5 * self._context.workers:
             step_size /= 2.0
         self._step_sizes.append(step_size)

@@ -119,6 +119,7 @@ class Minibatch:
         self._objective.note(clock, sums["loss"], sums["weight"], self._penalty)
         reason = self._validation.look(sums, self._model) if context.options.validate else None
         if reason is not None:
+            self._objective.end()
             return context.stop(reason)
         if is_last:
             self._objective.end()

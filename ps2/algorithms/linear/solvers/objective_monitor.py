@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 # Growth of the objective since the first step that counts as divergence.
 DIVERGED = 1000.0
-# Growth that is worth a warning: for all rows; against a first minibatch, which is a sample.
-WORSE, WORSE_THAN_SAMPLE = 1.1, 2.0
+# Growth that is worth a warning: of all rows' objective; against a first minibatch, which is a sample.
+WORSE, WORSE_THAN_SAMPLE = 1.01, 2.0
 # Of the labels' squares, or of 1 with classes: objectives below this are rounding.
 NOTHING = 1e-9
 
@@ -70,7 +70,7 @@ class ObjectiveMonitor:
         self._context.record.evaluated(value)
 
     def end(self) -> None:
-        """Judge the objective of the last model.
+        """Judge the objective of the last model; warn if it is worse than that of the first one.
 
         Raises:
             DivergedError: it is far worse than that of the first one.
@@ -80,8 +80,10 @@ class ObjectiveMonitor:
         said = f"the objective has grown from {first:g} to {last:g}"
         if last > DIVERGED * before:
             raise diverged(self._context, said)
-        if last > (WORSE if self._context.options.fraction == 1.0 else WORSE_THAN_SAMPLE) * before:
-            log.warning("%s: %s; %s", _name(self._context.options), said, _advice(self._context))
+        options = self._context.options
+        is_sample = options.solver == "minibatch" and options.fraction < 1.0
+        if last > (WORSE_THAN_SAMPLE if is_sample else WORSE) * before:
+            log.warning("%s: %s; %s", _name(options), said, _advice(self._context))
 
     @property
     def _first(self) -> float:

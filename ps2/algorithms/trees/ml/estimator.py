@@ -53,14 +53,14 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
         The model may have been loaded. It is not part of the estimator's file.
 
         Raises:
-            TypeError: it is no model of boosted trees.
+            ConfigError: it is no model of boosted trees.
         """
         return super().setInitialModel(value)
 
     def _start_of(self, value: Any) -> Forest:
         trained = value._trained if isinstance(value, ForestModel) else value
         if not isinstance(trained, GBTModel):
-            raise TypeError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")
+            raise ConfigError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")
         return trained.forest
 
     def onRound(self: E, function: Callable[[StepReport], Any]) -> E:
