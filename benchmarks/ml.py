@@ -14,8 +14,8 @@ from benchmarks.frame import read_numbers
 from benchmarks.ml_part import Asked
 
 PARTS = Parts(
-    names=("reference", "steps", "a9a", "news20", "large", "ftsgd"),
-    generated=("large", "ftsgd"),
+    names=("reference", "steps", "a9a", "news20", "large", "ftsgd", "gate"),
+    generated=("large", "ftsgd", "gate"),
 )
 
 

@@ -1,4 +1,4 @@
-"""FTSGD's experiments (Zhang et al., Table I, Figures 2, 3 and 5 to 9, 11): local iterations against MLlib's SGD.
+"""FTSGD's experiments (Zhang et al., Figures 2, 3 and 5 to 9, 11): local iterations against MLlib's SGD.
 
 The rows are those of MLlib's own ``LinearDataGenerator``, as in the paper. MLlib's SGD runs in Spark's JVM on rows that
 the JVM holds in memory. ``localSearch="never"`` takes the same steps, so its history has MLlib's error after each one.
@@ -6,7 +6,6 @@ the JVM holds in memory. ``localSearch="never"`` takes the same steps, so its hi
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 
 from benchmarks.frame import Check, Part, answer, tell
 from benchmarks.local_spark import local_spark
-from benchmarks.ml_ftsgd_data import SLOTS, Points, linear_points, mixed_points
+from benchmarks.ml_ftsgd_data import SLOTS, Points, linear_points
 from benchmarks.ml_part import Asked, Line
 from ps2 import PS2Context
 from ps2.algorithms import LinearRegression
@@ -29,8 +28,6 @@ COUNTS, LOCAL = (2, 3, 4, 5, 6), 5
 MLLIB = "Algorithm 1 (MLlib's SGD)"
 # Of the paper: Algorithm 2 at the size of Figure 3; FTSGD at two sizes of Figure 7.
 GOAL_OF_LOCAL, GOALS_OF_SIZES = 6.5, (4.3, 3.6)
-# Rows of the first distribution for those of the second (Table I).
-RATIOS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 100 / 0.3)
 SAME = 1e-6
 
 
@@ -74,7 +71,7 @@ def measure(asked: Asked) -> Part:
         local_spark("ml_ftsgd", SLOTS, asked.memory, {"spark.python.daemon.module": "ps2.run.daemon"}) as spark,
         PS2Context.getOrCreate(spark, servers=2),
     ):
-        sizes = _table(spark)
+        sizes: list[dict[str, Any]] = []
         with linear_points(spark, asked.rows, FEATURES, NOISE, PARTITIONS) as points:
             found = _local_iterations(points)
             sizes += [_row("2, 3, 6", what, one, (1, 2, 5, 10, 15)) for what, one in found.items()]
@@ -89,7 +86,7 @@ def measure(asked: Asked) -> Part:
     return Part(lines, checks, facts, sizes)
 
 
-def _row(figure: str, what: str, found: Fitted, steps: Sequence[int], **others: Any) -> dict[str, Any]:
+def _row(figure: str, what: str, found: Fitted, steps: Sequence[int]) -> dict[str, Any]:
     """Return a row of the table: errors after some steps, and the seconds of a step."""
     errors = " ".join(f"{found.mse[min(step, len(found.mse) - 1)]:.4g}" for step in steps)
     row = {
@@ -98,7 +95,6 @@ def _row(figure: str, what: str, found: Fitted, steps: Sequence[int], **others: 
         "steps": " ".join(map(str, steps)),
         "MSE": errors,
         "s a step": f"{found.step_s / max(1, len(found.mse) - 1):.3f}",
-        **others,
     }
     tell(", ".join(f"{name} {value}" for name, value in row.items()))
     return row
@@ -188,32 +184,6 @@ def _partitions(spark: Any, rows: int) -> list[dict[str, Any]]:
         with linear_points(spark, rows, FEATURES, NOISE, partitions) as points:
             found = fit(points, maxIter=10)
             made.append(_row("11", f"Algorithm 3, {partitions} workers", found, (1, 2, 5, 10)))
-    return made
-
-
-# -- two distributions -------------------------------------------------------------------------------------------------
-
-
-def _table(spark: Any) -> list[dict[str, Any]]:
-    """Table I: the error after 15 steps with two distributions, with and without the gate."""
-    made = []
-    for ratio in RATIOS:
-        with mixed_points(spark, ratio) as points:
-            found = {"never": fit(points, maxIter=ITERATIONS, localSearch="never")}
-            for name in ("always", "auto"):
-                found[name] = fit(points, maxIter=ITERATIONS, localSearch=name, adaptiveMomentum=False)
-        errors = {name: one.mse[-1] for name, one in found.items()}
-        # With the gate closed the second step is another one than without a gate.
-        gate = "yes" if math.isclose(found["auto"].mse[2], found["always"].mse[2], rel_tol=SAME) else "no"
-        row = {
-            "figure": "Table I",
-            "what": f"{ratio:.0f}:1, rule {gate}: MLlib, local, with gate",
-            "steps": str(ITERATIONS),
-            "MSE": " ".join(f"{errors[name]:.6g}" for name in ("never", "always", "auto")),
-            "s a step": "-",
-        }
-        tell(", ".join(row.values()))
-        made.append(row)
     return made
 
 

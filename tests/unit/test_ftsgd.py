@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.ftsgd import cosine, descend, ftsgd, is_gaussian, shrunk, spread
+from ps2.algorithms.linear.ftsgd import cosine, cosine_of, descend, ftsgd, is_gaussian, shrunk, spread
 from ps2.errors import ShapeError
 
 ALPHA, BETA = 0.9, 0.4
@@ -91,6 +91,11 @@ def test_ftsgd_when_there_is_no_step_then_nothing_changes():
 def test_cosine_when_vectors_are_huge_or_tiny_then_is_in_range():
     assert cosine(1e150 * RIGHT, 1e-150 * RIGHT) == 1
     assert cosine(np.array([0.1, 0.3, 0.7]), np.array([0.1, 0.3, 0.7])) <= 1
+
+
+@pytest.mark.parametrize(("dot", "norm"), [(np.inf, 1e300), (-np.inf, np.inf), (1.0, np.inf), (np.nan, 1.0)])
+def test_cosine_when_a_number_overflows_then_it_is_none(dot, norm):
+    assert np.isnan(cosine_of(dot, norm, 1.0))
 
 
 # Ratio as integers, mean, deviation and answer of Table I. The numbers under 3:1 are those of 100:33.

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
+from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
+from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.training.record import Record
 from ps2.errors import DivergedError, InputError
 
 
 def monitor(solver="ma-sgd", fraction=1.0):
-    return ObjectiveMonitor(
-        SimpleNamespace(
-            problem=Problem("logistic", 3),
-            options=SolverOptions(solver=solver, fraction=fraction, step_size=7.0),
-            record=Record(lambda step: None),
-        )
-    )
+    options = SolverOptions(solver=solver, fraction=fraction, step_size=7.0)
+    problem, record = Problem("logistic", 3), Record(lambda step: None)
+    # It needs no vectors, and no rows but their sums.
+    return ObjectiveMonitor(SolverContext(problem, options, None, loss_of(problem), None, None, record, 2, 0))
 
 
 def ended(objectives, **asked):

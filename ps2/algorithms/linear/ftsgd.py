@@ -6,6 +6,7 @@ ones (Algorithm 2).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,9 +121,11 @@ def cosine(u: Array, v: Array) -> float:
 
 
 def cosine_of(dot: float, norm_u: float, norm_v: float) -> float:
-    """Return the cosine by inner product and norms, in [-1, 1]; 0 if a vector is 0."""
+    """Return the cosine by inner product and norms, in [-1, 1]; 0 if a vector is 0, NaN if one is too long."""
     if norm_u == 0.0 or norm_v == 0.0:
         return 0.0
+    if not math.isfinite(dot) or not math.isfinite(norm_u + norm_v):
+        return math.nan
     return min(1.0, max(-1.0, dot / norm_u / norm_v))
 
 

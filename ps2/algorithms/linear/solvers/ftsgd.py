@@ -54,9 +54,13 @@ class FtsgdWorker:
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         columns = columns_of(data.rows.keys, self.model.width)
         share = data.weight / self.weight
-        mine = slope = None  # where the last clock ended, and the gradient there
+        first = slope = None  # where clock 0 ended, and the last gradient of the clock before
+        before = -1
         for clock in worker.clocks(clocks):
             number = clock - self.first_clock
+            if number != before + 1:
+                slope = None  # the fleet has gone back: that gradient is gone
+            before = number
             w, b = view.pull(self.model, columns)
             held = data.held_loss(self.loss, w, b)
             if number == self.options.steps:
@@ -67,7 +71,7 @@ class FtsgdWorker:
             begin = np.concatenate([w, b])
             falls_back = bool(view.told("falls_back", self.options.local_search == "never"))
             if number == 1 and self.options.local_search == "auto":
-                falls_back = not self._agree(worker, mine, begin, float(view.told("norm", 0.0)))
+                falls_back = not self._agree(worker, first, begin, float(view.told("norm", 0.0)))
             if falls_back:
                 rows = data.sample(self.options.fraction, worker.rng())
                 step = self.loss.gradient(rows, w, b)  # of which the driver takes one (FTSGD, Algorithm 1)
@@ -77,7 +81,9 @@ class FtsgdWorker:
                 continue
             shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
             found = self._search(shard, begin, slope, number, float(view.told("step_size", self.options.step_size)))
-            mine, slope = found.w if share else None, found.gradient
+            slope = found.gradient
+            if number == 0:
+                first = found.w if share else None
             change = SentValues(share * (found.w[: len(w)] - found.shrink * w), columns)
             view.add(self.changes, change, share * (found.w[len(w) :] - b))
             loss = loss or shard.first or NOTHING
@@ -96,14 +102,17 @@ class FtsgdWorker:
     ) -> LocalResult:
         """Take a clock's local iterations."""
         options, l2 = self.options, self.loss.problem.l2
-        if options.adaptive_momentum:
-            return ftsgd(shard, begin, slope, options.momentum, step_size, options.local_steps, l2)
-        return descend(shard, begin, decayed(options.step_size, number), options.local_steps, l2)
+        # What overflows has diverged: the driver says so.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if options.adaptive_momentum:
+                return ftsgd(shard, begin, slope, options.momentum, step_size, options.local_steps, l2)
+            return descend(shard, begin, decayed(options.step_size, number), options.local_steps, l2)
 
-    def _agree(self, worker: Any, mine: Array | None, average: Array, norm: float) -> bool:
+    def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
-        # An attempt that was started again knows no first model, and one without rows has none.
-        similarity = 1.0 if mine is None else cosine_of(float(mine @ average), float(np.linalg.norm(mine)), norm)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # An attempt that was started again knows no first model, and one without rows has none.
+            similarity = 1.0 if first is None else cosine_of(float(first @ average), float(np.linalg.norm(first)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
         return is_gaussian(self.similarities.pull())
