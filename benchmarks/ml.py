@@ -14,7 +14,7 @@ from benchmarks.frame import read_numbers
 from benchmarks.ml_part import Asked
 
 PARTS = Parts(
-    names=("reference", "steps", "a9a", "news20", "large", "ftsgd", "gate"),
+    names=("reference", "steps", "a9a", "news20", "large", "ftsgd", "gate", "averaging"),
     generated=("large", "ftsgd", "gate"),
 )
 

@@ -84,21 +84,21 @@ def generate(spark: Any, rows: int, features: int) -> Data:
     count = rows // PARTITIONS
 
     def vectors(number: int) -> Iterator[tuple[float, SparseVector]]:
-        columns, values, y = _generated(count, features, number)
+        columns, values, y = generated_rows(count, features, number)
         for label, row, its in zip(y.tolist(), columns, values, strict=True):
             yield label, SparseVector(features, row, its)
 
     made = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).flatMap(vectors)
     columns, values, y = (
         np.concatenate(parts)
-        for parts in zip(*(_generated(count, features, number) for number in range(PARTITIONS)), strict=True)
+        for parts in zip(*(generated_rows(count, features, number) for number in range(PARTITIONS)), strict=True)
     )
     indptr = np.arange(0, columns.size + 1, ENTRIES)
     frame = spark.createDataFrame(made, ["label", "features"])
     return _data(frame, features, indptr, columns.reshape(-1), values.reshape(-1), y)
 
 
-def _generated(rows: int, features: int, number: int) -> tuple[Array, Array, Array]:
+def generated_rows(rows: int, features: int, number: int) -> tuple[Array, Array, Array]:
     """Return columns and values of rows, shape (rows, 40), and labels."""
     rng = np.random.default_rng([7, number])
     of_field = features // ENTRIES

@@ -1,4 +1,4 @@
-"""Topic models against tomotopy and pyspark.ml's LDA: likelihood, perplexity, seconds, memory.
+"""Topic models against tomotopy, gensim and pyspark.ml's LDA: likelihood, perplexity, seconds, memory.
 
     python -m benchmarks.topics --data-dir FOLDER
 
@@ -12,16 +12,18 @@ import click
 from benchmarks.compared import Chosen, Parts
 from benchmarks.topics_part import Asked
 
-PARTS = Parts(names=("likelihood", "process", "tomotopy", "pyspark", "large"), generated=())
+PARTS = Parts(names=("likelihood", "process", "tomotopy", "pyspark", "large", "averaging"), generated=("averaging",))
 
 
 @PARTS.command(
     "docword.kos.txt.gz",
     click.option("--tokens", type=click.IntRange(1_000_000), default=100_000_000, help="Of the part large."),
+    click.option("--documents", type=click.IntRange(1_000), default=20_000, help="Of the part averaging."),
 )
-def main(chosen: Chosen, tokens: int) -> None:
-    """Compare topics with tomotopy's and pyspark.ml's; exit with 1 if they are less likely than they should be."""
-    chosen.measure("topics", Asked(chosen.rounds, chosen.data_dir, tokens, chosen.memory), ("tomotopy",))
+def main(chosen: Chosen, tokens: int, documents: int) -> None:
+    """Compare topics with tomotopy's, gensim's, pyspark.ml's; exit with 1 if one is less likely than it should be."""
+    asked = Asked(chosen.rounds, chosen.data_dir, tokens, documents, chosen.memory)
+    chosen.measure("topics", asked, ("tomotopy", "gensim"))
 
 
 if __name__ == "__main__":

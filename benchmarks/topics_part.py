@@ -23,12 +23,14 @@ class Asked:
         rounds: turns that the medians are of.
         data_dir: folder of the data sets; empty: no part needs it.
         tokens: of the part large.
+        documents: of the part averaging.
         memory: of Spark's JVM, as Spark writes it.
     """
 
     rounds: int
     data_dir: str
     tokens: int
+    documents: int
     memory: str
 
 
