@@ -44,26 +44,32 @@ class Curve:
     Attributes:
         seconds: from the call of ``fit``, shape (n,).
         objectives: of the model then.
+        waited: seconds until then outside of steps: reading labels and rows, starting workers, fetching the model.
     """
 
     seconds: Array
     objectives: Array
+    waited: Array
 
     @staticmethod
     def of(found: Fitted) -> Curve:
         count = min(len(found.objectives), len(found.step_s) + 1)
         steps = np.concatenate([[0.0], np.cumsum(found.step_s)])[:count]
-        return Curve(found.seconds - sum(found.step_s) + steps, np.array(found.objectives[:count]))
+        waited = np.full(count, found.seconds - sum(found.step_s))
+        return Curve(waited + steps, np.array(found.objectives[:count]), waited)
 
     def after(self, other: Curve) -> Curve:
         """Return the curve of this training that began with the last model of another one."""
-        seconds = np.concatenate([other.seconds, other.seconds[-1] + self.seconds[1:]])
-        return Curve(seconds, np.concatenate([other.objectives, self.objectives[1:]]))
+        seconds, waited = (
+            np.concatenate([before, before[-1] + own[1:]])
+            for before, own in ((other.seconds, self.seconds), (other.waited, self.waited))
+        )
+        return Curve(seconds, np.concatenate([other.objectives, self.objectives[1:]]), waited)
 
-    def seconds_to(self, objective: float) -> tuple[float, int] | None:
-        """Return when an objective was reached, and after how many steps; None: it was not."""
+    def steps_to(self, objective: float) -> int | None:
+        """Return after how many steps an objective was reached; None: it was not."""
         reached = np.flatnonzero(self.objectives <= objective)
-        return (float(self.seconds[reached[0]]), int(reached[0])) if len(reached) else None
+        return int(reached[0]) if len(reached) else None
 
 
 def measure(asked: Asked) -> Part:
@@ -131,14 +137,19 @@ def _compared(
     for near in NEAR:
         row = {"data": one.name, "loss": loss, "above the optimum": f"{near:.1%}"}
         if near in theirs:
-            sizes.append({**row, "way": theirs[near].way, "steps": "-", "s": f"{theirs[near].seconds:.2f}"})
+            told = {"steps": "-", "s": f"{theirs[near].seconds:.2f}", "s of steps": "-"}
+            sizes.append({**row, "way": f"LIBLINEAR, {theirs[near].way}", **told})
+            tell(", ".join(sizes[-1].values()))
         for way, curves in ways.items():
-            reached = [curve.seconds_to((1 + near) * optimum) for curve in curves]
-            taken = [at for at in reached if at is not None]
-            steps = str(taken[0][1]) if taken else "too many"
-            seconds = [at[0] for at in taken]
-            sizes.append({**row, "way": way, "steps": steps, "s": f"{median(seconds):.2f}" if seconds else "-"})
-            tell(str(sizes[-1]))
+            reached = [(curve, curve.steps_to((1 + near) * optimum)) for curve in curves]
+            taken = [(curve, step) for curve, step in reached if step is not None]
+            seconds = [float(curve.seconds[step]) for curve, step in taken]
+            told = {"steps": "too many", "s": "-", "s of steps": "-"}
+            if taken:
+                own = median(float(curve.seconds[step] - curve.waited[step]) for curve, step in taken)
+                told = {"steps": str(taken[0][1]), "s": f"{median(seconds):.2f}", "s of steps": f"{own:.2f}"}
+            sizes.append({**row, "way": way, **told})
+            tell(", ".join(sizes[-1].values()))
             if len(taken) == len(curves) and near in theirs:
                 yield Line(
                     f"{one.name}, {loss}: s of fit to {near:.1%} of the optimum, {way}",
