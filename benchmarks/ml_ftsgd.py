@@ -76,8 +76,8 @@ def measure(asked: Asked) -> Part:
             found = _local_iterations(points)
             sizes += [_row("2, 3, 6", what, one, (1, 2, 5, 10, 15)) for what, one in found.items()]
             sizes += _rates(points) + _fractions(points)
+            checks.append(_same_as_mllib(points, found[MLLIB]))  # it also lets the JVM compile MLlib's code
             lines.append(_best_of_local(points, found, asked.rounds))
-            checks.append(_same_as_mllib(points, found[MLLIB]))
         sizes += _noises(spark, asked.rows // 4) + _partitions(spark, asked.rows)
         for rows, goal in zip((asked.rows // 2, asked.rows), GOALS_OF_SIZES, strict=True):
             with linear_points(spark, rows, FEATURES, NOISE, PARTITIONS) as points:
