@@ -65,8 +65,8 @@ def main(rounds: int, rows: int, strict: bool, form: str, output: Path | None) -
 def _tables(spark: Any, rows: int) -> Iterator[_Table]:
     """Yield tables in Spark's cache, one after the other."""
     few = rows // 10
-    yield from _cached(f"dense vectors, {rows:,} x {FEATURES}", _vectors(spark, rows, FEATURES, None))
-    yield from _cached(f"sparse vectors, {few:,} x {ENTRIES}", _vectors(spark, few, ENTRIES, SPARSE_DIM))
+    yield from _cached(f"dense vectors, {rows:,} x {FEATURES}", vectors(spark, rows, FEATURES, None))
+    yield from _cached(f"sparse vectors, {few:,} x {ENTRIES}", vectors(spark, few, ENTRIES, SPARSE_DIM))
     arrays = spark.range(0, rows, 1, PARTITIONS).selectExpr(
         "cast(id % 2 as double) label", f"transform(sequence(1, {FEATURES}), i -> cast(hash(id, i) as double)) features"
     )
@@ -89,7 +89,7 @@ def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features")
     frame.unpersist()
 
 
-def _vectors(spark: Any, rows: int, entries: int, dim: int | None) -> Any:
+def vectors(spark: Any, rows: int, entries: int, dim: int | None, partitions: int = PARTITIONS) -> Any:
     """Return seeded rows of labels and vectors of pyspark.ml: dense ones, or sparse ones of so many columns."""
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import DoubleType, StructField, StructType
@@ -99,7 +99,7 @@ def _vectors(spark: Any, rows: int, entries: int, dim: int | None) -> Any:
             yield _batch(np.asarray(batch.column(0)), entries, dim)
 
     kind = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
-    return spark.range(0, rows, 1, PARTITIONS).mapInArrow(make, kind)
+    return spark.range(0, rows, 1, partitions).mapInArrow(make, kind)
 
 
 def _batch(ids: Any, entries: int, dim: int | None) -> pa.RecordBatch:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.data.used_columns import renumber
 from ps2.errors import ConfigError, InputError, OutOfRangeError
 from ps2.ops.kernels import kernel
 
@@ -37,7 +38,6 @@ Float = Literal["float32", "float64"]
 
 # Up to this many possible columns for each entry, a bitmap of columns is faster than sorting the entries.
 SPAN_PER_ENTRY = 256
-WORD_BITS = 64
 # Rows that are compared at once.
 DENSE_BLOCK = 1 << 14
 
@@ -81,23 +81,9 @@ class Rows:
             InputError: a column is missing or has another type; a value is null, NaN, infinite or too large for the
                 dtype; vectors differ in size; a weight is negative. Names the column and the row, counted from 0.
         """
-        # Imported here, as pyarrow takes half a second to import and records do not need it.
-        from ps2.data.columns import read_features, read_numbers, read_weights
-
-        parts = RowParts(_checked(dtype))
+        parts = RowParts(checked_dtype(dtype))
         for batch in batches:
-            if not hasattr(batch, "schema"):
-                raise InputError(
-                    "fromBatches: expected batches (pyarrow.RecordBatch), as a DataFrame's workers get them, got "
-                    f"{type(batch).__name__}; Rows.fromRecords reads records of an RDD"
-                )
-            before = parts.rows
-            found = read_features(batch, features, parts.dtype, before)
-            parts.add(found.lengths, found.columns, found.values, found.size)
-            if label is not None:
-                parts.y.append(read_numbers(batch, label, before))
-            if weight is not None:
-                parts.weights.append(read_weights(batch, weight, before))
+            parts.read(batch, features, label, weight)
         if not isinstance(features, str):
             parts.add(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, parts.dtype), len(features))
         return parts.joined(label is not None, weight is not None)
@@ -112,7 +98,7 @@ class Rows:
         Raises:
             InputError: a record is something else, or has a value that ``fromBatches`` refuses.
         """
-        parts = RowParts(_checked(dtype))
+        parts = RowParts(checked_dtype(dtype))
         indices: list[Array] = []
         values: list[Array] = []
         sizes: list[int] = []
@@ -292,40 +278,6 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64Array) ->
     return taken, taken_columns, taken_values
 
 
-@kernel
-def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
-    """Return the sorted unique ids in [0, size); write each entry's position among them. ``places`` may be ``ids``.
-
-    A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
-    """
-    words = np.zeros(size // WORD_BITS + 1, np.uint64)
-    for id in ids:
-        words[id // WORD_BITS] |= np.uint64(1) << np.uint64(id % WORD_BITS)
-    before = np.empty(len(words), np.int32)
-    count = 0
-    for word in range(len(words)):
-        before[word] = count
-        count += count_bits(words[word])
-    used = np.empty(count, np.int64)
-    for position in range(len(ids)):
-        id = ids[position]
-        word = id // WORD_BITS
-        lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
-        place = before[word] + count_bits(lower)
-        used[place] = id
-        places[position] = place
-    return used
-
-
-@kernel
-def count_bits(word: np.uint64) -> int:
-    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
-
-
 class RowParts:
     """Collects the arrays of rows that come in several parts.
 
@@ -346,6 +298,24 @@ class RowParts:
         self.values: list[Array] = []
         self.size: int | None = None
 
+    def read(self, batch: pa.RecordBatch, features: str | Sequence[str], label: str | None, weight: str | None) -> None:
+        """Append the rows of a batch; see ``Rows.fromBatches``."""
+        # Imported here, as pyarrow takes half a second to import and records do not need it.
+        from ps2.data.columns import read_features, read_numbers, read_weights
+
+        if not hasattr(batch, "schema"):
+            raise InputError(
+                "expected batches (pyarrow.RecordBatch), as a DataFrame's workers get them, got "
+                f"{type(batch).__name__}; Rows.fromRecords reads records of an RDD"
+            )
+        before = self.rows
+        found = read_features(batch, features, self.dtype, before)
+        self.add(found.lengths, found.columns, found.values, found.size)
+        if label is not None:
+            self.y.append(read_numbers(batch, label, before))
+        if weight is not None:
+            self.weights.append(read_weights(batch, weight, before))
+
     def add(self, lengths: Int64Array, columns: Array, values: Array, size: int | None) -> None:
         """Append the entries of rows, in the form of ``ps2.data.columns.Features``."""
         if None not in (size, self.size) and size != self.size:
@@ -362,12 +332,15 @@ class RowParts:
         kinds: tuple[list[Array], ...] = (self.y, self.weights, self.lengths, self.columns, self.values)
         return sum(part.nbytes for parts in kinds for part in parts)
 
-    def taken(self, has_y: bool, has_weights: bool) -> Rows:
-        """Return all parts as one ``Rows``, and forget them, but for the number of rows and their size."""
-        rows = self.joined(has_y, has_weights)
-        for parts in (self.y, self.weights, self.lengths, self.columns, self.values):
-            parts.clear()
-        return rows
+    def drained(self, has_y: bool, has_weights: bool, piece_bytes: int) -> Iterator[Rows]:
+        """Yield the rows in pieces of about a size, and forget them; their number and size stay known."""
+        while self.lengths:
+            piece = RowParts(self.dtype)
+            piece.size = self.size
+            while self.lengths and piece.nbytes < piece_bytes:
+                for name in ("lengths", "columns", "values", *["y"] * has_y, *["weights"] * has_weights):
+                    getattr(piece, name).append(getattr(self, name).pop(0))
+            yield piece.joined(has_y, has_weights)
 
     def joined(self, has_y: bool, has_weights: bool) -> Rows:
         """Return all parts as one ``Rows``."""
@@ -393,7 +366,7 @@ def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
-def _checked(dtype: str) -> np.dtype[Any]:
+def checked_dtype(dtype: str) -> np.dtype[Any]:
     if dtype not in ("float32", "float64"):
         raise ConfigError(f"dtype: expected float32 or float64, got {dtype!r}")
     return np.dtype(dtype)

@@ -1,4 +1,4 @@
-"""The columns that rows use, collected block after block, in a bitmap."""
+"""The columns that rows use, in a bitmap: of an array, or collected block after block."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.data.rows import WORD_BITS, count_bits
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+
+WORD_BITS = 64
 
 
 class UsedColumns:
@@ -49,6 +50,40 @@ class Places:
         found = np.empty(len(columns), np.int32)
         _place(columns, self._words, self._before, found)
         return found
+
+
+@kernel
+def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
+    """Return the sorted unique ids in [0, size); write each entry's position among them. ``places`` may be ``ids``.
+
+    A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
+    """
+    words = np.zeros(size // WORD_BITS + 1, np.uint64)
+    for id in ids:
+        words[id // WORD_BITS] |= np.uint64(1) << np.uint64(id % WORD_BITS)
+    before = np.empty(len(words), np.int32)
+    count = 0
+    for word in range(len(words)):
+        before[word] = count
+        count += count_bits(words[word])
+    used = np.empty(count, np.int64)
+    for position in range(len(ids)):
+        id = ids[position]
+        word = id // WORD_BITS
+        lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
+        place = before[word] + count_bits(lower)
+        used[place] = id
+        places[position] = place
+    return used
+
+
+@kernel
+def count_bits(word: np.uint64) -> int:
+    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
 @kernel

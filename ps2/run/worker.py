@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 
@@ -19,8 +19,13 @@ from ps2.run.rotation import RotationSchedule
 from ps2.run.turns import At, Fetch, Rotations, Turn, check_staleness
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ps2.client.dcv import DCV
     from ps2.client.matrix import DCVMatrix
+    from ps2.data.rows import Float
+    from ps2.data.spilled_rows import KeptRows
+    from ps2.data.spilling import SpillName
 
 T = TypeVar("T")
 
@@ -53,6 +58,46 @@ class Worker:
     def clock(self) -> int:
         """The clock that the worker is in; before the first one, or between two loops, the next one."""
         return self._loop.clock
+
+    def keep(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        features: str | Sequence[str] = "features",
+        label: str | None = "label",
+        weight: str | None = None,
+        dtype: Float = "float64",
+        spill: SpillName = "auto",
+    ) -> KeptRows:
+        """Read the rows of a DataFrame, and keep them in memory or, where they are too large for it, in a file.
+
+        Example::
+
+            rows = worker.keep(batches)
+            for t in worker.clocks(100):
+                w, g = weight.pull(rows.keys), np.zeros(len(rows.keys))
+                for block in rows.blocks():
+                    g += block.x.T @ slope(block.x @ w, block.y)
+                gradient.add(g, rows.keys)
+
+        Both forms have ``keys``, ``len``, ``blocks()`` (``LocalRows`` with all keys; one block of rows in memory) and
+        ``sample``. A file is on one of Spark's local disks, and ends with this process. See ``docs/ml.md``.
+
+        Args:
+            batches: as ``worker_fn`` gets them.
+            features, label, weight, dtype: as of ``Rows.fromBatches``.
+            spill: "auto": in a file once rows exceed a quarter of the worker's memory; "always"; "never".
+
+        Raises:
+            InputError: as ``Rows.fromBatches``.
+            ConfigError: ``spill`` or ``dtype`` is something else.
+            SpillError: the disk is full, or fails.
+        """
+        # Imported here, as scipy takes a quarter of a second to import.
+        from ps2.data.keeping import keep_batches
+        from ps2.data.row_spill import RowSpill
+        from ps2.data.spilling import Spill
+
+        return keep_batches(batches, features, label, weight, dtype, RowSpill(Spill(spill), self.rank, self.workers))
 
     def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
         """Yield the clocks below ``n``, each when the other workers allow it (``staleness``).

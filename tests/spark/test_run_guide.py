@@ -14,7 +14,14 @@ from pyspark.ml.linalg import Vectors
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "run.md"
 DIM = 40
 ROWS = 200
-PROGRAMS = ("A first run", "Rows as arrays: `ps2.data.rows`", "Messages and reports", "Overlap", "Model rotation")
+PROGRAMS = (
+    "A first run",
+    "Rows as arrays: `ps2.data.rows`",
+    "Rows that do not fit memory",
+    "Messages and reports",
+    "Overlap",
+    "Model rotation",
+)
 
 
 def blocks(*titles):

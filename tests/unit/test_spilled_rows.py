@@ -10,17 +10,19 @@ import sys
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.data.block_file import BlockFile
+from ps2.data.keeping import keep_batches
 from ps2.data.row_spill import RowSpill
 from ps2.data.rows import LocalRows, Rows
 from ps2.data.spilled_rows import SpilledRows
 from ps2.data.spilling import Memory, Spill, folder_of, local_folders, tasks_here
-from ps2.errors import ConfigError, OutOfRangeError, SpillError
+from ps2.errors import ConfigError, InputError, OutOfRangeError, SpillError
 
 MANY = 1 << 30
 
@@ -149,6 +151,23 @@ def test_folders_when_there_are_several_then_ranks_take_turns(tmp_path):
     assert [tasks_here(1, 8), tasks_here(100, 8)] == [1, 16]
 
 
+@pytest.mark.parametrize("mode", ["never", "always"])
+def test_keep_batches_when_kept_either_way_then_same_rows(mode):
+    rng = np.random.default_rng(6)
+    columns = {name: rng.normal(size=400) for name in ("a", "b", "label")}
+    batch = pa.RecordBatch.from_pydict({**columns, "c": np.abs(columns["a"])})
+    spill = RowSpill(Spill(mode, MANY, 4096), 0, 1)
+    kept = keep_batches([batch, batch], ["a", "b"], "label", "c", "float64", spill)
+    assert isinstance(kept, LocalRows if mode == "never" else SpilledRows)
+    same(kept, Rows.fromBatches([batch, batch], ["a", "b"], "label", "c").localize())
+
+
+def test_keep_batches_when_a_later_batch_is_wrong_then_names_row():
+    fine, wrong = (pa.RecordBatch.from_pydict({"a": [1.0, 2.0], "label": [0.0, y]}) for y in (1.0, np.nan))
+    with pytest.raises(InputError, match="column 'label', row 3"):
+        keep_batches([fine, wrong], ["a"], "label", None, "float64", RowSpill(Spill("always"), 0, 1))
+
+
 def test_spill_when_mode_is_unknown_then_config_error():
     with pytest.raises(ConfigError, match="spill: expected one of auto, always, never, got 'disk'"):
         Spill("disk")
@@ -211,6 +230,7 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.reading import read_kept
+from ps2.data.keeping import keep_batches
 from ps2.data.row_spill import RowSpill
 from ps2.data.spilling import Spill
 

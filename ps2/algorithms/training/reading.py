@@ -152,9 +152,11 @@ class _Parts:
 
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""
-        has = self._columns
-        rows = self.rows.taken(has.label is not None, has.weight is not None)
-        spill.append(rows, None if has.validation is None else np.concatenate(self._held_out))
+        has, begin = self._columns, 0
+        marks = None if has.validation is None else np.concatenate(self._held_out)
+        for rows in self.rows.drained(has.label is not None, has.weight is not None, spill.spill.block_bytes):
+            spill.append(rows, None if marks is None else marks[begin : begin + len(rows)])
+            begin += len(rows)
         del self._held_out[1:]
 
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:

@@ -89,6 +89,13 @@ TRAINING = "ps2 train lr"
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sampling.")
 @click.option(
+    "--spill",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Whether workers keep rows in files on local disks: auto, those that exceed a quarter of their memory.",
+)
+@click.option(
     "--intercept/--no-intercept",
     "fitIntercept",
     default=True,

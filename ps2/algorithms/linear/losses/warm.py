@@ -13,7 +13,9 @@ from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
 from ps2.algorithms.training.table import Facts
+from ps2.data.row_spill import RowSpill
 from ps2.data.rows import Float, LocalRows, Rows
+from ps2.data.spilling import Spill
 
 DTYPES: tuple[Float, ...] = ("float64", "float32")
 
@@ -37,12 +39,22 @@ def warm() -> None:
         sums = column_sums(rows, Facts(2, 2.0, 2.0, (), 0.0, 0.0))
         scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
         rows.take([0])
+        _read_from_file(dtype)
 
 
 def _problems() -> Iterator[Problem]:
     yield Problem("logistic", 2)  # the kernels of all losses of margins
     yield Problem("softmax", 2, width=2)
     yield Problem("fmSquared", 2, width=2)
+
+
+def _read_from_file(dtype: Float) -> None:
+    spill = RowSpill(Spill("always", 1), 0, 1)
+    for columns in ([0, 2], [0, 0]):
+        x = sp.csr_array((np.ones(2, dtype), np.array(columns, np.int32), np.array([0, 1, 2], np.int32)), shape=(2, 4))
+        spill.append(Rows(x, np.ones(2)))
+    rows, _ = spill.finished()
+    rows.take([0, 2, 3])
 
 
 def _rows(dtype: Float) -> LocalRows:
