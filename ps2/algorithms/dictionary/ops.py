@@ -8,19 +8,23 @@ for each other's cores, for tiles too small to be worth it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import BLOCK, along
+from ps2.ops.parallel import cores, over_blocks
 from ps2.ops.table import Array, Blocks, Floats, op
 
 # Features of a tile: matrices are made with this ``align``.
 TILE = 256
 # Numbers that a loop over a tile keeps in the processor's cache.
 CACHED = 1 << 15
+# Pairs of atoms that all parts of a call have sums of, at most.
+PARTS_NUMBERS = 1 << 22
 
 Pairs = Annotated[Float64s, along("pairs", BLOCK, BLOCK)]
 ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
@@ -33,13 +37,17 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
     Returns:
         Of this shard, shape (4, k, k). The products of atom i and sum j are in row i.
     """
-    found = np.zeros((4, m.shape[1], m.shape[1]))
     atoms, sums = readable(m), readable(sums)
-    for begin in range(0, m.shape[0], TILE):
-        of_sums = sums[begin : begin + TILE]
-        add_exactly(found[:2], _products(atoms[begin : begin + TILE], of_sums))
-        add_exactly(found[2:], _products(of_sums, of_sums))
-    return found
+
+    def of_tiles(starts: Int64s) -> Float64s:
+        found = np.zeros((4, m.shape[1], m.shape[1]))
+        for begin in starts:
+            of_sums = sums[begin : begin + TILE]
+            add_exactly(found[:2], _products(atoms[begin : begin + TILE], of_sums))
+            add_exactly(found[2:], _products(of_sums, of_sums))
+        return found
+
+    return _over_tiles(of_tiles, m)
 
 
 @op(writes=("m", "sums"), reduce="concat", dtypes=("float64",))
@@ -52,15 +60,34 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
     Returns:
         The inner products of the next atoms, with what the sum has lost, of this shard: shape (2, k, k).
     """
-    found = np.zeros((2, m.shape[1], m.shape[1]))
-    of_atoms, of_sums = readable(of_atoms.T), readable(of_sums.T)
-    for begin in range(0, m.shape[0], TILE):
-        tile = slice(begin, begin + TILE)
-        following = _combined(readable(m[tile]), readable(sums[tile]), of_atoms, of_sums)
-        m[tile], sums[tile] = following, 0.0
-        following = readable(following)
-        add_exactly(found, _products(following, following))
-    return found
+    by_atom, by_sum = readable(of_atoms.T), readable(of_sums.T)
+
+    def of_tiles(starts: Int64s) -> Float64s:
+        found = np.zeros((2, m.shape[1], m.shape[1]))
+        for begin in starts:
+            tile = slice(begin, begin + TILE)
+            following = _combined(readable(m[tile]), readable(sums[tile]), by_atom, by_sum)
+            m[tile], sums[tile] = following, 0.0
+            following = readable(following)
+            add_exactly(found, _products(following, following))
+        return found
+
+    return _over_tiles(of_tiles, m)
+
+
+def _over_tiles(of_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
+    """Return the sum of what a function finds for tiles, given by their first features, on all cores."""
+    starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
+    # Each part has sums of its own.
+    groups = np.array_split(starts, max(1, min(cores(), PARTS_NUMBERS // square)))
+    numbers = np.arange(len(groups))
+    given = over_blocks(lambda some: [of_tiles(groups[i]) for i in some], (numbers,), cost=m.shape[0] * square)
+    parts = [part for of_block in given for part in of_block]
+    for part in parts[1:]:
+        for first in range(0, len(part), 2):
+            add_exactly(parts[0][first : first + 2], part[first])
+            parts[0][first + 1] += part[first + 1]
+    return np.asarray(parts[0])
 
 
 @kernel
