@@ -15,6 +15,7 @@ from ps2 import PS2Context
 from ps2.algorithms.clusters import trainer, worker
 from ps2.algorithms.clusters.options import KMeansOptions
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.phases import Phases
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import Table
 
@@ -90,14 +91,14 @@ def test_centres_when_servers_are_killed_then_are_the_same(spark, table, undistu
         settings = {**settings, "checkpointDir": str(tmp_path)}
     done = []
 
-    def killing(driver, clock, reports=(), original=trainer._Driver.on_clock):
+    def killing(phases, clock, reports=(), original=Phases.on_clock):
         done.append(clock)
         # In a draw, and in an iteration.
         if done.count(clock) == 1 and clock in (3, 11):
             processes.kill(processes.servers_of(ps)[clock % 2])
-        return original(driver, clock, reports)
+        return original(phases, clock, reports)
 
-    monkeypatch.setattr(trainer._Driver, "on_clock", killing)
+    monkeypatch.setattr(Phases, "on_clock", killing)
     with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
         found = trainer.train(ps, table, OPTIONS)
         assert [recovery.rolledBack for recovery in ps.recoveries] == [rolls_back] * 2

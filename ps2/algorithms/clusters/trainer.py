@@ -24,7 +24,6 @@ from ps2.algorithms.clusters.worker import (
     CLUSTERS,
     DO,
     DRAW,
-    END,
     LAST,
     LEAST,
     PLACE,
@@ -41,6 +40,7 @@ from ps2.algorithms.clusters.worker import (
 )
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.phases import END, Phases
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
@@ -49,7 +49,6 @@ from ps2.client.dcv import DCV
 from ps2.errors import InputError, LimitError
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.run.message import STOP, Message, Stop
 
 # Clocks of a training beside draws and iterations: the survey, the candidates' weights, placing, the evaluation, and,
 # where another driver may go on, one whose message keeps what the evaluation found.
@@ -83,11 +82,11 @@ def train(
         check_fleet(options, ps.memory())
     driver = _Driver(options, Record(on_step, WORDS), names, table)
     try:
-        driver.go_on()
-        if driver.is_over:
+        driver.phases.replay(names.called - FIRST_CLOCK)
+        if driver.phases.is_over:
             return driver.fitted()
         training = Training(
-            *(table, options.form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal)
+            *(table, options.form, driver.program, driver.phases.on_clock, 0, options.seed, names.begun, driver.journal)
         )
         return run_training(ps, training, driver.fitted)
     finally:
@@ -138,7 +137,7 @@ class _Driver:
     """The driver's program."""
 
     def __init__(self, options: KMeansOptions, record: Record, names: CheckpointNames, table: Table) -> None:
-        self._options, self._record, self._names, self._table = options, record, names, table
+        self._options, self._record, self._table = options, record, table
         settings = {name: value for name, value in asdict(options).items() if name not in ("iterations", "name")}
         self.journal = ReplayJournal.of(names, settings)
         dim, clusters = options.dim, options.clusters
@@ -155,36 +154,11 @@ class _Driver:
         self._fleet = Fleet(centres, sums, vector(clusters), vector(clusters), *of_features)
         clocks = OTHER_CLOCKS + 2 * (options.rounds + 1) + options.iterations
         self.program = ClusteringProgram(options, self._fleet, clocks)
-        self._states = {0: _State()}
+        self.phases = Phases(_State(), self._follow, self.journal, record, keeps_end=bool(options.name))
         record.completed = f"all {options.iterations} iterations were made"
 
-    @property
-    def _last(self) -> _State:
-        return self._states[max(self._states)]
-
-    @property
-    def is_over(self) -> bool:
-        return self._last.do == END
-
-    def go_on(self) -> None:
-        """Replay the clocks of an earlier driver, if there was one."""
-        self._record.start()
-        for clock in range(self._names.called - FIRST_CLOCK):
-            self.on_clock(clock)
-
-    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
-        self._record.enter(clock)
-        state = self._states[clock]
-        if state.do == END:
-            return STOP
-        self._states = {at: one for at, one in self._states.items() if at <= clock}
-        with self.journal.page(clock):
-            following = _FOLLOWING[state.do](self, state, reports)
-        self._states[clock + 1] = following
-        if following.do == END and not self._options.name:
-            return STOP
-        return self.journal.message(**following.message())
+    def _follow(self, state: _State, reports: Sequence[Any]) -> _State:
+        return _FOLLOWING[state.do](self, state, reports)
 
     # -- the first centres ---------------------------------------------------------------------------------------------
 
@@ -317,7 +291,7 @@ class _Driver:
 
     def fitted(self) -> FittedClusters:
         """Return the result."""
-        state, options = self._last, self._options
+        state, options = self.phases.last, self._options
         assert state.scale is not None
         assert state.sizes is not None
         centres = self._fleet.centres.pull(columns=np.arange(options.dim))[:, : state.clusters].T

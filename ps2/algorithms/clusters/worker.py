@@ -16,6 +16,7 @@ from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
 from ps2.algorithms.clusters.options import KMeansOptions, check_worker
 from ps2.algorithms.training import row_draws
+from ps2.algorithms.training.phases import END
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.client.batch import batch
@@ -30,8 +31,8 @@ from ps2.server.memory import free_bytes
 Array = npt.NDArray[Any]
 
 # What a worker does in a clock: look at its rows, rank them for a draw, tell the drawn ones, weigh the candidates, put
-# the first centres on the servers, take part in an iteration, evaluate the last centres, nothing.
-SURVEY, RANK, TELL, WEIGH, PLACE, STEP, LAST, END = "survey", "rank", "tell", "weigh", "place", "step", "last", "end"
+# the first centres on the servers, take part in an iteration, evaluate the last centres.
+SURVEY, RANK, TELL, WEIGH, PLACE, STEP, LAST = "survey", "rank", "tell", "weigh", "place", "step", "last"
 # Fields of a message.
 DO, DRAW, LEAST, CANDIDATES, CHOSEN, CLUSTERS, SCALE = (
     "do",

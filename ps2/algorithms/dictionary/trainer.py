@@ -24,7 +24,6 @@ from ps2.algorithms.dictionary.worker import (
     CODE,
     DO,
     DRAW,
-    END,
     IDS,
     LARGEST,
     PLACES,
@@ -39,6 +38,7 @@ from ps2.algorithms.dictionary.worker import (
 )
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.phases import END, Phases
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
@@ -46,7 +46,6 @@ from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
 from ps2.ops.kernels import Float64s
-from ps2.run.message import STOP, Message, Stop
 
 # Clocks beside two for each iteration: the survey, the first atoms, their codes, and one whose message keeps what was
 # found last.
@@ -80,11 +79,11 @@ def train(
         check_fleet(options, ps.memory())
     driver = _Driver(options, Record(on_step, WORDS), names, table)
     try:
-        driver.go_on()
-        if driver.is_over:
+        driver.phases.replay(names.called - FIRST_CLOCK)
+        if driver.phases.is_over:
             return driver.fitted()
         training = Training(
-            *(table, options.form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal)
+            *(table, options.form, driver.program, driver.phases.on_clock, 0, options.seed, names.begun, driver.journal)
         )
         return run_training(ps, training, driver.fitted)
     finally:
@@ -128,7 +127,7 @@ class _Driver:
     """The driver's program."""
 
     def __init__(self, options: DictionaryOptions, record: Record, names: CheckpointNames, table: Table) -> None:
-        self._options, self._record, self._names, self._table = options, record, names, table
+        self._options, self._record, self._table = options, record, table
         settings = {name: value for name, value in asdict(options).items() if name not in ("iterations", "name")}
         self.journal = ReplayJournal.of(names, settings)
         dim, count = options.dim, options.atoms
@@ -143,36 +142,11 @@ class _Driver:
 
         self._fleet = Fleet(matrix(), matrix(), vector(), vector())
         self.program = DictionaryProgram(options, self._fleet, OTHER_CLOCKS + 2 * options.iterations)
-        self._states = {0: _State()}
+        self.phases = Phases(_State(), self._follow, self.journal, record, keeps_end=bool(options.name))
         record.completed = f"all {options.iterations} iterations were made"
 
-    @property
-    def _last(self) -> _State:
-        return self._states[max(self._states)]
-
-    @property
-    def is_over(self) -> bool:
-        return self._last.do == END
-
-    def go_on(self) -> None:
-        """Replay the clocks of an earlier driver, if there was one."""
-        self._record.start()
-        for clock in range(self._names.called - FIRST_CLOCK):
-            self.on_clock(clock)
-
-    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
-        self._record.enter(clock)
-        state = self._states[clock]
-        if state.do == END:
-            return STOP
-        self._states = {at: one for at, one in self._states.items() if at <= clock}
-        with self.journal.page(clock):
-            following = _FOLLOWING[state.do](self, state, reports)
-        self._states[clock + 1] = following
-        if following.do == END and not self._options.name:
-            return STOP
-        return self.journal.message(**following.message())
+    def _follow(self, state: _State, reports: Sequence[Any]) -> _State:
+        return _FOLLOWING[state.do](self, state, reports)
 
     def _surveyed(self, state: _State, reports: Sequence[Any]) -> _State:
         def ask() -> dict[str, Any]:
@@ -247,7 +221,7 @@ class _Driver:
 
     def fitted(self) -> FittedDictionary:
         """Return the result."""
-        self._record.reason = self._last.reason
+        self._record.reason = self.phases.last.reason
         atoms = self._fleet.atoms.pull(columns=np.arange(self._options.dim)).T
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         if empty := int((lengths == 0.0).sum()):

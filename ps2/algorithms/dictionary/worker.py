@@ -25,8 +25,8 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
-# What a worker does in a clock: look at its rows, find their codes, add up sums, nothing.
-SURVEY, CODE, SUM, END = "survey", "code", "sum", "end"
+# What a worker does in a clock: look at its rows, find their codes, add up sums.
+SURVEY, CODE, SUM = "survey", "code", "sum"
 # Fields of a message.
 DO, DRAW, LARGEST, CHOSEN, SCALE = "do", "draw", "largest", "chosen", "scale"
 # Of rows that begin atoms anew: their atoms, hashes, and workers.
