@@ -12,12 +12,12 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.errors import SpillError
+from ps2.errors import SpillError, UsageError
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
@@ -71,6 +71,9 @@ class BlockFile:
             raise SpillError(f"rows cannot be kept in a file in {folder}: {error.strerror}") from error
         weakref.finalize(self, os.close, self._fd)
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("rows in a file stay in the process that wrote them: return what is computed of them instead")
+
     def append(self, arrays: Mapping[str, Array]) -> BlockPlace:
         """Write a block behind the others.
 
@@ -114,6 +117,7 @@ class BlockFile:
                 written = os.pwrite(self._fd, data, offset)
                 data, offset = data[written:], offset + written
         except OSError as error:
+            os.ftruncate(self._fd, self.size)  # what was written of the block takes no room
             raise SpillError(self._why(error, needed)) from error
 
     def _why(self, error: OSError, needed: int) -> str:

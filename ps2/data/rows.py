@@ -24,7 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.data.used_columns import renumber
-from ps2.errors import ConfigError, InputError, OutOfRangeError
+from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError
 from ps2.ops.kernels import kernel
 
 if TYPE_CHECKING:
@@ -177,11 +177,10 @@ class LocalRows:
             numbers: row numbers, integers, shape (m,); a row may occur several times.
 
         Raises:
+            DTypeError: the numbers are not integers.
             OutOfRangeError: a row number is not in ``[0, n)``.
         """
-        rows = np.asarray(numbers, np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise OutOfRangeError(f"rows: expected numbers in [0, {len(self)}), got {rows.min()} to {rows.max()}")
+        rows = row_numbers(numbers, len(self))
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         used = renumber(columns, columns, len(self.keys))
         x = sparse_matrix(values, columns, indptr, len(used))
@@ -193,8 +192,8 @@ class LocalRows:
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._of_rows(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Return some rows, in the order given, with all keys."""
-        rows = np.asarray(numbers, np.int64)
+        """Return some rows, in the order given, with all keys; raises as ``take`` does."""
+        rows = row_numbers(numbers, len(self))
         return LocalRows(self.keys, self.x[rows], *self._of_rows(rows))
 
     def _of_rows(self, rows: Int64Array) -> tuple[Any, ...]:
@@ -262,6 +261,22 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
     of_row, table = np.arange(size, dtype=np.int32), columns.reshape(rows, size)
     blocks = range(0, rows, DENSE_BLOCK)
     return all(bool((table[begin : begin + DENSE_BLOCK] == of_row).all()) for begin in blocks)
+
+
+def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64Array:
+    """Return numbers of rows as an array, checked.
+
+    Raises:
+        DTypeError: they are not integers, as those of a mask.
+        OutOfRangeError: one is not in ``[0, count)``.
+    """
+    given = np.asarray(numbers)
+    if given.size and given.dtype.kind not in "iu":
+        raise DTypeError(f"rows: expected row numbers, integers, got {given.dtype}; a mask has np.flatnonzero(mask)")
+    rows = given.astype(np.int64)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < count:
+        raise OutOfRangeError(f"rows: expected numbers in [0, {count}), got {rows.min()} to {rows.max()}")
+    return rows
 
 
 @kernel

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.data.block_file import BlockFile, BlockPlace, load
-from ps2.data.rows import LocalRows, drawn_rows, sparse_matrix
+from ps2.data.rows import LocalRows, drawn_rows, row_numbers, sparse_matrix
 from ps2.data.used_columns import Places, UsedColumns
 from ps2.errors import OutOfRangeError
 
@@ -141,11 +141,15 @@ class SpilledRows:
             numbers: row numbers, ascending, shape (m,).
 
         Raises:
+            DTypeError: the numbers are not integers.
             OutOfRangeError: the numbers do not ascend, or one is not in ``[0, n)``.
         """
-        rows = np.asarray(numbers, np.int64)
-        if len(rows) and not (rows[0] >= 0 and rows[-1] < len(self) and (np.diff(rows) > 0).all()):
-            raise OutOfRangeError(f"rows: expected ascending numbers in [0, {len(self)}), got {rows[0]} to {rows[-1]}")
+        rows = row_numbers(numbers, len(self))
+        if falls := np.flatnonzero(np.diff(rows) <= 0).tolist():
+            before, after = rows[falls[0] : falls[0] + 2]
+            raise OutOfRangeError(
+                f"rows in a file: expected ascending numbers without repeats, got {after} after {before}"
+            )
         found = replace(self, numbers=rows if self.numbers is None else self.numbers[rows])
         return found if found.nbytes > self.stored.limit_bytes else found._in_memory()
 

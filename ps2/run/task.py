@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import socket
 import traceback
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ WENT_BACK = (
     "The fleet had gone back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
     "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
     "1. With ps.run(..., read=) an attempt goes back by itself.\n"
+)
+
+# Appended to the error of an attempt that has no memory left; the limit is in bytes.
+NO_MEMORY = (
+    "This Python worker could take no more memory: {limit}. Use more workers, so that each has fewer rows, or give "
+    "them more memory; rows may be in files, too (spill of linear models, worker.keep).\n"
 )
 
 
@@ -94,11 +101,21 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
         report = str(error) if fatal else "".join(traceback.format_exception(error))
         if not fatal and (worker.goesBack or isinstance(error, RolledBack)):
             report += WENT_BACK
+        if isinstance(error, MemoryError):
+            report += NO_MEMORY.format(limit=_memory_limit())
         # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
         with suppress(PS2Error):
             loop.session.dispatch.check_process()
             loop.control.fail(report, loop.lap(), fatal, loop.take_metrics())
         raise
+
+
+def _memory_limit() -> str:
+    """Say how much memory this process may take."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return "the machine has none left"
+    return f"spark.executor.pyspark.memory, or another limit of its address space, allows {limit:,} bytes"
 
 
 class _FatalError(Exception):

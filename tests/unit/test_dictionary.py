@@ -134,6 +134,22 @@ def test_fit_when_few_rows_differ_then_atoms_are_zero(caplog):
     assert "k is 5, and 2 atoms are 0" in caplog.text
 
 
+def test_fit_when_a_row_is_an_outlier_then_a_warning_says_so(caplog):
+    x = digits(60)
+    trained(x, iterations=1)
+    assert not caplog.text
+    x[5, 3] = 1e12
+    trained(x, iterations=1)
+    assert "small rows may count for nothing" in caplog.text
+
+
+def test_objective_when_entries_repeat_then_is_of_their_sums():
+    coder = SparseCoder(np.array([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), 0.1)
+    x = sp.csr_array((np.array([9.0, 9.0, 1.0]), [0, 0, 1], [0, 3]), shape=(1, 3))
+    assert coder.objective(x) == pytest.approx(coder.objective(x.toarray()))
+    assert x.nnz == 3  # the caller's matrix stays
+
+
 def test_fit_when_rows_are_zero_then_error_says_so():
     with pytest.raises(InputError, match="got 20 rows of zeros alone"):
         trained(np.zeros((20, 3)))

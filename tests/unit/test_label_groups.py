@@ -12,7 +12,7 @@ from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey
 from ps2.algorithms.training.faults import PLAIN, ColumnNames
 
 
-def surveyed(labels, weights, classes):
+def surveyed(labels, weights, classes, most_bytes=1 << 20):
     batch = pa.record_batch(
         {
             "features": pa.array([[1.0], [2.0]], pa.list_(pa.float64())),
@@ -21,7 +21,7 @@ def surveyed(labels, weights, classes):
             PART_COLUMN: pa.array([0, 0], pa.int32()),
         }
     )
-    return ReadAndSurvey(ColumnNames(weight="weight"), PLAIN, classes, 2)(None, [batch])[1]
+    return ReadAndSurvey(ColumnNames(weight="weight"), PLAIN, classes, 2, most_bytes)(None, [batch])[1]
 
 
 @pytest.mark.parametrize("weight", [1e308, 1e-308])
@@ -41,3 +41,8 @@ def test_survey_when_labels_overflow_then_sums_say_so():
     survey = surveyed([-1e300, 1e300], [1.0, 1.0], None)
     assert math.isinf(survey.groups()[0]["wyy"])
     assert np.isfinite(survey.shift)
+
+
+def test_survey_when_table_is_larger_than_expected_then_none():
+    assert surveyed([0.0, 1.0], [1.0, 1.0], 2, most_bytes=1000) is not None
+    assert surveyed([0.0, 1.0], [1.0, 1.0], 2, most_bytes=10) is None

@@ -18,7 +18,7 @@ from ps2.algorithms.training.in_process import in_process
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.table import Table
 from ps2.data.rows import LocalRows, Rows
-from ps2.errors import ConfigError, LimitError, ShapeError, UsageError
+from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
 
 RANK, DIM, WEIGHT = 2, 4, 0.5
 
@@ -114,6 +114,29 @@ def test_training_when_values_are_huge_then_scale_matters_not():
     np.testing.assert_allclose(trained(huge, options).metric.components * 2.0**600, expected, rtol=1e-12)
 
 
+def test_training_when_values_are_tiny_then_error_says_so():
+    rows = rows_of()
+    with pytest.raises(InputError, match="too small, to be scaled"):
+        trained(replace(rows, x=rows.x * 2.0**-1040), MetricOptions(RANK, pairs=2, steps=5))
+
+
+def test_training_when_it_diverges_then_error_or_warning(caplog):
+    options = MetricOptions(RANK, pairs=2, steps=5, optimizer="sgd", step_size=1e6)
+    with pytest.raises(DivergedError, match=r"the objective has grown from .* stepSize 1e"):
+        trained(rows_of(), options)
+    trained(rows_of(), replace(options, optimizer="adagrad"))
+    assert "the objective has grown from" in caplog.text
+
+
+def test_distances_when_offset_is_large_then_are_of_differences():
+    rng = np.random.default_rng(0)
+    metric, x = Metric(rng.normal(size=(2, 3))), rng.normal(size=(6, 3)) + 1.7e15
+    expected = np.linalg.norm((x[:3] - x[3:]) @ metric.components.T, axis=1)
+    np.testing.assert_allclose(metric.distances(x[:3], x[3:]), expected)
+    with pytest.raises(ShapeError, match="as many rows of y as of x, got 6 and 3"):
+        metric.distances(x[:3], x)
+
+
 def test_metric_when_saved_then_loads_without_spark(tmp_path):
     metric = Metric(np.arange(6.0).reshape(2, 3))
     metric.save(str(tmp_path / "metric"))
@@ -123,7 +146,7 @@ def test_metric_when_saved_then_loads_without_spark(tmp_path):
     np.testing.assert_allclose(found.distances(x, y) ** 2, [np.array([0, 1, 1]) @ found.matrix() @ [0, 1, 1]])
     with pytest.raises(UsageError, match="there is something already"):
         metric.save(str(tmp_path / "metric"))
-    with pytest.raises(ShapeError, match="x: expected 3 features, got 2"):
+    with pytest.raises(ShapeError, match=r"x: expected shape \(n, 3\), got \(1, 2\)"):
         found.transform(np.ones((1, 2)))
 
 

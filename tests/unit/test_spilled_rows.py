@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from ps2.data.row_spill import RowSpill
 from ps2.data.rows import LocalRows, Rows
 from ps2.data.spilled_rows import SpilledRows
 from ps2.data.spilling import Memory, Spill, folder_of, local_folders, tasks_here
-from ps2.errors import ConfigError, InputError, OutOfRangeError, SpillError
+from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError, SpillError, UsageError
 
 MANY = 1 << 30
 
@@ -119,8 +120,25 @@ def test_sample_when_rows_are_in_a_file_then_same_minibatch(limit_bytes):
 
 def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
     found, _ = spilled(table(20, 5, 1.0))
-    with pytest.raises(OutOfRangeError, match=r"ascending numbers in \[0, 20\)"):
-        found.chosen([3, 2])
+    with pytest.raises(OutOfRangeError, match="ascending numbers without repeats, got 2 after 3"):
+        found.chosen([1, 3, 2])
+    with pytest.raises(OutOfRangeError, match=r"numbers in \[0, 20\), got 3 to 20"):
+        found.chosen([3, 20])
+
+
+@pytest.mark.parametrize("place", ["memory", "file"])
+@pytest.mark.parametrize("method", ["take", "chosen"])
+def test_rows_when_chosen_by_a_mask_then_dtype_error(place, method):
+    rows = table(3, 5, 1.0)
+    found = spilled(rows)[0] if place == "file" else rows.localize()
+    with pytest.raises(DTypeError, match="expected row numbers, integers, got bool"):
+        getattr(found, method)([True, False, True])
+
+
+def test_rows_in_a_file_when_pickled_then_usage_error():
+    found, _ = spilled(table(20, 5, 1.0))
+    with pytest.raises(UsageError, match="stay in the process that wrote them"):
+        pickle.dumps(found)
 
 
 def test_row_spill_when_auto_then_due_above_the_limit_only():
@@ -188,6 +206,7 @@ def test_append_when_disk_is_full_then_names_folder_and_bytes(tmp_path):
     file.append({"a": np.zeros(1000)})
     with largest_file(20000), pytest.raises(SpillError) as error:
         file.append({"a": np.zeros(10000)})
+    assert os.fstat(file._fd).st_size <= 8192
     text = str(error.value)
     assert f"8,192 bytes of rows are in a file in {tmp_path}" in text
     assert "80,000 more bytes do not fit" in text

@@ -149,6 +149,9 @@ class SparseCoder:
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Return codes and losses, and the power of two that rows and codes are divided by."""
         rows = sp.csr_array(x if sp.issparse(x) else np.atleast_2d(np.asarray(x, np.float64)), dtype=np.float64)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
         if rows.shape[1] != self.dim:
             raise InputError(f"features: expected {self.dim} of them, got {rows.shape[1]}")
         if not np.isfinite(rows.data).all():

@@ -50,6 +50,10 @@ from ps2.ops.kernels import Float64s
 # Clocks beside two for each iteration: the survey, the first atoms, their codes, and one whose message keeps what was
 # found last.
 OTHER_CLOCKS = 4
+# Largest values of rows that differ by more leave squares of the smaller ones no digits in sums.
+MOST_SPREAD = 2.0**20
+# Growth of the objective, relative, that is not worth a warning.
+ROUNDING = 1e-9
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +160,12 @@ class _Driver:
         if not heard["largest"] > 0.0:
             name = self._table.columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {heard['rows']:,} rows of zeros alone")
+        if (least := -heard["negative_least"]) < heard["largest"] / MOST_SPREAD:
+            log.warning(
+                "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small "
+                "rows may count for nothing; scale rows, or leave outliers out",
+                *(least, heard["largest"]),
+            )
         exponent = exponent_of(heard["largest"])
         values = math.frexp(heard["largest"])[1] - exponent
         losses = 2 * values + math.frexp(heard["longest"])[1]
@@ -181,6 +191,8 @@ class _Driver:
             self._record.evaluated(objective)
         is_still = before is not None and before - now <= limit * before
         if is_still or state.iteration >= self._options.iterations:
+            if before is not None and now > before * (1.0 + ROUNDING):
+                log.warning("iteration %d has raised the objective, by roundings, and is the last one", state.iteration)
             done = f"iteration {state.iteration} lessened the objective by no more than tol={limit:g} of it"
             self._record.reason = done if is_still else ""
             return replace(state, do=END, objective=now, reason=self._record.reason)
@@ -225,7 +237,9 @@ class _Driver:
         atoms = self._fleet.atoms.pull(columns=np.arange(self._options.dim)).T
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         if empty := int((lengths == 0.0).sum()):
-            log.warning("k is %d, and %d atoms are 0: there are fewer different rows", len(atoms), empty)
+            log.warning(
+                "k is %d, and %d atoms are 0: there are fewer different rows that are large enough", len(atoms), empty
+            )
         return FittedDictionary(np.ascontiguousarray(atoms / np.maximum(lengths, 1.0)), self._record.history())
 
     def free(self) -> None:

@@ -116,7 +116,9 @@ class _Work:
     def _survey(self, worker: Any) -> None:
         x = self._rows.x
         longest = np.diff(x.indptr).max(initial=0)
-        worker.report({"largest": float(np.abs(x.data).max(initial=0.0)), "longest": float(longest)}, "max")
+        sizes = abs(x).max(axis=1).toarray().ravel() if x.nnz else np.zeros(0)
+        largest, least = sizes.max(initial=0.0), sizes[sizes > 0.0].min(initial=np.inf)
+        worker.report({"largest": float(largest), "longest": float(longest), "negative_least": float(-least)}, "max")
         worker.report({"rows": len(self._rows)})
         filled = np.zeros(len(self._rows))
         filled[np.unique(np.repeat(np.arange(len(self._rows)), np.diff(x.indptr))[x.data != 0.0])] = 1.0

@@ -74,27 +74,36 @@ class ReadAndSurvey:
     Attributes:
         classes: as of ``tables.survey``.
         most: labels of classes are whole numbers below this.
+        most_bytes: of Arrow batches that the worker reads: Spark's estimate of a table may be far too small.
     """
 
     columns: ColumnNames
     form: Form
     classes: int | None
     most: int
+    most_bytes: int
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> tuple[Reading, WorkerSurvey | None]:
-        """Return the rows, and their survey; None: there are faults, about which Spark's survey can say more."""
+        """Return the rows, and their survey; None: Spark has to survey them, as they have faults or are too many."""
         parts: list[npt.NDArray[np.int32]] = []
         marks: list[npt.NDArray[np.bool_]] = []
 
+        total, is_whole = 0, True
+
         def noted() -> Iterator[pa.RecordBatch]:
+            nonlocal total, is_whole
             for batch in batches:
+                total += batch.nbytes
+                if total > self.most_bytes:
+                    is_whole = False
+                    return
                 parts.append(batch.column(PART_COLUMN).to_numpy())
                 if self.columns.validation is not None:
                     marks.append(batch.column(self.columns.validation).to_numpy(zero_copy_only=False))
                 yield batch
 
         reading = read(noted(), self.columns, self.form)
-        if not reading.size or error_of(reading.faults[None], self.columns, self.form) is not None:
+        if not is_whole or not reading.size or error_of(reading.faults[None], self.columns, self.form) is not None:
             return reading, None
         part = np.concatenate(parts)
         held = np.concatenate(marks).astype(bool) if marks else np.zeros(len(part), bool)

@@ -67,18 +67,30 @@ class Metric:
         Raises:
             ShapeError: the rows have another number of features.
         """
-        rows = x if sp.issparse(x) else np.atleast_2d(np.asarray(x, np.float64))
-        if rows.shape[1] != self.dim:
-            raise ShapeError(f"x: expected {self.dim} features, got {rows.shape[1]}")
-        return np.asarray(rows @ self.components.T)
+        return np.asarray(self._rows("x", x) @ self.components.T)
 
     def margins(self, x: sp.csr_array) -> Float64Array:
         """Return what ``transform`` does."""
         return self.transform(x)
 
     def distances(self, x: Any, y: Any) -> Float64Array:
-        """Return the distance of each row of x to the same row of y, float64, shape (n,)."""
-        return np.asarray(np.linalg.norm(self.transform(x) - self.transform(y), axis=1))
+        """Return the distance of each row of x to the same row of y, float64, shape (n,).
+
+        Raises:
+            ShapeError: the rows have another number of features, or there is another number of them.
+        """
+        of_x, of_y = self._rows("x", x), self._rows("y", y)
+        if of_x.shape != of_y.shape:
+            raise ShapeError(f"expected as many rows of y as of x, got {of_y.shape[0]} and {of_x.shape[0]}")
+        # The difference is mapped: a large offset of all rows would take the digits of each one's image.
+        return np.asarray(np.linalg.norm(np.asarray((of_x - of_y) @ self.components.T), axis=1))
+
+    def _rows(self, name: str, given: Any) -> Any:
+        """Return rows as a matrix, checked."""
+        rows = given if sp.issparse(given) else np.atleast_2d(np.asarray(given, np.float64))
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise ShapeError(f"{name}: expected shape (n, {self.dim}), got {rows.shape}")
+        return rows
 
     def matrix(self) -> Float64Array:
         """Return M = L'L, float64, shape (features, features): distances are sqrt((x - y)' M (x - y)).

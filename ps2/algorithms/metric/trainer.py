@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +25,15 @@ from ps2.client.dcv import DCV
 from ps2.errors import DivergedError, InputError
 from ps2.run.message import Message, Stop
 
+log = logging.getLogger(__name__)
+
 Float64Array = npt.NDArray[np.float64]
+
+# Features are divided by their scale: that of a smaller one overflows.
+TINIEST = 2.0**-1022
+# Growth of the objective since the first step that counts as divergence, and that is worth a warning: of all pairs; of
+# minibatches, which are samples.
+DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,31 @@ class _Driver:
             raise DivergedError(f"L is not finite: stepSize {self._options.step_size:g} is too large")
         if not np.isfinite(components).all():
             raise InputError("features: the differences of pairs are too small for L to be finite; scale them")
+        self._judge()
         return TrainedMetric(Metric(components), self._record.history())
+
+    def _judge(self) -> None:
+        """Warn if the training was of no use.
+
+        Raises:
+            DivergedError: the objective is far worse than at the beginning.
+        """
+        options = self._options
+        known = [value for value in self._record.objective if not math.isnan(value)]
+        if not known:
+            if self._record.objective:
+                log.warning(
+                    "no minibatch had a pair, so L is the random one that the training began with: use a "
+                    "miniBatchFraction above %g",
+                    options.fraction,
+                )
+            return
+        first, last = known[0], known[-1]
+        said = f"the objective has grown from {first:g} to {last:g}: stepSize {options.step_size:g} is too large"
+        if last > DIVERGED * first > 0.0:
+            raise DivergedError(said)
+        if last > (WORSE if options.fraction == 1.0 else WORSE_SAMPLE) * first:
+            log.warning("%s", said)
 
     def free(self) -> None:
         """Free the state on the servers."""
@@ -151,7 +184,7 @@ class _Driver:
             raise InputError("features: the vectors of each pair are equal, so no metric tells them apart")
         squares = float((found[:, SQUARES] * (found[:, LARGEST] / largest) ** 2).sum())
         scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
-        if not (math.isfinite(scale) and scale > 0.0):
+        if not (math.isfinite(scale) and scale > TINIEST):
             raise InputError("features: the differences of pairs are too large, or too small, to be scaled")
         weight, options = self.program.weight, self._options
         weight.matrix().fillRandom("normal", options.seed, [0], std=1.0 / math.sqrt(options.rank))

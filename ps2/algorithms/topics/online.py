@@ -9,6 +9,7 @@ clock does the same again, and its additions count once.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -34,6 +35,8 @@ from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s
+
+log = logging.getLogger(__name__)
 
 # The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
 DTYPE = "float32"
@@ -204,6 +207,12 @@ class _Driver:
     def fitted(self) -> FittedTopics:
         """Return the result."""
         options, program = self._options, self.program
+        if self._record.seconds and not self._record.rows:
+            log.warning(
+                "no batch had a document, so the topics are the random ones that the training began with: use a "
+                "subsamplingRate above %g, or more documents (equal ones are drawn together)",
+                options.fraction,
+            )
         counts = program.counts.pull(columns=np.arange(options.vocabulary)).astype(np.float64)
         alpha = program.control.pull()[: options.topics]
         return FittedTopics(counts, alpha, options.beta, self._record.history())

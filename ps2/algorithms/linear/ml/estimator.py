@@ -47,11 +47,13 @@ from ps2.errors import ConfigError, InputError, WorkerError
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark import planned_bytes
 
-# Of a model that is known without training; pyspark.ml's has the same objective.
+# Arrow batches of a table that Spark takes for a small one may have so many times ``SMALL_BYTES``.
+MOST_SMALL = 4
 # Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
 TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
+# Of a model that is known without training; pyspark.ml's has the same objective.
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
 
@@ -175,7 +177,7 @@ class _OneJob:
     """A fit in one Spark job: the worker surveys its rows and waits for the driver to say how to train.
 
     Attributes:
-        found: the survey; None: the worker has met faults, or has not come so far.
+        found: the survey; None: the worker has met faults, or more rows than Spark expected, or has not come so far.
         dealer: of a surveyed table.
     """
 
@@ -201,14 +203,14 @@ class _OneJob:
         return Dealer(self._dataset, self._columns, self.found, wanted)
 
     def run(self) -> tuple[Weights, TrainingHistory] | None:
-        """Return the trained weights; None: it is not for one worker, or there are faults.
+        """Return the trained weights; None: it is not for one worker, or Spark has to survey the table.
 
         Raises:
             InputError: there are no rows.
         """
         columns, labels, table = self._columns, self._labels, self._table
         form = Form(known_dim(self._dataset, columns.features))
-        read = ReadAndSurvey(columns, form, labels.classes, labels.most)
+        read = ReadAndSurvey(columns, form, labels.classes, labels.most, MOST_SMALL * SMALL_BYTES)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory] | None:
             program = AfterSurvey(replace(table, frame=None), len(ps.servers))
