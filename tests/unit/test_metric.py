@@ -146,7 +146,7 @@ def test_metric_when_saved_then_loads_without_spark(tmp_path):
     np.testing.assert_allclose(found.distances(x, y) ** 2, [np.array([0, 1, 1]) @ found.matrix() @ [0, 1, 1]])
     with pytest.raises(UsageError, match="there is something already"):
         metric.save(str(tmp_path / "metric"))
-    with pytest.raises(ShapeError, match=r"x: expected shape \(n, 3\), got \(1, 2\)"):
+    with pytest.raises(ShapeError, match=r"x: expected shape \(n, 3\) of numbers, got \(1, 2\)"):
         found.transform(np.ones((1, 2)))
 
 

@@ -212,7 +212,7 @@ def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (np.zeros((2, 3)), ShapeError, r"expected shape \(n, 12\), a count a word, got \(2, 3\)"),
+        (np.zeros((2, 3)), ShapeError, r"expected shape \(n, 12\) of counts, got \(2, 3\)"),
         (np.zeros(12), ShapeError, r"expected shape \(n, 12\)"),
         ([[1], [1, 2]], ShapeError, "got what is no array"),
         (np.full((2, 12), "a"), UsageError, "x: expected counts, got <U1"),

@@ -147,11 +147,11 @@ def test_margins_when_memory_layout_differs_then_are_the_same():
 
 def test_margins_when_x_is_invalid_then_error_says_what_came():
     predictor = Predictor(Forest((), np.zeros(1), 3))
-    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\), got \(2, 4\)"):
+    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\) of numbers, got \(2, 4\)"):
         predictor.margins(np.zeros((2, 4)))
     with pytest.raises(DTypeError, match="expected numbers"):
         predictor.margins(np.full((2, 3), "a"))
-    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\), got what is no array"):
+    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\) of numbers, got what is no array"):
         predictor.margins([[1.0, 2.0, 3.0], [1.0]])
 
 

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
+from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s
 
 FORMAT = "ps2.dictionary.v1"
@@ -42,15 +43,14 @@ class SparseCoder:
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
         """Raises:
-        ShapeError: the dictionary is no matrix.
-        ConfigError: its numbers are not finite, or the penalty is negative or not finite.
+        ShapeError, DTypeError: the dictionary is no matrix of numbers.
+        InputError: a number is not finite.
+        ConfigError: the penalty is negative or not finite.
         """
-        self.dictionary: Float64s = np.ascontiguousarray(dictionary, np.float64)
+        self.dictionary: Float64s = np.ascontiguousarray(finite_rows("dictionary", dictionary))
         self.penalty, self.positive = float(penalty), bool(positive)
-        if self.dictionary.ndim != 2 or not self.dictionary.shape[0]:
+        if not self.dictionary.shape[0]:
             raise ShapeError(f"dictionary: expected shape (k, features), got {self.dictionary.shape}")
-        if not np.isfinite(self.dictionary).all():
-            raise ConfigError("dictionary: expected finite numbers")
         if not 0 <= self.penalty < np.inf:
             raise ConfigError(f"penalty: expected a finite number that is not negative, got {penalty!r}")
 
@@ -93,7 +93,7 @@ class SparseCoder:
             dictionary = read_array(url, "dictionary.npy", dict(content["files"]))
         try:
             return SparseCoder(dictionary, penalty, positive)
-        except (ShapeError, ConfigError) as error:
+        except UsageError as error:
             raise CheckpointCorruptError(f"{path}: {error}") from error
 
     # -- codes -----------------------------------------------------------------------------------------------------
@@ -119,7 +119,8 @@ class SparseCoder:
             x: NumPy array or scipy sparse, shape (n, features).
 
         Raises:
-            InputError: rows have another number of features, or numbers that are not finite, or codes beyond float64.
+            ShapeError, DTypeError: the rows are no numbers, or have another number of features.
+            InputError: numbers are not finite, or codes or inner products of atoms are beyond float64.
         """
         codes, _, exponent = self._coded(x)
         codes.data = shifted(codes.data, exponent)
@@ -141,21 +142,21 @@ class SparseCoder:
 
     @cached_property
     def _products(self) -> tuple[Float64s, Float64s]:
-        return np.ascontiguousarray(self.dictionary.T), self.dictionary @ self.dictionary.T
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = self.dictionary @ self.dictionary.T
+        if not np.isfinite(products).all():
+            raise InputError("dictionary: inner products of its atoms exceed float64; scale the atoms")
+        return np.ascontiguousarray(self.dictionary.T), products
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
 
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Return codes and losses, and the power of two that rows and codes are divided by."""
-        rows = sp.csr_array(x if sp.issparse(x) else np.atleast_2d(np.asarray(x, np.float64)), dtype=np.float64)
+        rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         if not rows.has_canonical_format:
             rows = rows.copy()
             rows.sum_duplicates()
-        if rows.shape[1] != self.dim:
-            raise InputError(f"features: expected {self.dim} of them, got {rows.shape[1]}")
-        if not np.isfinite(rows.data).all():
-            raise InputError("features: expected finite numbers")
         exponent = exponent_of(float(np.abs(rows.data).max(initial=0.0)))
         data = shifted(rows.data, -exponent)
         scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)

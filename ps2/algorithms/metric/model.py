@@ -9,6 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
 from ps2.errors import LimitError, ShapeError
 
 Float64Array = npt.NDArray[np.float64]
@@ -30,11 +31,10 @@ class Metric:
 
     def __init__(self, components: Any) -> None:
         """Raises:
-        ShapeError: ``components`` are not a matrix.
+        ShapeError, DTypeError: ``components`` are not a matrix of numbers.
+        InputError: a component is not finite.
         """
-        self.components = np.asarray(components, np.float64)
-        if self.components.ndim != 2:
-            raise ShapeError(f"components: expected shape (rank, features), got {self.components.shape}")
+        self.components = finite_rows("components", components)
 
     @property
     def rank(self) -> int:
@@ -65,9 +65,10 @@ class Metric:
             x: scipy sparse or an array, shape (n, features).
 
         Raises:
-            ShapeError: the rows have another number of features.
+            ShapeError, DTypeError: the rows are no numbers, or have another number of features.
+            InputError: a number is not finite.
         """
-        return np.asarray(self._rows("x", x) @ self.components.T)
+        return np.asarray(finite_row_or_rows("x", x, self.dim) @ self.components.T)
 
     def margins(self, x: sp.csr_array) -> Float64Array:
         """Return what ``transform`` does."""
@@ -77,20 +78,15 @@ class Metric:
         """Return the distance of each row of x to the same row of y, float64, shape (n,).
 
         Raises:
-            ShapeError: the rows have another number of features, or there is another number of them.
+            ShapeError, DTypeError: the rows are no numbers, have another number of features, or there is another number
+                of them.
+            InputError: a number is not finite.
         """
-        of_x, of_y = self._rows("x", x), self._rows("y", y)
+        of_x, of_y = finite_row_or_rows("x", x, self.dim), finite_row_or_rows("y", y, self.dim)
         if of_x.shape != of_y.shape:
             raise ShapeError(f"expected as many rows of y as of x, got {of_y.shape[0]} and {of_x.shape[0]}")
         # The difference is mapped: a large offset of all rows would take the digits of each one's image.
         return np.asarray(np.linalg.norm(np.asarray((of_x - of_y) @ self.components.T), axis=1))
-
-    def _rows(self, name: str, given: Any) -> Any:
-        """Return rows as a matrix, checked."""
-        rows = given if sp.issparse(given) else np.atleast_2d(np.asarray(given, np.float64))
-        if rows.ndim != 2 or rows.shape[1] != self.dim:
-            raise ShapeError(f"{name}: expected shape (n, {self.dim}), got {rows.shape}")
-        return rows
 
     def matrix(self) -> Float64Array:
         """Return M = L'L, float64, shape (features, features): distances are sqrt((x - y)' M (x - y)).

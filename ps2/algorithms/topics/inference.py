@@ -11,10 +11,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import gammaln, psi
 
+from ps2.algorithms.estimators.given_rows import given_rows
 from ps2.algorithms.topics import inference_kernels, online_kernels
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.sparse_kernels import GROUP
-from ps2.errors import DTypeError, InputError, ShapeError
+from ps2.errors import InputError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
@@ -43,15 +44,7 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
         ShapeError, DTypeError: x is not such a matrix.
         InputError: it holds numbers that are not counts; says in how many rows, and names one.
     """
-    expected = f"x: expected shape (n, {vocabulary}), a count a word"
-    try:
-        x = x if sp.issparse(x) else np.asarray(x)
-    except ValueError as error:
-        raise ShapeError(f"{expected}, got what is no array: {error}") from error
-    if x.ndim != 2 or x.shape[1] != vocabulary:
-        raise ShapeError(f"{expected}, got {x.shape}")
-    if x.dtype.kind not in "biuf":
-        raise DTypeError(f"x: expected counts, got {x.dtype}")
+    x = given_rows("x", x, vocabulary, "counts")
     found = sp.csr_array(x, dtype=np.float64, copy=True)
     found.sum_duplicates()
     wrong = ~((found.data >= 0) & (found.data == np.floor(found.data)) & np.isfinite(found.data))

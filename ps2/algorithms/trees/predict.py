@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.algorithms.estimators.given_rows import given_rows
 from ps2.algorithms.trees import predict_kernels as kernels
 from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Int32s, Tree
-from ps2.errors import DTypeError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -113,18 +113,8 @@ def matrix_of(x: Any, features: int) -> Any:
     Raises:
         ShapeError, DTypeError: they are none, or have another number of features.
     """
-    expected = f"x: expected shape (n, {features})"
-    try:
-        x = sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
-    except ValueError as error:
-        raise ShapeError(f"{expected}, got what is no array: {error}") from error
-    if x.ndim != 2 or x.shape[1] != features:
-        raise ShapeError(f"{expected}, got {x.shape}")
-    if x.dtype in (np.float32, np.float64):
-        return x
-    if x.dtype.kind not in "biuf":
-        raise DTypeError(f"x: expected numbers, got {x.dtype}")
-    return x.astype(np.float64)
+    x = given_rows("x", x, features)
+    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
 
 
 def _breadth_first(tree: Tree) -> list[Int32s]:

@@ -32,6 +32,7 @@ Use the model:
   IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
 """
 SOLVERS = ("minibatch", "ftsgd")
+OF_FTSGD = {"momentum": "--momentum", "localSteps": "--local-steps", "localSearch": "--local-search"}
 # What the training is called in checkpoints.
 TRAINING = "ps2 train lr"
 
@@ -67,24 +68,21 @@ TRAINING = "ps2 train lr"
 @click.option(
     "--momentum",
     type=click.FloatRange(0, 1, max_open=True),
-    default=0.45,
-    show_default=True,
+    show_default="0.45",
     help="ftsgd: a local step's momentum is this times 1 + the cosine between its gradient and the one before.",
 )
 @click.option(
     "--local-steps",
     "localSteps",
     type=click.IntRange(1),
-    default=5,
-    show_default=True,
+    show_default="5",
     help="ftsgd: most local steps between two averages.",
 )
 @click.option(
     "--local-search",
     "localSearch",
     type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
+    show_default="auto",
     help="ftsgd: take local steps if the workers' first models agree (auto), in any case, or not at all (MLlib's SGD).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sampling.")
@@ -119,7 +117,10 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
         if setting.restore is not None and not is_adam:
             raise ConfigError(f"--restore: expected --solver minibatch, whose training goes on, got {params['solver']}")
         check((files.input, files.test), setting)
-        params = {**({"optimizer": "adam"} if is_adam else {}), **params}
+        given = {name: value for name, value in params.items() if value is not None}
+        if is_adam and (foreign := [name for name in OF_FTSGD if name in given]):
+            raise ConfigError(f"{OF_FTSGD[foreign[0]]}: only --solver ftsgd takes it, got --solver minibatch")
+        params = {**({"optimizer": "adam"} if is_adam else {}), **given}
         estimator = LogisticRegression(**params)
         with options_named():
             estimator._check()

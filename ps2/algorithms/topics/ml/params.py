@@ -224,6 +224,8 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
         raise ConfigError("via: optimizer 'online' steps on the servers, and 'local' is for optimizer 'cgs'")
     if params.isSet("localBatches") and not (online and params.getSync() == "average"):
         raise ConfigError("localBatches: only optimizer 'online' with sync 'average' takes local batches")
+    if params.isSet("staleness") and (online or params.getSync() != "ssp"):
+        raise ConfigError("staleness: only optimizer 'cgs' with sync 'ssp' takes a staleness")
     if online:
         return OnlineOptions(
             topics=k,

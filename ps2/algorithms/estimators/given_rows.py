@@ -1,0 +1,61 @@
+"""Matrices that a caller gives to a local model as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.errors import DTypeError, InputError, ShapeError
+
+
+def given_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
+    """Return rows as an array or a scipy CSR array of numbers, shape (n, features); the dtype is the caller's.
+
+    Args:
+        name: of the argument, for errors.
+        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame.
+        features: None: any number of them.
+        what: what the numbers are, for errors.
+
+    Raises:
+        ShapeError, DTypeError: x is not such a matrix.
+    """
+    expected = f"{name}: expected shape (n, {'features' if features is None else features}) of {what}"
+    rows = _as_array(expected, x)
+    if rows.ndim != 2 or features not in (None, rows.shape[1]):
+        raise ShapeError(f"{expected}, got {rows.shape}")
+    if rows.dtype.kind not in "biuf":
+        raise DTypeError(f"{name}: expected {what}, got {rows.dtype}")
+    return rows
+
+
+def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
+    """Return rows like ``given_rows``, as float64. The result is the caller's own array if that is float64.
+
+    Raises:
+        ShapeError, DTypeError: as of ``given_rows``.
+        InputError: a number is not finite; the message names its row.
+    """
+    rows = given_rows(name, x, features).astype(np.float64, copy=False)
+    is_sparse = sp.issparse(rows)
+    values = rows.data if is_sparse else rows.reshape(-1)
+    if not (finite := np.isfinite(values)).all():
+        at = int(np.argmin(finite))
+        row = int(np.searchsorted(rows.indptr, at, side="right")) - 1 if is_sparse else at // rows.shape[1]
+        raise InputError(f"{name}: expected finite numbers, got {values[at]} in row {row}")
+    return rows
+
+
+def finite_row_or_rows(name: str, x: Any, features: int) -> Any:
+    """Return rows like ``finite_rows``; a list or array of numbers is one row."""
+    given = _as_array(f"{name}: expected rows of {features} numbers", x)
+    return finite_rows(name, given.reshape(1, -1) if given.ndim == 1 else given, features)
+
+
+def _as_array(expected: str, x: Any) -> Any:
+    try:
+        return sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
+    except (ValueError, TypeError) as error:
+        raise ShapeError(f"{expected}, got what is no array: {error}") from error
