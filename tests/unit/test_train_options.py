@@ -110,12 +110,3 @@ def test_help_when_it_is_asked_for_then_spark_is_not_imported():
         [sys.executable, "-c", script, "train", "gbt", "--help"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, "--save-xgboost" in done.stdout) == (0, True), done.stderr
-
-
-@pytest.mark.parametrize("option", [["--momentum", "0.3"], ["--local-steps", "2"], ["--local-search", "never"]])
-def test_lr_when_options_of_ftsgd_with_adam_then_refused(option, tmp_path):
-    rows = tmp_path / "rows.libsvm"
-    rows.write_text("1 1:1\n")
-    done = CliRunner().invoke(train, ["lr", "--input", str(rows), "--output", str(tmp_path / "out"), *option])
-    assert isinstance(done.exception, ConfigError)
-    assert str(done.exception) == f"{option[0]}: only --solver ftsgd takes it, got --solver minibatch"

@@ -32,7 +32,6 @@ Use the model:
   IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
 """
 SOLVERS = ("minibatch", "ftsgd")
-OF_FTSGD = {"momentum": "--momentum", "localSteps": "--local-steps", "localSearch": "--local-search"}
 # What the training is called in checkpoints.
 TRAINING = "ps2 train lr"
 
@@ -117,9 +116,8 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
         if setting.restore is not None and not is_adam:
             raise ConfigError(f"--restore: expected --solver minibatch, whose training goes on, got {params['solver']}")
         check((files.input, files.test), setting)
+        # Options of the other solver have no value, unless one is given, which the estimator refuses.
         given = {name: value for name, value in params.items() if value is not None}
-        if is_adam and (foreign := [name for name in OF_FTSGD if name in given]):
-            raise ConfigError(f"{OF_FTSGD[foreign[0]]}: only --solver ftsgd takes it, got --solver minibatch")
         params = {**({"optimizer": "adam"} if is_adam else {}), **given}
         estimator = LogisticRegression(**params)
         with options_named():
