@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import DTYPES, Int64Array, MatrixSpec
 from ps2.ops.table import Array
+
+V = TypeVar("V")
 
 # 1 GiB of int64 keys. Callers split larger sets over several calls.
 MAX_KEYS = 1 << 27
@@ -175,3 +177,14 @@ def dtype_name(dtype: Any) -> str:
 
 def is_number(value: object) -> bool:
     return isinstance(value, Real)
+
+
+def vectors_of(kind: type[V], name: str, vectors: Sequence[V]) -> list[V]:
+    """Return at least one vector; raises ShapeError or DTypeError."""
+    given = list(vectors)
+    if not given:
+        raise ShapeError(f"{name}: expected one or more vectors, got none")
+    for vector in given:
+        if not isinstance(vector, kind):
+            raise DTypeError(f"{name}: expected {kind.__name__}s, got {type(vector).__name__}")
+    return given

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from ps2.client import factors, plans, storage
-from ps2.client.arguments import dtype_name, is_number
+from ps2.client.arguments import dtype_name, is_number, vectors_of
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.declared import DeclaredStep, declared
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.zipped import ZippedDCV
-from ps2.errors import DTypeError, ShapeError, UsageError
+from ps2.errors import UsageError
+from ps2.matrix.key_life import ALL_POSITIONS, Clock, Initial, InitialKind, life_of
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
 
 Scalar = int | float
@@ -91,13 +92,35 @@ class DCV(Handle):
         wire: Wire | None = None,
         layout: Layout = "row",
         name: str | None = None,
+        admitAfter: int = 1,
+        expireAfterS: float | None = None,
+        maxKeys: int | None = None,
+        init: InitialKind = "zeros",
+        initScale: float = 0.01,
+        seed: int = 0,
+        initBegin: int = 0,
+        initEnd: int | None = None,
+        clock: Clock = "wall",
     ) -> DCV:
         """Create a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory only for keys that were touched.
 
         All rows of its matrix share one key index per partition, so operations between them run at dense speed over the
-        active keys. Arguments and errors are those of ``dense``.
+        active keys. Other arguments, and errors, are those of ``dense``.
+
+        Args:
+            admitAfter: the touch at which a key gets its slot, at most 255. A touch is a push or an addition that names
+                the key. Earlier ones are dropped (docs/keys.md).
+            expireAfterS: seconds after its last touch at which a key goes, with its values in all rows of the matrix.
+            maxKeys: the most keys of the matrix; the least recently touched ones go first.
+            init: values of keys without a slot: "zeros", "normal" (standard deviation ``initScale``) or "uniform" (on
+                ``[-initScale, initScale)``), functions of seed, key and row alone.
+            initBegin, initEnd: rows outside ``[initBegin, initEnd)`` begin as zeros; by default all but the first with
+                layout "row", and none with layout "column".
+            clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
         """
-        spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout)
+        end = initEnd if initEnd is not None else ALL_POSITIONS if layout == "column" else 1
+        life = life_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
+        spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, life)
         return create(DCV, spec, name)
 
     # -- row access ------------------------------------------------------------------------------------------------
@@ -252,7 +275,7 @@ class DCV(Handle):
         Returns:
             float64 of shape (len(us), len(vs)), accumulated in float64.
         """
-        left, right = _vectors("gram: us", us), _vectors("gram: vs", vs)
+        left, right = vectors_of(DCV, "gram: us", us), vectors_of(DCV, "gram: vs", vs)
         first = left[0]
         near = [same_matrix_copy(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
@@ -266,7 +289,7 @@ class DCV(Handle):
             vectors: one or more; this vector may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [same_matrix_copy(self, vector) for vector in _vectors("combine: vectors", vectors)]
+        near = [same_matrix_copy(self, vector) for vector in vectors_of(DCV, "combine: vectors", vectors)]
         hold(*near)
         return self._change(
             declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True
@@ -435,13 +458,3 @@ class DCV(Handle):
         result = self.derive()
         submit_all(self._session, [step.plan_on(result._target(*step.others)) for step in steps])
         return result
-
-
-def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
-    dcvs = list(vectors)
-    if not dcvs:
-        raise ShapeError(f"{name}: expected one or more vectors, got none")
-    for vector in dcvs:
-        if not isinstance(vector, DCV):
-            raise DTypeError(f"{name}: expected DCVs, got {type(vector).__name__}")
-    return dcvs

@@ -58,7 +58,7 @@ def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
     return out
 
 
-@op()
+@op(initial=True)
 def gather(u: Row, slots: Slots) -> Annotated[Array, along("slots")]:
     """Return ``u`` at the slots, in the order given; 0 at slot -1.
 

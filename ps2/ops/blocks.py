@@ -32,7 +32,7 @@ UNSIGNED = (np.uint8, np.uint16, np.uint32)
 FINDING_COST = 64
 
 
-@op()
+@op(initial=True)
 def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK)]:
     """Return the blocks at the slots, shape (n, k), in the order given; zeros at slot -1.
 

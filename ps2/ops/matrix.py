@@ -45,7 +45,7 @@ def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns
     return out
 
 
-@op()
+@op(initial=True)
 def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Annotated[Array, along("rows", "slots")]:
     """Return the rows at the slots, shape (n, len(slots)); 0 at slot -1.
 

@@ -186,6 +186,9 @@ class Op:
         nonzero: the row of which it needs only the nonzero columns; None if there is none.
         span: name of the scalar that gives the number of columns written from each slot on; None: one.
         optimizer: declares an optimizer step; None for any other operation.
+        initial: True if its answer holds values of the matrix at the slots, so that absent keys (slot -1) read as their
+            initial values. The answer runs along the slots (the vector's values), along the slots and the first
+            positions of their blocks, or along row numbers and the slots.
         doc: its docstring.
     """
 
@@ -208,6 +211,7 @@ class Op:
     nonzero: Nonzero | None
     span: str | None
     optimizer: Optimizer | None
+    initial: bool
     doc: str
 
     @cached_property
@@ -332,6 +336,7 @@ def op(
     nonzero: Nonzero | None = None,
     span: str | None = None,
     optimizer: Optimizer | None = None,
+    initial: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function on one shard's arrays as a server operation named after it."""
 
@@ -366,6 +371,7 @@ def op(
             nonzero=nonzero,
             span=span,
             optimizer=optimizer,
+            initial=initial,
             doc=inspect.getdoc(fn) or "",
         )
         return fn

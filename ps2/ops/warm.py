@@ -15,10 +15,12 @@ from typing import Any, get_args
 import numba
 import numpy as np
 
+from ps2.matrix.key_life import Initial
 from ps2.matrix.partition import DTYPES, Partition
 from ps2.ops import kernels, packing, sorting
 from ps2.ops.all import TABLE
 from ps2.ops.compiling import warn_once
+from ps2.ops.initial import fill_initial
 from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.modules import brought
@@ -95,6 +97,9 @@ def compile_all() -> None:
     touched = Touched(1)
     touched.mark(np.arange(1))
     touched.clear()
+    for dtype in FLOATS:
+        one = np.zeros(1, np.int64)
+        fill_initial(np.empty(1, DTYPES[dtype]), Initial("normal"), one, one, one, one)
     index = KeyIndex()
     index.missing(index.insert(np.arange(100)))
 

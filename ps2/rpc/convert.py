@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import cast
 
 import numpy as np
 
 from ps2.errors import ProtocolError
+from ps2.matrix.key_life import Initial, InitialKind, KeyLife
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
 from ps2.matrix.route import Route
 from ps2.protocol.arrays import DTYPE_OF, NUMBER_OF, WIRE_NUMBER, WIRE_OF
@@ -44,6 +47,7 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
         partitions_per_server=spec.partitions_per_server,
         wire=server_pb2.DType.Name(WIRE_NUMBER[spec.wire]),
         layout=LAYOUT_TO_PB[spec.layout],
+        life=None if spec.life is None else _life_to_pb(spec.life),
     )
 
 
@@ -64,6 +68,28 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         partitions_per_server=message.partitions_per_server,
         wire=WIRE_OF[message.wire],
         layout=PB_TO_LAYOUT[message.layout],
+        life=_life_from_pb(message.life) if message.HasField("life") else None,
+    )
+
+
+def _life_to_pb(life: KeyLife) -> server_pb2.KeyLife:
+    return server_pb2.KeyLife(
+        admit_after=life.admit_after,
+        expire_after_s=life.expire_after_s or 0,
+        max_keys=life.max_keys or 0,
+        initial=server_pb2.Initial(**asdict(life.initial)),
+        event_clock=life.clock == "event",
+    )
+
+
+def _life_from_pb(message: server_pb2.KeyLife) -> KeyLife:
+    initial = message.initial
+    return KeyLife(
+        message.admit_after,
+        message.expire_after_s or None,
+        message.max_keys or None,
+        Initial(cast(InitialKind, initial.kind), initial.scale, initial.seed, initial.begin, initial.end),
+        "event" if message.event_clock else "wall",
     )
 
 

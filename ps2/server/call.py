@@ -13,6 +13,7 @@ from ps2.ops.declaration import OF_SHARD
 from ps2.ops.operands import BLOCK, Along, lengths
 from ps2.ops.table import Array, Op
 from ps2.protocol.messages import NO_RESULT, Operation, Result
+from ps2.server.absent_keys import fill_absent, reads_initial
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard, lined_up, with_shards
 
@@ -68,8 +69,17 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
             else:
                 operands.append(next(given))
         if alone:
-            return _run(op, operation, shard, operands, scalars)
+            value = _run(op, operation, shard, operands, scalars)
+            if reads_initial(op, shard):
+                slots = operands[op.operands.index("slots")]
+                fill_absent(op, operation, shard, _named(op, operation, shard, keys), slots, value)
+            return value
         return _run_across(op, operation, shards, operands, scalars)
+
+
+def _named(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Array:
+    """Return the columns or keys that a request names."""
+    return keys.all(shard) if keys is not None else operation.arrays[op.arrays.index("slots")].reshape(-1)
 
 
 def _of_rows(op: Op, shards: Sequence[Shard]) -> list[Shard]:

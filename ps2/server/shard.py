@@ -10,6 +10,7 @@ import numpy as np
 
 from ps2.errors import LimitError, NotColocatedError, NotFoundError, OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
+from ps2.ops.initial import fill_initial
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
@@ -161,9 +162,10 @@ class Shard:
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {_outside(columns, 0)} is outside [0, {self.spec.dim})")
         self._make_room(self.index.missing(absent))
-        before = self.index.cells
+        before, live = self.index.cells, self.live
         slots = self.index.insert(columns)
         self.layout += self.index.cells is not before
+        self._begin(live)
         return slots
 
     def clear_free(self, numbers: Sequence[Int64Array]) -> None:
@@ -223,6 +225,16 @@ class Shard:
         self.array = self._zeros(0, 0)
         self._memory.give(self._counted)
         self._counted = 0
+
+    def _begin(self, first: int) -> None:
+        """Write the initial values of the keys in the slots from ``first`` on."""
+        if self.index is None or self.spec.life is None or self.spec.life.initial.is_zero:
+            return
+        slots, rows = np.arange(first, self.live), np.arange(self.rows)
+        columns = int(self.array.shape[1])
+        step, apart, flat = (1, columns, self.array) if self.spec.layout == "row" else (self.rows, 1, self.array.T)
+        keys = self.index.keys[first:]
+        fill_initial(flat.reshape(-1), self.spec.life.initial, keys, slots * step, rows, rows * apart)
 
     def _make_room(self, added: int) -> None:
         """Make room for ``added`` more keys by doubling the columns."""

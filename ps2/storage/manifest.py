@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ps2.errors import CheckpointCorruptError, UsageError
+from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import MatrixSpec, Partition, partitions
 from ps2.storage.fields import Fields, is_count, short
 
@@ -270,11 +271,24 @@ def _matrix_from_json(fields: Fields) -> SavedMatrix:
 
 
 def _spec(fields: Fields) -> MatrixSpec:
-    content = {field.name: fields.get(field.name, int, str, type(None)) for field in dataclasses.fields(MatrixSpec)}
+    names = [field.name for field in dataclasses.fields(MatrixSpec) if field.name != "life"]
+    content = {name: fields.get(name, int, str, type(None)) for name in names}
+    # Checkpoints of earlier versions know no life.
+    has_life = "life" in fields and fields.get("life", dict, type(None)) is not None
     try:
-        return MatrixSpec(**content)
+        return MatrixSpec(**content, life=_life(fields.object("life")) if has_life else None)
     except UsageError as error:
         raise CheckpointCorruptError(f"{fields.where}: {error}") from error
+
+
+def _life(fields: Fields) -> KeyLife:
+    initial = fields.object("initial")
+    return KeyLife(**_scalars(fields, KeyLife, "initial"), initial=Initial(**_scalars(initial, Initial)))
+
+
+def _scalars(fields: Fields, of: type[KeyLife | Initial], *without: str) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(of) if field.name not in without]
+    return {name: fields.get(name, int, float, str, type(None)) for name in names}
 
 
 def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: Fields) -> SavedShard:

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError
+from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, partitions
 from ps2.storage import folders
 from ps2.storage.manifest import Manifest, SavedFile, SavedMatrix, SavedShard, array_kinds
 
 DENSE = MatrixSpec(10, 3, align=5)
 SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
+LIVING = replace(SPARSE, life=KeyLife(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 4), "event"))
 
 
 def matrix(id, spec, bounds):
@@ -34,9 +36,8 @@ def matrix(id, spec, bounds):
 def manifest(number=3, step=17):
     dense = matrix(5, DENSE, (0, 5, 10))
     named = replace(dense, names={"weight": 2})
-    return Manifest(
-        number, step, 1.5, 0.25, 2.5, "0.1.0", (named, matrix(2**63 + 1, SPARSE, (0, HASH_SPACE // 3, HASH_SPACE)))
-    )
+    sparse, living = (matrix(2**63 + 1, spec, (0, HASH_SPACE // 3, HASH_SPACE)) for spec in (SPARSE, LIVING))
+    return Manifest(number, step, 1.5, 0.25, 2.5, "0.1.0", (named, sparse, living))
 
 
 def content():

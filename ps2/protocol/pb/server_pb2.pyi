@@ -273,7 +273,7 @@ class GreetingProof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MatrixSpec(_message.Message):
-    __slots__ = ("dim", "rows", "dtype", "sparse", "align", "partitions_per_server", "wire", "layout")
+    __slots__ = ("dim", "rows", "dtype", "sparse", "align", "partitions_per_server", "wire", "layout", "life")
     DIM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +282,7 @@ class MatrixSpec(_message.Message):
     PARTITIONS_PER_SERVER_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     dim: int
     rows: int
     dtype: DType
@@ -290,7 +291,36 @@ class MatrixSpec(_message.Message):
     partitions_per_server: int
     wire: DType
     layout: Layout
-    def __init__(self, dim: _Optional[int] = ..., rows: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., sparse: bool = ..., align: _Optional[int] = ..., partitions_per_server: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., layout: _Optional[_Union[Layout, str]] = ...) -> None: ...
+    life: KeyLife
+    def __init__(self, dim: _Optional[int] = ..., rows: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., sparse: bool = ..., align: _Optional[int] = ..., partitions_per_server: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., layout: _Optional[_Union[Layout, str]] = ..., life: _Optional[_Union[KeyLife, _Mapping]] = ...) -> None: ...
+
+class KeyLife(_message.Message):
+    __slots__ = ("admit_after", "expire_after_s", "max_keys", "initial", "event_clock")
+    ADMIT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_KEYS_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_FIELD_NUMBER: _ClassVar[int]
+    EVENT_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    admit_after: int
+    expire_after_s: float
+    max_keys: int
+    initial: Initial
+    event_clock: bool
+    def __init__(self, admit_after: _Optional[int] = ..., expire_after_s: _Optional[float] = ..., max_keys: _Optional[int] = ..., initial: _Optional[_Union[Initial, _Mapping]] = ..., event_clock: bool = ...) -> None: ...
+
+class Initial(_message.Message):
+    __slots__ = ("kind", "scale", "seed", "begin", "end")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    scale: float
+    seed: int
+    begin: int
+    end: int
+    def __init__(self, kind: _Optional[str] = ..., scale: _Optional[float] = ..., seed: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("index", "begin", "end")

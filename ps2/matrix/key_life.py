@@ -1,0 +1,118 @@
+"""The life of the keys of a sparse matrix: when a key gets its slot, with which values, and when it loses the slot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ps2.errors import ConfigError
+
+InitialKind = Literal["zeros", "normal", "uniform"]
+Clock = Literal["wall", "event"]
+
+# A waiting key's count takes one byte.
+MOST_TOUCHES = 255
+# End of the random positions: all of them.
+ALL_POSITIONS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Initial:
+    """The values of a key that has no slot; a key gets its slot with them.
+
+    A value depends only on the seed, the key and its position, which is its row in the matrix. So every fleet makes the
+    same values.
+
+    Attributes:
+        kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
+        scale: see ``kind``.
+        seed: any int64.
+        begin, end: positions outside ``[begin, end)`` are 0: an optimizer's state, for example.
+    """
+
+    kind: InitialKind = "zeros"
+    scale: float = 0.01
+    seed: int = 0
+    begin: int = 0
+    end: int = ALL_POSITIONS
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(InitialKind):
+            raise ConfigError(f"init: expected {_one_of(InitialKind)}, got {self.kind!r}")
+        object.__setattr__(self, "scale", _number("initScale", self.scale))
+        for name, least, most in (
+            ("seed", -(2**63), 2**63 - 1),
+            ("begin", 0, ALL_POSITIONS),
+            ("end", 0, ALL_POSITIONS),
+        ):
+            object.__setattr__(self, name, _integer(name, getattr(self, name), least, most))
+        if self.begin > self.end:
+            raise ConfigError(f"begin and end: expected begin <= end, got {self.begin} and {self.end}")
+
+    @property
+    def is_zero(self) -> bool:
+        return self.kind == "zeros" or self.scale == 0 or self.begin == self.end
+
+
+@dataclass(frozen=True)
+class KeyLife:
+    """When the keys of a sparse matrix get their slots, and when they lose them.
+
+    Attributes:
+        admit_after: a key gets its slot at this touch. A touch is a change that names the key and would create it.
+            Earlier changes are dropped, and reads give the initial values.
+        expire_after_s: seconds after its last touch at which a key goes, by the matrix's time; None: never.
+        max_keys: the most keys of the matrix; the least recently touched ones go first; None: no limit.
+        initial: values of keys without a slot.
+        clock: "wall": the driver advances the matrix's time; "event": the program does.
+    """
+
+    admit_after: int = 1
+    expire_after_s: float | None = None
+    max_keys: int | None = None
+    initial: Initial = field(default_factory=Initial)
+    clock: Clock = "wall"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "admit_after", _integer("admitAfter", self.admit_after, 1, MOST_TOUCHES))
+        if self.expire_after_s is not None:
+            seconds = _number("expireAfterS", self.expire_after_s)
+            if seconds <= 0:
+                raise ConfigError(f"expireAfterS: expected a number of seconds above 0, got {seconds:g}")
+            object.__setattr__(self, "expire_after_s", seconds)
+        if self.max_keys is not None:
+            object.__setattr__(self, "max_keys", _integer("maxKeys", self.max_keys, 1, 2**62))
+        if self.clock not in get_args(Clock):
+            raise ConfigError(f"clock: expected {_one_of(Clock)}, got {self.clock!r}")
+
+
+def life_of(
+    admit_after: int, expire_after_s: float | None, max_keys: int | None, initial: Initial, clock: Clock
+) -> KeyLife | None:
+    """Return the life of a new matrix's keys; None if it is that of any sparse matrix."""
+    life = KeyLife(admit_after, expire_after_s, max_keys, initial, clock)
+    return None if life == KeyLife(initial=initial, clock=clock) and initial.kind == "zeros" else life
+
+
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+        raise ConfigError(f"{name}: expected an integer from {least} to {most}, got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.integer, np.floating))
+        or not math.isfinite(value)
+        or value < 0
+    ):
+        raise ConfigError(f"{name}: expected a finite number that is not negative, got {value!r}")
+    return float(value)
+
+
+def _one_of(kind: Any) -> str:
+    return " or ".join(map(repr, get_args(kind)))

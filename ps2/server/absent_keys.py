@@ -1,0 +1,41 @@
+"""Reads of keys that have no slot: they give the keys' initial values (``ps2.matrix.key_life``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps2.matrix.partition import Int64Array
+from ps2.ops.initial import fill_initial
+from ps2.ops.operands import SLOTS
+from ps2.ops.table import Op
+from ps2.protocol.messages import Operation
+from ps2.server.shard import Shard
+
+
+def reads_initial(op: Op, shard: Shard) -> bool:
+    """Return True if an operation's answer holds initial values for absent keys."""
+    life = shard.spec.life
+    return op.initial and life is not None and not life.initial.is_zero
+
+
+def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, slots: Int64Array, answer: Any) -> None:
+    """Write the initial values of absent keys into an operation's answer.
+
+    Args:
+        keys, slots: those of the operation, in the order of the answer.
+    """
+    at = np.flatnonzero(slots < 0)
+    if not at.size or shard.spec.life is None:
+        return
+    if answer.ndim == 1:
+        positions, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
+    elif op.answers[0].axes[0] == SLOTS:
+        positions = offsets = np.arange(answer.shape[1])
+        step = answer.shape[1]
+    else:
+        rows = operation.arrays[op.arrays.index("row_ids")].reshape(-1)
+        order = np.argsort(rows, kind="stable")
+        positions, offsets, step = rows[order], order * answer.shape[1], 1
+    fill_initial(answer.reshape(-1), shard.spec.life.initial, keys[at], at * step, positions, offsets)

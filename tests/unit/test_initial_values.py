@@ -1,0 +1,111 @@
+"""Keys without a slot read as their initial values, and get their slots with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.coordinator.in_process import InProcessServers, in_process_session
+from ps2.errors import ConfigError
+from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.partition import MatrixSpec
+from ps2.ops.initial import fill_initial
+from ps2.rpc.convert import spec_from_pb, spec_to_pb
+
+KEYS = np.array([7, 2**62, 0, 123_456_789_012])
+WIDTH = 6
+
+
+@pytest.fixture(params=[1, 3])
+def fleet(request):
+    with in_process_session(InProcessServers(request.param, 1 << 30)) as session:
+        yield session
+
+
+def drawn(keys, kind="normal", scale=0.5, seed=3, begin=0, end=WIDTH):
+    out = np.zeros((len(keys), WIDTH), np.float32)
+    places = np.arange(WIDTH)
+    initial = Initial(kind, scale, seed, begin, end)
+    fill_initial(out.reshape(-1), initial, np.asarray(keys), np.arange(len(keys)) * WIDTH, places, places)
+    return out
+
+
+def blocks(**more):
+    given = {"init": "normal", "initScale": 0.5, "seed": 3, "layout": "column", **more}
+    return DCV.sparse(2**63, WIDTH, **given).matrix()
+
+
+def test_pull_when_keys_are_absent_then_initial_values(fleet):
+    m = blocks()
+    assert np.array_equal(m.pull(columns=KEYS), drawn(KEYS))
+    assert m.pull(columns=KEYS[::-1]).any(axis=1).all()
+
+
+def test_pull_when_some_keys_are_active_then_each_has_its_own(fleet):
+    m = blocks(initEnd=4).add(columns=KEYS[:2], values=np.ones((2, WIDTH)))
+    expected = drawn(KEYS, end=4)
+    expected[:2] += 1
+    assert np.array_equal(m.pull(columns=KEYS), expected)
+
+
+def test_add_when_key_is_new_then_added_to_initial_value(fleet):
+    u = DCV.sparse(2**63, init="uniform", initScale=0.5, seed=3)
+    state = u.derive()
+    first = u.pull(KEYS)
+    assert np.array_equal(first, drawn(KEYS, "uniform")[:, 0])
+    u.add(np.ones(2), KEYS[:2])
+    assert np.allclose(u.pull(KEYS), first + np.array([1, 1, 0, 0]))
+    assert not state.pull(KEYS).any()
+
+
+def test_rows_pull_when_keys_are_absent_then_their_rows_values(fleet):
+    m = DCV.sparse(2**63, WIDTH, init="normal", initScale=0.5, seed=3, initBegin=1, initEnd=5).matrix()
+    rows = np.array([4, 0, 2, 5, 1, 2])
+    assert np.array_equal(m.pull(rows, KEYS), drawn(KEYS, begin=1, end=5).T[rows])
+
+
+def test_push_pull_when_keys_are_new_then_initial_plus_added(fleet):
+    u = DCV.sparse(2**63, init="normal", initScale=0.5, seed=3)
+    assert np.allclose(u.pushPull(np.full(4, 2.0), KEYS), drawn(KEYS)[:, 0] + 2)
+
+
+@pytest.mark.parametrize(("kind", "spread"), [("normal", 0.5), ("uniform", 0.5 / 3**0.5)])
+def test_draws_when_many_keys_then_of_their_distribution(kind, spread):
+    values = drawn(np.arange(50_000), kind)
+    assert abs(values.mean()) < 0.005
+    assert np.allclose(values.std(axis=0), spread, atol=0.005)
+    assert abs(np.corrcoef(values.T) - np.eye(WIDTH)).max() < 0.02
+
+
+def test_values_when_seeds_differ_then_they_differ(fleet):
+    assert not np.isclose(blocks().pull(columns=KEYS), blocks(seed=4).pull(columns=KEYS)).any()
+
+
+def test_life_when_sent_then_same():
+    life = KeyLife(3, 0.5, 100, Initial("uniform", 0.1, -(2**63), 1, 4), "event")
+    for spec in (MatrixSpec(2**63, 4, kind="sparse", life=life), MatrixSpec(9, 1, kind="sparse", life=KeyLife())):
+        assert spec_from_pb(spec_to_pb(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"admitAfter": 0},
+        {"admitAfter": 256},
+        {"admitAfter": 1.5},
+        {"expireAfterS": 0},
+        {"expireAfterS": -1},
+        {"expireAfterS": float("nan")},
+        {"maxKeys": 0},
+        {"init": "ones"},
+        {"init": "normal", "initScale": -1},
+        {"init": "normal", "dtype": "int64"},
+        {"init": "normal", "seed": 2**63},
+        {"admitAfter": 2, "clock": "mine"},
+        {"init": "normal", "initBegin": 2, "initEnd": 1},
+    ],
+)
+def test_sparse_when_life_is_wrong_then_error(fleet, wrong):
+    with pytest.raises(ConfigError, match=r"expected"):
+        DCV.sparse(2**63, **wrong)
