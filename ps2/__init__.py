@@ -13,6 +13,7 @@ from ps2.version import __version__
 if TYPE_CHECKING:
     from ps2.client.batch import batch
     from ps2.client.dcv import DCV
+    from ps2.client.embedding_table import EmbeddingTable
     from ps2.client.matrix import DCVMatrix
     from ps2.client.results import PartitionResults
     from ps2.client.sessions import flush
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOME = {
     "DCV": "ps2.client.dcv",
     "DCVMatrix": "ps2.client.matrix",
+    "EmbeddingTable": "ps2.client.embedding_table",
     "Message": "ps2.run.message",
     "NotColocatedWarning": "ps2.errors",
     "PS2Conf": "ps2.coordinator.conf",
@@ -47,6 +49,7 @@ __all__ = [
     "DCV",
     "STOP",
     "DCVMatrix",
+    "EmbeddingTable",
     "Message",
     "NotColocatedWarning",
     "PS2Conf",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ps2.client.async_writer import AsyncWriter, Mutation
 from ps2.client.keysets import KnownKeys
@@ -37,6 +37,8 @@ from ps2.ops.all import has_answer
 from ps2.protocol.messages import Request, RequestId, Result
 from ps2.rpc.master_control import MatrixInfo
 from ps2.rpc.network import Network
+
+T = TypeVar("T")
 
 # By plan, then by operation; None until a server has answered.
 Results = list[list[Result | None]]
@@ -132,6 +134,13 @@ class Dispatch:
             except BaseException:
                 self.writer.forget(reading)
                 raise
+
+    @shielded
+    def read_at_once(self, plan: Plan[T]) -> T:
+        """Run a read-only plan without waiting for queued changes, which its answer may lack."""
+        self.check_process()
+        self.rollbacks.check()
+        return plan.merge(self._send_or_drop((plan,), None)[0])  # type: ignore[arg-type]
 
     @shielded
     def run_later(self, plan: Plan[Any]) -> None:

@@ -15,6 +15,7 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
     boxes,
     draws,
     elementwise,
+    embedding_steps,
     factors,
     matrix,
     optimizers,

@@ -17,7 +17,7 @@ import numpy as np
 
 from ps2.matrix.key_life import Initial
 from ps2.matrix.partition import DTYPES, Partition
-from ps2.ops import kernels, packing, sorting
+from ps2.ops import distinct, kernels, packing, sorting
 from ps2.ops.all import TABLE
 from ps2.ops.compiling import warn_once
 from ps2.ops.initial import fill_initial
@@ -94,6 +94,7 @@ def compile_all() -> None:
         packing.unpack_keys(*packing.pack_keys(np.append(many, last)))
     packing.is_ascending(many)
     sorting.sort_keys(many)
+    distinct.sum_rows(np.ones((1, 1), np.float32), *distinct.find_distinct(np.zeros(1, np.int64))[1:], 1)
     touched = Touched(1)
     touched.mark(np.arange(1))
     touched.clear()

@@ -69,7 +69,9 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
         yield max(0, min(stop, shard.live) - max(start, 0)), dtype
         return
     op = lookup(outline.name)
-    known: dict[Axis, int] = {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
+    # An axis with the name of a scalar is as long as the scalar says.
+    known: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
+    known |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
     shapes = iter(outline.shapes)
     for _, kind, said in op.given:
         if kind == SLOTS and outline.keys is not None:

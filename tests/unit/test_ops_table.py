@@ -141,6 +141,7 @@ def test_table_when_listed_then_only_additive_writes_create_keys():
         "columns_push",
         "columns_add",
         "columns_add_some",
+        *("embedding_sgd", "embedding_adagrad", "embedding_adam", "embedding_ftrl"),
     }
 
 

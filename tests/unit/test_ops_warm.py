@@ -13,7 +13,9 @@ from compiled_kernels import compiled
 from ps2.ops import (
     access,
     blocks,
+    distinct,
     elementwise,
+    embedding_steps,
     factors,
     kernels,
     keyindex,
@@ -33,6 +35,8 @@ from ps2.ops.warm import compile_all, compiling_alone, warm
 # Called by other kernels only: part of those, once they are loaded from the cache.
 INNER = {
     "ps2.ops.blocks.fit",
+    "ps2.ops.embedding_steps._shrink",
+    "ps2.ops.embedding_steps._step_ftrl",
     "ps2.ops.keyindex._mix",
     "ps2.ops.keyindex._cell",
     "ps2.ops.keyindex.find",
@@ -52,6 +56,8 @@ INNER = {
 
 MODULES = (
     blocks,
+    distinct,
+    embedding_steps,
     factors,
     kernels,
     keyindex,

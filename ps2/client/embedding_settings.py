@@ -1,0 +1,121 @@
+"""The properties of an embedding table that all its handles share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ps2.client.arguments import MAX_KEYS, as_integers
+from ps2.client.embedding_optimizers import TableOptimizer
+from ps2.errors import CheckpointCorruptError, ConfigError, LimitError, OutOfRangeError
+from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Int64Array, Wire, hash_bucket
+
+MOST_HASH_BITS = 31
+FORMAT = "ps2.embedding-table.1"
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The properties of an embedding table, besides the life of its keys.
+
+    Attributes:
+        optimizer: with the number of weights of a key.
+        dim: keys are in [0, dim).
+        hash_bits: keys are folded to this many bits, so that some collide; None: they are not.
+        zero_columns: the first weights of a key, which begin at 0.
+        wire: dtype of gradients in messages; None: float32.
+    """
+
+    optimizer: TableOptimizer
+    dim: int = MAX_SPARSE_DIM
+    hash_bits: int | None = None
+    zero_columns: int = 0
+    wire: Wire | None = None
+
+    def __post_init__(self) -> None:
+        bits, zeros = self.hash_bits, self.zero_columns
+        if bits is not None and not (is_whole(bits) and 1 <= bits <= MOST_HASH_BITS):
+            raise ConfigError(f"hashBits: expected None or an integer from 1 to {MOST_HASH_BITS}, got {bits!r}")
+        if not is_whole(zeros) or not 0 <= zeros <= self.k:
+            raise ConfigError(f"zeroColumns: expected an integer from 0 to k = {self.k}, got {zeros!r}")
+        if self.wire is not None and self.wire not in WIRES:
+            raise ConfigError(f"wire: expected None or one of {', '.join(WIRES)}, got {self.wire!r}")
+
+    @property
+    def k(self) -> int:
+        return self.optimizer.k
+
+    @property
+    def matrix_dim(self) -> int:
+        """Number of columns of the matrix."""
+        return self.dim if self.hash_bits is None else 1 << self.hash_bits
+
+    def with_optimizer(self, given: Mapping[str, float]) -> TableSettings:
+        """Return the settings with other hyperparameters."""
+        return replace(self, optimizer=self.optimizer.changed(given))
+
+    def checked_keys(self, keys: Any) -> Int64Array:
+        """Return keys of any shape as int64, C-contiguous, as they were given.
+
+        Raises:
+            DTypeError: they are not integers.
+            OutOfRangeError: a key is not in [0, dim).
+            LimitError: there are too many for one call.
+        """
+        array = as_integers("keys", keys)
+        if array.size > MAX_KEYS:
+            raise LimitError(f"keys: at most {MAX_KEYS:,} in one call, got {array.size:,}")
+        if array.size:
+            low, high = int(array.min()), int(array.max())
+            if low < 0 or high >= self.dim:
+                bad = low if low < 0 else high
+                at = int(np.argmax(array.reshape(-1) == bad))
+                raise OutOfRangeError(f"keys: {bad} (at position {at}) is outside [0, {self.dim})")
+        return array
+
+    def columns(self, keys: Int64Array) -> Int64Array:
+        """Return the matrix's columns of keys of shape (n,): the keys themselves, unless they are folded."""
+        return keys if self.hash_bits is None else hash_bucket(keys) >> np.int64(32 - self.hash_bits)
+
+    def to_json(self) -> dict[str, Any]:
+        optimizer = self.optimizer
+        return {
+            "format": FORMAT,
+            "k": self.k,
+            "optimizer": optimizer.name,
+            "linear": optimizer.linear,
+            "hyperparameters": optimizer.hyperparameters,
+            "dim": self.dim,
+            "hashBits": self.hash_bits,
+            "zeroColumns": self.zero_columns,
+            "wire": self.wire,
+        }
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> TableSettings:
+        """Raise CheckpointCorruptError if something is missing or invalid."""
+        try:
+            optimizer = TableOptimizer.of(
+                content["optimizer"], content["k"], content["linear"], content["hyperparameters"]
+            )
+            return TableSettings(
+                optimizer, content["dim"], content["hashBits"], content["zeroColumns"], content["wire"]
+            )
+        except (KeyError, TypeError, ConfigError) as error:
+            raise CheckpointCorruptError(f"settings of an embedding table: {error!r}") from error
+
+
+def dim_of(keys: int | Literal["hashed"]) -> int:
+    """Return the bound of keys; raises ConfigError unless it is "hashed" or a number of keys."""
+    if keys == "hashed":
+        return MAX_SPARSE_DIM
+    if not is_whole(keys) or not 1 <= keys <= MAX_SPARSE_DIM:
+        raise ConfigError(f"keys: expected 'hashed', or a number of keys from 1 to 2**63, got {keys!r}")
+    return int(keys)
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,0 +1,322 @@
+"""Embedding tables: weights of keys, with their optimizer on the servers (Monolith, arXiv 2209.07663, section 2.1)."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.client import embedding_plans, storage
+from ps2.client.arguments import as_sent, as_values
+from ps2.client.batch import in_batch, submit
+from ps2.client.dcv import DCV
+from ps2.client.embedding_optimizers import TableOptimizer
+from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads
+from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
+from ps2.client.handle import Handle
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import CheckpointMissingError, ConfigError, OutOfRangeError, UsageError
+from ps2.matrix.partition import Int64Array, Wire
+from ps2.ops.distinct import find_distinct, sum_rows
+from ps2.ops.packing import is_ascending
+from ps2.storage.files import place, read_json, write_json
+
+Float32s = npt.NDArray[np.float32]
+OptimizerName = Literal["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"]
+SETTINGS = "table.json"
+
+
+class EmbeddingTable:
+    """k weights for each key, and the state of their optimizer, on the servers.
+
+    ``pull`` reads the weights of keys. ``push`` sends gradients, and the servers take the optimizer's step at these
+    keys in the same request, exactly once. A key has a block of memory, with its weights and its state, from its first
+    gradient on.
+
+    A table works in the driver and, pickled in a closure, in every task, like a ``DCV``.
+
+    Attributes:
+        settings: what all handles to the table share; ``known`` takes it.
+    """
+
+    def __init__(  # noqa: PLR0913 - most of them are keywords
+        self,
+        k: int,
+        optimizer: OptimizerName = "adagrad",
+        keys: int | Literal["hashed"] = "hashed",
+        *,
+        lr: float | None = None,
+        eps: float | None = None,
+        beta1: float | None = None,
+        beta2: float | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
+        l1: float | None = None,
+        l2: float | None = None,
+        decay: float | None = None,
+        hashBits: int | None = None,
+        zeroColumns: int = 0,
+        wire: Wire | None = None,
+        partitionsPerServer: int = 1,
+        name: str | None = None,
+    ) -> None:
+        """Create a table on the fleet of the active PS2Context.
+
+        Args:
+            k: number of weights of a key.
+            optimizer: "sgd", "adagrad", "adam" (each key has its own step number), "ftrl" (FTRL-Proximal), or
+                "ftrl+adagrad" (FTRL-Proximal for the first ``zeroColumns`` weights of a key, Adagrad for the others).
+            keys: "hashed" for int64 keys in [0, 2**63); or a number n, for keys in [0, n).
+            lr: learning rate of "sgd" (0.05), "adagrad" (0.05) and "adam" (0.001).
+            eps: of "adagrad" and "adam", added to the root (1e-8).
+            beta1, beta2: decays of "adam" (0.9, 0.999).
+            alpha, beta: scale and offset of the learning rate of "ftrl" (0.05, 1.0).
+            l1, l2: strengths of penalties of the weights of pushed keys, which are not part of the gradients (0.0).
+                With "ftrl+adagrad", those of the first weights.
+            decay: for "ftrl+adagrad": strength of the L2 penalty of the other weights (0.0).
+            hashBits: fold keys to so many bits, so that keys collide: for comparisons only.
+            zeroColumns: how many of a key's weights, the first ones, begin at 0, as linear weights do.
+            wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
+            partitionsPerServer: number of partitions on each server.
+            name: the name by which ``ps.vector(name)`` finds the table's matrix; a named table stays until ``free()``.
+
+        Raises:
+            ConfigError: an argument is invalid, or another vector has this name.
+            LimitError: the servers' memory limit does not allow it.
+            StoppedError: there is no PS2Context.
+        """
+        if not is_whole(k) or k < 1:
+            raise ConfigError(f"k: expected a positive integer, got {k!r}")
+        given = {"lr": lr, "eps": eps, "beta1": beta1, "beta2": beta2, "alpha": alpha, "beta": beta}
+        given |= {"l1": l1, "l2": l2, "decay": decay}
+        zeros = zeroColumns if is_whole(zeroColumns) else -1
+        steps = TableOptimizer.of(optimizer, int(k), zeros, given)
+        settings = TableSettings(steps, dim_of(keys), hashBits, zeroColumns, wire)
+        first = DCV.sparse(
+            settings.matrix_dim, steps.block, layout="column", partitionsPerServer=partitionsPerServer, name=name
+        )
+        self._begin(first.matrix(), settings)
+
+    def _begin(self, matrix: DCVMatrix, settings: TableSettings) -> None:
+        self._matrix = matrix
+        self.settings = settings
+        self._reads = EmbeddingReads()
+
+    @classmethod
+    def known(cls, matrix: DCVMatrix | int, settings: TableSettings) -> EmbeddingTable:
+        """Return a handle to a table that another process created.
+
+        Args:
+            matrix: the table's ``matrix``, or its number; with a number, the handle frees nothing.
+            settings: the table's ``settings``.
+
+        Raises:
+            NotFoundError: there is no such matrix.
+            ConfigError: the matrix does not have the form that the settings ask for.
+        """
+        table = cls.__new__(cls)
+        found = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.known(matrix)
+        expected = settings.optimizer.block, settings.matrix_dim, np.dtype(np.float32)
+        if (*found.shape, found.dtype) != expected:
+            raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*found.shape, found.dtype)}")
+        table._begin(found, settings)
+        return table
+
+    @property
+    def k(self) -> int:
+        """Number of weights of a key."""
+        return self.settings.k
+
+    @property
+    def optimizer(self) -> str:
+        return self.settings.optimizer.name
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """The optimizer's hyperparameters, by name."""
+        return self.settings.optimizer.hyperparameters
+
+    def set(self, **hyperparameters: float) -> EmbeddingTable:
+        """Change hyperparameters for later pushes of this handle, as in ``table.set(lr=0.01)``.
+
+        Raises:
+            ConfigError: the optimizer does not have one of them, or it is out of range.
+        """
+        self.settings = self.settings.with_optimizer(hyperparameters)
+        return self
+
+    @property
+    def matrix(self) -> DCVMatrix:
+        """The matrix behind the table: a block is a key's k weights and the state of its optimizer."""
+        return self._matrix
+
+    def __repr__(self) -> str:
+        return f"EmbeddingTable(k={self.k}, {self.settings.optimizer.name!r}, matrix={self._matrix.number:x})"
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def pull(self, keys: Any) -> Any:
+        """Read weights: float32 of shape ``keys.shape + (k,)``. Each distinct key travels once.
+
+        If ``prefetch`` was called with the same keys, return its answer; a later pull of these keys reads again.
+
+        Args:
+            keys: integers of any shape, duplicates allowed.
+
+        Raises:
+            DTypeError, OutOfRangeError: the keys are not integers, or one is not in [0, dim).
+        """
+        checked = self.settings.checked_keys(keys)
+        read = self._reads.take(checked)
+        return self._read(checked).now() if read is None else read.result()
+
+    def pull_distinct(self, keys: Int64Array) -> Any:
+        """Read weights of keys that ascend strictly: float32 of shape (n, k). For programs that have sorted keys.
+
+        Raises:
+            UsageError: the keys do not ascend strictly.
+        """
+        columns = self._distinct(keys)
+        if self.settings.hash_bits is not None:
+            return self.pull(keys)
+        return self._submit(embedding_plans.pull(self._matrix._target(), self.settings, columns))
+
+    def prefetch(self, keys: Any) -> EmbeddingTable:
+        """Begin to read the weights of keys in the background. The next ``pull`` of the same keys takes the answer.
+
+        The answer is as of about now: it lacks what is pushed between this call and that pull, such as the step of the
+        batch before. So a program that prefetches learns from weights that are one step late.
+        """
+        checked = self.settings.checked_keys(keys).copy()
+        self._reads.begin(checked, self._read(checked))
+        return self
+
+    def keysCount(self) -> int:
+        """Return the number of keys that have a block."""
+        return int(self._submit(embedding_plans.count(self._matrix._target())))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def push(self, keys: Any, gradients: Any, wait: bool = True) -> EmbeddingTable:
+        """Take the optimizer's step at keys, on the servers. Gradients of equal keys are added up first.
+
+        Args:
+            keys: integers of any shape, duplicates allowed.
+            gradients: float32 of shape ``keys.shape + (k,)``.
+            wait: False returns at once, as ``DCVMatrix.add`` does.
+
+        Raises:
+            DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came; or the sum of a key's
+                gradients is NaN or infinite. Nothing has been sent.
+        """
+        checked = self.settings.checked_keys(keys)
+        values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")
+        columns, positions = find_distinct(self.settings.columns(checked.reshape(-1)))
+        sums = sum_rows(values.reshape(-1, self.k), positions, columns.size)
+        return self._step(columns, sums, wait)
+
+    def push_distinct(self, keys: Int64Array, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
+        """Take the optimizer's step at keys that ascend strictly. For programs that have sorted keys.
+
+        Args:
+            keys: int64 of shape (n,).
+            gradients: float32 of shape (n, k). With ``wait=False`` the caller may not change keys and gradients
+                afterwards.
+
+        Raises:
+            UsageError: the keys do not ascend strictly.
+        """
+        columns = self._distinct(keys)
+        if self.settings.hash_bits is not None:
+            return self.push(keys, gradients, wait)
+        values = as_values(gradients, np.dtype(np.float32), (columns.size, self.k), "gradients")
+        return self._step(columns, values, wait)
+
+    # -- the life of the table -------------------------------------------------------------------------------------
+
+    def save(self, url: str) -> None:
+        """Write the table, with the state of its optimizer, to a folder; ``EmbeddingTable.load`` reads it.
+
+        An earlier save there stays complete until the new one is.
+
+        Args:
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
+                all of them.
+
+        Raises:
+            RecoveryError: the save cannot be written.
+        """
+        fs, root = place(url)
+        before = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
+        rows = f"rows-{uuid.uuid4().hex[:12]}"
+        self._matrix.save(f"{str(url).rstrip('/')}/{rows}")
+        write_json(fs, f"{root}/{SETTINGS}", {**self.settings.to_json(), "rows": rows})
+        if before is not None:
+            with suppress(OSError, ValueError):
+                fs.rm(f"{root}/{before['rows']}", recursive=True)
+
+    @classmethod
+    def load(cls, url: str) -> EmbeddingTable:
+        """Create a table from what ``save`` wrote, on a fleet of any size.
+
+        Raises:
+            CheckpointMissingError: there is no table at this place.
+            CheckpointCorruptError: the files are not as they were written.
+            LimitError: the servers' memory limit does not allow it.
+        """
+        fs, root = place(url)
+        content = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
+        if content is None:
+            raise CheckpointMissingError(f"{url}: there is no embedding table ({SETTINGS})")
+        settings = TableSettings.from_json(content)
+        rows = f"{str(url).rstrip('/')}/{content.get('rows')}"
+        return cls.known(DCVMatrix.of(storage.load_rows(Handle, rows)), settings)
+
+    def free(self) -> None:
+        """Free the table: every handle to it fails from now on."""
+        self._reads.close()
+        self._matrix.free()
+
+    def flush(self) -> EmbeddingTable:
+        """Wait until all ``wait=False`` changes of this process are applied; raise the first error among them."""
+        self._matrix.flush()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"matrix": self._matrix, "settings": self.settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin(state["matrix"], state["settings"])
+
+    def _read(self, keys: Int64Array) -> EmbeddingRead:
+        return EmbeddingRead(self._matrix, self.settings, keys)
+
+    def _distinct(self, keys: Int64Array) -> Int64Array:
+        columns = self.settings.checked_keys(keys)
+        if columns.ndim != 1 or not is_ascending(columns):
+            raise UsageError("keys: expected one dimension of strictly ascending keys; pull and push take any keys")
+        return columns
+
+    def _step(self, columns: Int64Array, gradients: Float32s, wait: bool) -> EmbeddingTable:
+        if not np.isfinite(gradients).all():
+            at = np.argwhere(~np.isfinite(gradients))[0]
+            raise OutOfRangeError(
+                f"gradients: expected finite numbers, got {gradients[tuple(at)]} for key {columns[at[0]]}, "
+                f"weight {at[1]}"
+            )
+        target = self._matrix._target()
+        as_sent(gradients, target.spec, gradients.shape, "gradients")
+        if not columns.size:
+            return self
+        plan = embedding_plans.step(target, self.settings, columns, gradients)
+        if wait or in_batch():
+            self._submit(plan)
+        else:
+            self._matrix._session.dispatch.run_later(plan)
+        return self
+
+    def _submit(self, plan: Any) -> Any:
+        return submit(self._matrix._session, plan)

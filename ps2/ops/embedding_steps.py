@@ -1,0 +1,322 @@
+"""Optimizer steps on embedding tables: matrices with layout "column" whose blocks hold weights and optimizer state.
+
+The first k values of a block are the weights of one key; the state of its optimizer follows. A request carries
+gradients of shape (n, k) at distinct keys, and the server takes one step at each of them: a step is always lazy, and
+keys without a gradient stay as they are. Slot -1 stands for an absent key, and is never written.
+
+``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: a proximal step follows each step, at
+the same keys, as in ``ps2.ops.optimizers``. FTRL has them in its own formula.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Annotated, Any
+
+import numpy as np
+
+from ps2.errors import ShapeError
+from ps2.ops.blocks import FINDING_COST
+from ps2.ops.guards import check_slots, readable
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.operands import SLOTS, along
+from ps2.ops.optimizers import Decay, NonNegative, Positive
+from ps2.ops.parallel import over_blocks
+from ps2.ops.prefetch import AHEAD, prefetch
+from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
+
+FLOAT = ("float32",)
+Width = Annotated[int, Range(at_least=1)]
+# Large enough for the state of every optimizer at k = 1.
+Table = Annotated[Blocks, Tiny(lambda dtype: np.ones((1, 5), dtype))]
+Gradients = Annotated[Values, along(SLOTS, "k")]
+
+
+def sgd_block(k: int) -> int:
+    """Return the length of a block of k weights for ``embedding_sgd``: w."""
+    return k
+
+
+def adagrad_block(k: int) -> int:
+    """Return the length of a block of k weights for ``embedding_adagrad``: w, s."""
+    return 2 * k
+
+
+def adam_block(k: int) -> int:
+    """Return the length of a block of k weights for ``embedding_adam``: w, v, s, and the bias of v and of s."""
+    return 3 * k + 2
+
+
+def ftrl_block(k: int, linear: int) -> int:
+    """Return the length of a block of k weights for ``embedding_ftrl``: w, n, and z of the first ``linear``."""
+    return 2 * k + linear
+
+
+@op()
+def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, along(SLOTS, "k")]:
+    """Return the first k values of the blocks at the slots, shape (n, k), in the order given; zeros at slot -1.
+
+    Raises:
+        ShapeError: a block has fewer values.
+        OutOfRangeError: a slot is not in the shard.
+    """
+    _check_block(m, k)
+    out = np.empty((slots.size, k), dtype=m.dtype)
+    block = readable(m)
+    over_blocks(lambda s, o: take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=FINDING_COST + k)
+    return out
+
+
+@op(reduce="sum")
+def embedding_count(m: Blocks) -> float:
+    """Return the number of blocks: in a sparse matrix, of keys that have one."""
+    return float(len(m))
+
+
+@op(writes=("m",), dtypes=FLOAT, creates=True)
+def embedding_sgd(
+    m: Table, slots: Slots, gradients: Gradients, *, lr: Positive, l1: NonNegative = 0.0, l2: NonNegative = 0.0
+) -> None:
+    """Take one step of gradient descent at the slots: w <- w - lr g.
+
+    Args:
+        m: blocks of w.
+        gradients: g, shape (n, k).
+        lr: the learning rate.
+        l1: strength of the L1 penalty.
+        l2: strength of the L2 penalty.
+
+    Raises:
+        ShapeError: there is not one gradient for each slot, or a block is too short for k weights and their state.
+        OutOfRangeError: a slot is not in the shard.
+    """
+    slots, gradients = _checked(m, slots, gradients, sgd_block(gradients.shape[1]))
+    step_sgd(m, slots, gradients, np.float32(lr), np.float32(lr * l1), np.float32(1 + lr * l2))
+
+
+@op(writes=("m",), dtypes=FLOAT, creates=True)
+def embedding_adagrad(
+    m: Table,
+    slots: Slots,
+    gradients: Gradients,
+    *,
+    lr: Positive,
+    eps: Positive = 1e-8,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
+) -> None:
+    """Take one step of Adagrad at the slots (Duchi et al., 2011): s <- s + g^2; w <- w - lr g / (sqrt(s) + eps).
+
+    Args:
+        m: blocks of w and s.
+        gradients, lr, l1, l2: as for ``embedding_sgd``, which also says what this raises.
+        eps: added outside the root.
+    """
+    slots, gradients = _checked(m, slots, gradients, adagrad_block(gradients.shape[1]))
+    step_adagrad(m, slots, gradients, _singles(lr, eps, l1, l2))
+
+
+@op(writes=("m",), dtypes=FLOAT, creates=True)
+def embedding_adam(
+    m: Table,
+    slots: Slots,
+    gradients: Gradients,
+    *,
+    lr: Positive,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
+) -> None:
+    """Take one lazy step of Adam at the slots (Kingma & Ba, 2015), where t counts the steps of each key.
+
+    v <- beta1 v + (1 - beta1) g;  s <- beta2 s + (1 - beta2) g^2;  w <- w - lr / (sqrt(s / (1 - beta2^t)) + eps)
+    v / (1 - beta1^t).
+
+    Args:
+        m: blocks of w, v, s, 1 - beta1^t and 1 - beta2^t.
+        gradients, lr, l1, l2: as for ``embedding_sgd``, which also says what this raises.
+        beta1: decay of the gradients' mean.
+        beta2: decay of the squared gradients' mean.
+        eps: added outside the root.
+    """
+    slots, gradients = _checked(m, slots, gradients, adam_block(gradients.shape[1]))
+    step_adam(m, slots, gradients, _singles(lr, beta1, 1 - beta1, beta2, 1 - beta2, eps, l1, l2))
+
+
+@op(writes=("m",), dtypes=FLOAT, creates=True)
+def embedding_ftrl(
+    m: Table,
+    slots: Slots,
+    gradients: Gradients,
+    *,
+    alpha: Positive,
+    beta: NonNegative = 1.0,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
+    linear: Annotated[int, Range(at_least=0)],
+    lr: Positive = 0.05,
+    eps: Positive = 1e-8,
+    decay: NonNegative = 0.0,
+) -> None:
+    """Take one step at the slots: of FTRL-Proximal for the first ``linear`` weights, and of Adagrad for the others.
+
+    FTRL (McMahan et al., 2013, Algorithm 1): sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z <- z + g - sigma w;
+    n <- n + g^2;  w <- 0 if abs(z) <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2).
+
+    At the first step of a weight that is not 0, z begins as the formula above has it for that weight. So a table may
+    begin with random weights.
+
+    Args:
+        m: blocks of w, n (Adagrad's s), and z of the first ``linear`` weights.
+        gradients: g, shape (n, k), taken at the present weights; what this raises is as for ``embedding_sgd``.
+        alpha: scale of FTRL's learning rate.
+        beta: offset of FTRL's learning rate.
+        l1: strength of FTRL's L1 penalty.
+        l2: strength of FTRL's L2 penalty.
+        linear: number of weights that take steps of FTRL; more than k means k.
+        lr: Adagrad's learning rate.
+        eps: Adagrad's, added outside the root.
+        decay: strength of the L2 penalty of the weights that take steps of Adagrad.
+    """
+    k = gradients.shape[1]
+    linear = min(linear, k)
+    slots, gradients = _checked(m, slots, gradients, ftrl_block(k, linear))
+    step_ftrl(m, slots, gradients, linear, _singles(alpha, beta, l1, l2), _singles(lr, eps, 0.0, decay))
+
+
+def _checked(m: Array, slots: Int64s, gradients: Array, length: int) -> tuple[Int64s, Array]:
+    """Return slots and gradients in the form that kernels take."""
+    if len(gradients) != slots.size:
+        raise ShapeError(f"gradients: expected one for each of {slots.size} slots, got {len(gradients)}")
+    _check_block(m, length)
+    return check_slots(slots, m.shape[0]), readable(gradients)
+
+
+def _check_block(m: Array, length: int) -> None:
+    if m.shape[1] < length:
+        raise ShapeError(f"expected blocks of at least {length} values, got {m.shape[1]}")
+
+
+def _singles(*values: float) -> tuple[np.float32, ...]:
+    """Return the numbers as float32: a single float64 would widen the whole loop."""
+    return tuple(np.float32(value) for value in values)
+
+
+@kernel
+def take(m: Array, slots: Int64s, out: Array) -> None:
+    """Set ``out[i]`` to the first values of the block at ``slots[i]``, or to zeros where the slot is -1."""
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
+        slot = slots[i]
+        if slot >= 0:
+            for j in range(out.shape[1]):
+                out[i, j] = m[slot, j]
+        else:
+            for j in range(out.shape[1]):
+                out[i, j] = 0
+
+
+@kernel
+def _shrink(w: Any, threshold: Any, divisor: Any) -> Any:
+    """Take the proximal step of the penalties: sign(w) max(abs(w) - threshold, 0) / divisor."""
+    zero = np.float32(0)
+    moved = w - threshold if w > zero else w + threshold
+    return zero if abs(w) <= threshold else moved / divisor
+
+
+@kernel
+def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any, divisor: Any) -> None:
+    is_plain = threshold == 0 and divisor == 1
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
+        slot = slots[i]
+        if slot < 0:
+            continue
+        for j in range(gradients.shape[1]):
+            w = m[slot, j] - lr * gradients[i, j]
+            m[slot, j] = w if is_plain else _shrink(w, threshold, divisor)
+
+
+@kernel
+def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
+    lr, eps, l1, l2 = scalars
+    one, k = np.float32(1), gradients.shape[1]
+    is_plain = l1 == 0 and l2 == 0
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
+        slot = slots[i]
+        if slot < 0:
+            continue
+        for j in range(k):
+            g = gradients[i, j]
+            s = m[slot, k + j] + g * g
+            rate = lr / (sqrt(s) + eps)
+            w = m[slot, j] - rate * g
+            m[slot, k + j] = s
+            m[slot, j] = w if is_plain else _shrink(w, rate * l1, one + rate * l2)
+
+
+@kernel
+def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
+    lr, beta1, rest1, beta2, rest2, eps, l1, l2 = scalars
+    one, k = np.float32(1), gradients.shape[1]
+    is_plain = l1 == 0 and l2 == 0
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
+        slot = slots[i]
+        if slot < 0:
+            continue
+        # 1 - beta^t by the recurrence of the mean itself: no power, and no count that ends.
+        unbias1 = beta1 * m[slot, 3 * k] + rest1
+        unbias2 = beta2 * m[slot, 3 * k + 1] + rest2
+        m[slot, 3 * k], m[slot, 3 * k + 1] = unbias1, unbias2
+        for j in range(k):
+            g = gradients[i, j]
+            v = beta1 * m[slot, k + j] + rest1 * g
+            s = beta2 * m[slot, 2 * k + j] + rest2 * (g * g)
+            rate = lr / (sqrt(s / unbias2) + eps)
+            w = m[slot, j] - rate * (v / unbias1)
+            m[slot, k + j] = v
+            m[slot, 2 * k + j] = s
+            m[slot, j] = w if is_plain else _shrink(w, rate * l1, one + rate * l2)
+
+
+@kernel
+def _step_ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Any) -> tuple[Any, Any, Any]:
+    alpha, beta, l1, l2 = scalars
+    zero = np.float32(0)
+    root = sqrt(n)
+    if n == zero and z == zero and w != zero:
+        z = -w * (beta / alpha + l2) - (l1 if w > zero else -l1)
+    n = n + g * g
+    new_root = sqrt(n)
+    z = z + (g - (new_root - root) / alpha * w)
+    excess = z - l1 if z > zero else z + l1
+    return zero if abs(z) <= l1 else -excess / ((beta + new_root) / alpha + l2), z, n
+
+
+@kernel
+def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, scalars: Any, others: Any) -> None:
+    lr, eps, _, decay = others
+    zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
+        slot = slots[i]
+        if slot < 0:
+            continue
+        for j in range(linear):
+            w, z, n = _step_ftrl(m[slot, j], m[slot, 2 * k + j], m[slot, k + j], gradients[i, j], scalars)
+            m[slot, j], m[slot, 2 * k + j], m[slot, k + j] = w, z, n
+        for j in range(linear, k):
+            g = gradients[i, j]
+            s = m[slot, k + j] + g * g
+            rate = lr / (sqrt(s) + eps)
+            m[slot, k + j] = s
+            m[slot, j] = _shrink(m[slot, j] - rate * g, zero, one + rate * decay)
