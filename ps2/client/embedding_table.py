@@ -19,6 +19,7 @@ from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whol
 from ps2.client.handle import Handle
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import CheckpointMissingError, ConfigError, OutOfRangeError, UsageError
+from ps2.matrix.key_life import Clock, InitialKind
 from ps2.matrix.partition import Int64Array, Wire
 from ps2.ops.distinct import find_distinct, sum_rows
 from ps2.ops.packing import is_ascending
@@ -59,6 +60,13 @@ class EmbeddingTable:
         decay: float | None = None,
         hashBits: int | None = None,
         zeroColumns: int = 0,
+        init: InitialKind = "normal",
+        initScale: float = 0.01,
+        seed: int = 0,
+        admitAfter: int = 1,
+        expireAfterS: float | None = None,
+        maxKeys: int | None = None,
+        clock: Clock = "wall",
         wire: Wire | None = None,
         partitionsPerServer: int = 1,
         name: str | None = None,
@@ -79,6 +87,10 @@ class EmbeddingTable:
             decay: for "ftrl+adagrad": strength of the L2 penalty of the other weights (0.0).
             hashBits: fold keys to so many bits, so that keys collide: for comparisons only.
             zeroColumns: how many of a key's weights, the first ones, begin at 0, as linear weights do.
+            init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
+                ``[-initScale, initScale)``) or "zeros"; functions of seed, key and position alone.
+            admitAfter, expireAfterS, maxKeys, clock: when keys get their blocks, and when they lose them, as for
+                ``DCV.sparse``. Steps at a key before it is admitted are dropped, and its weights are the initial ones.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
             partitionsPerServer: number of partitions on each server.
             name: the name by which ``ps.vector(name)`` finds the table's matrix; a named table stays until ``free()``.
@@ -96,7 +108,20 @@ class EmbeddingTable:
         steps = TableOptimizer.of(optimizer, int(k), zeros, given)
         settings = TableSettings(steps, dim_of(keys), hashBits, zeroColumns, wire)
         first = DCV.sparse(
-            settings.matrix_dim, steps.block, layout="column", partitionsPerServer=partitionsPerServer, name=name
+            settings.matrix_dim,
+            steps.block,
+            layout="column",
+            partitionsPerServer=partitionsPerServer,
+            name=name,
+            admitAfter=admitAfter,
+            expireAfterS=expireAfterS,
+            maxKeys=maxKeys,
+            init=init,
+            initScale=initScale,
+            seed=seed,
+            initBegin=settings.zero_columns,
+            initEnd=settings.k,
+            clock=clock,
         )
         self._begin(first.matrix(), settings)
 

@@ -52,7 +52,7 @@ def ftrl_block(k: int, linear: int) -> int:
     return 2 * k + linear
 
 
-@op()
+@op(initial=True)
 def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, along(SLOTS, "k")]:
     """Return the first k values of the blocks at the slots, shape (n, k), in the order given; zeros at slot -1.
 

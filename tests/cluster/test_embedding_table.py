@@ -35,7 +35,7 @@ def summed(keys, gradients):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"])
 def test_push_when_keys_repeat_then_one_step_of_sums(ps, keys, gradients, optimizer):
-    table = EmbeddingTable(K, optimizer, zeroColumns=1)
+    table = EmbeddingTable(K, optimizer, zeroColumns=1, init="zeros")
     table.push(keys, gradients)
     sums = summed(keys, gradients)
     # From zeros, with n = 0: the first step of each optimizer.
@@ -88,7 +88,7 @@ def test_load_when_nothing_is_there_then_missing(ps, tmp_path):
 
 
 def test_prefetch_when_pulled_then_answers_as_of_before(ps, keys, gradients):
-    table = EmbeddingTable(K, "sgd")
+    table = EmbeddingTable(K, "sgd", init="zeros")
     table.prefetch(keys)
     for read in table._reads._open.values():
         read.wait()
@@ -159,8 +159,20 @@ def test_table_when_argument_is_wrong_then_names_it(ps, wrong, name):
 
 
 def test_hyperparameter_when_set_then_later_pushes_use_it(ps, keys):
-    table = EmbeddingTable(1, "sgd", lr=0.5).set(lr=2.0)
+    table = EmbeddingTable(1, "sgd", lr=0.5, init="zeros").set(lr=2.0)
     table.push([3], [[1.0]])
     assert table.pull([3]) == -2.0
     assert table.hyperparameters == {"lr": 2.0, "l1": 0.0, "l2": 0.0}
+    table.free()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"])
+def test_weights_when_gradient_is_zero_then_stay_as_begun(ps, keys, optimizer):
+    table = EmbeddingTable(K, optimizer, zeroColumns=2, seed=3)
+    began = table.pull(keys)
+    table.push(keys, np.zeros((*SHAPE, K)))
+    # FTRL computes the weight from its sums, in float32.
+    np.testing.assert_allclose(table.pull(keys), began, rtol=1e-6)
+    assert not began[..., :2].any()
+    assert 0.009 < began[..., 2:].std() < 0.011
     table.free()
