@@ -207,7 +207,7 @@ class Manifest:
             seconds=float(fields.get("seconds", float, int)),
             version=fields.get("version", str),
             matrices=tuple(_with_shards(matrix) for matrix in fields.objects("matrices")),
-            messages=_file(fields.object("messages")) if "messages" in fields else None,
+            messages=saved_file(fields.object("messages")) if "messages" in fields else None,
         )
 
 
@@ -297,10 +297,11 @@ def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: Fiel
         raise fields.wrong("partition", f"one below {len(cut)}")
     files = fields.object("files")
     kinds = (*array_kinds(spec), *(["ids"] if "ids" in files else []))
-    return SavedShard(matrix, cut[index], {kind: _file(files.object(kind)) for kind in kinds})
+    return SavedShard(matrix, cut[index], {kind: saved_file(files.object(kind)) for kind in kinds})
 
 
-def _file(fields: Fields) -> SavedFile:
+def saved_file(fields: Fields) -> SavedFile:
+    """Read a file's name, size and checksum; raises CheckpointCorruptError."""
     file = SavedFile(fields.get("name", str), fields.count("nbytes"), fields.get("xxh3", str))
     if not FILE_NAME.fullmatch(file.name):
         raise fields.wrong("name", "the name of a file in this folder")

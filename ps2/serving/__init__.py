@@ -1,0 +1,19 @@
+"""A trained model without Spark and without servers: load an export, refresh it, score rows."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps2.serving.scorer import Scorer
+
+_HOME = {"Scorer": "ps2.serving.scorer"}
+
+__all__ = ["Scorer"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ps2.serving' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

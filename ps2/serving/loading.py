@@ -1,0 +1,147 @@
+"""Reads an export: files are verified byte by byte and then mapped; deltas are merged in memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fsspec.implementations.local import LocalFileSystem
+
+from ps2.errors import CheckpointCorruptError, SpillError
+from ps2.ops.kernels import Int64s
+from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged, with_removed
+from ps2.storage.arrays import read_npy_header
+from ps2.storage.exports import Description, ExportManifest, ExportPart
+from ps2.storage.files import place, reported
+from ps2.storage.manifest import SavedFile
+from ps2.storage.shard_files import checked
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedExport:
+    """The numbers of an export. Nothing in it changes, so threads read it without a lock.
+
+    Attributes:
+        base: tables that map the base's files, in order of their keys.
+        changes: the deltas, merged, in memory; None: there are none.
+        dense: the newest arrays that are written whole.
+    """
+
+    manifest: ExportManifest
+    base: tuple[KeyTable, ...]
+    changes: KeyTable | None
+    dense: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def description(self) -> Description:
+        return self.manifest.description
+
+    def look_up(self, keys: Int64s) -> tuple[Float32s, npt.NDArray[np.uint8]]:
+        """Return the values of keys, float32 of shape (m, width), and what is known of each key.
+
+        The values of keys that are not PRESENT are 0.
+
+        Args:
+            keys: int64 of shape (m,), any order, read-only and contiguous.
+        """
+        values = np.zeros((len(keys), self.description.width), np.float32)
+        known = np.full(len(keys), UNKNOWN, np.uint8)
+        for table in (*(() if self.changes is None else (self.changes,)), *self.base):
+            table.look_up(keys, known, values)
+        return values, known
+
+
+def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache: str | None) -> LoadedExport:
+    """Read what a manifest names, except for parts that were loaded ``before``.
+
+    Args:
+        cache: a local folder for copies of files from elsewhere, which have no name there; None: the system's.
+
+    Raises:
+        CheckpointMissingError, CheckpointCorruptError: files are missing, or are not what the manifest says.
+        RecoveryError: the file system refuses.
+    """
+    files = _Files(url, cache)
+    width = manifest.description.width
+    base, *deltas = manifest.exports
+    old = before.manifest.exports if before is not None and before.description.width == width else ()
+    tables: tuple[KeyTable, ...]
+    if before is not None and old and old[0].folder == base.folder:
+        tables = before.base
+    else:
+        parts = [files.keyed(base.folder, part, width) for part in base.parts]
+        tables, old = tuple(key_table(*part, where=base.folder) for part in parts if len(part[0])), ()
+    begun = [part.folder for part in old[1:]]
+    follows = begun == [part.folder for part in deltas[: len(begun)]]
+    changes = before.changes if before is not None and old and follows else None
+    for delta in deltas[len(begun) if follows else 0 :]:
+        changes = merged(changes, files.delta(delta, width))
+    newest = manifest.newest
+    dense = {name: files.array(newest.folder, file, copied=True) for name, file in newest.dense.items()}
+    return LoadedExport(manifest, tables, changes, dense)
+
+
+class _Files:
+    """Files of an export as arrays."""
+
+    def __init__(self, url: str, cache: str | None) -> None:
+        self._fs, self._root = place(url, "path")
+        self._cache = cache
+
+    def keyed(self, folder: str, part: Any, width: int) -> tuple[Int64s, Float32s]:
+        keys, values = self.array(folder, part.keys), self.array(folder, part.values)
+        if keys.dtype != np.int64 or keys.shape != (part.count,):
+            raise _wrong(folder, part.keys, f"int64 of shape ({part.count},)", keys)
+        if values.dtype != np.float32 or values.shape != (part.count, width):
+            raise _wrong(folder, part.values, f"float32 of shape {(part.count, width)}", values)
+        return keys, values
+
+    def delta(self, delta: ExportPart, width: int) -> KeyTable | None:
+        parts = [self.keyed(delta.folder, part, width) for part in delta.parts]
+        removed = np.empty(0, np.int64) if delta.removed is None else self.array(delta.folder, delta.removed)
+        if removed.dtype != np.int64 or removed.ndim != 1:
+            raise _wrong(delta.folder, delta.removed, "int64 of one dimension", removed)
+        keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in parts)])
+        values = np.concatenate([np.empty((0, width), np.float32), *(values for _, values in parts)])
+        return with_removed(keys, values, removed, delta.folder)
+
+    def array(self, folder: str, file: SavedFile, copied: bool = False) -> npt.NDArray[Any]:
+        """Return the array of a file, mapped or copied, after a look at all of its bytes."""
+        root = f"{self._root}/{folder}"
+        path = f"{root}/{file.name}"
+        if isinstance(self._fs, LocalFileSystem):
+            # Open before the look at its bytes: an export that replaces this one may remove the file's name.
+            with reported(path, "reading"), open(path, "rb") as local, checked(self._fs, root, file):
+                return _mapped(local, path, copied)
+        try:
+            with tempfile.TemporaryFile(dir=self._cache) as local:
+                with checked(self._fs, root, file) as remote:
+                    while data := remote.read():
+                        local.write(data)
+                local.seek(0)
+                return _mapped(local, path, copied)
+        except OSError as error:
+            folder = self._cache or tempfile.gettempdir()
+            raise SpillError(f"{folder}: no copy of {path} can be kept there: {error}") from error
+
+
+def _mapped(file: Any, path: str, copied: bool) -> npt.NDArray[Any]:
+    header = read_npy_header(path, file)
+    offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    expected = offset + header.dtype.itemsize * int(np.prod(header.shape, dtype=np.int64))
+    if size != expected:
+        raise CheckpointCorruptError(f"{path}: expected {expected:,} bytes for shape {header.shape}, got {size:,}")
+    if 0 in header.shape:
+        return np.empty(header.shape, header.dtype)
+    array = np.memmap(file, header.dtype, "r", offset, header.shape)
+    return np.array(array) if copied else np.asarray(array)
+
+
+def _wrong(folder: str, file: SavedFile | None, expected: str, array: npt.NDArray[Any]) -> CheckpointCorruptError:
+    name = file.name if file else "removed"
+    return CheckpointCorruptError(f"{folder}/{name}: expected {expected}, got {array.dtype} of shape {array.shape}")

@@ -1,0 +1,236 @@
+"""Scores rows with an exported model, and takes newer exports while it does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ConfigError, DTypeError, OutOfRangeError, PS2Error, RecoveryError, ShapeError, UsageError
+from ps2.matrix.key_life import Initial
+from ps2.ops.guards import readable
+from ps2.ops.initial import fill_initial
+from ps2.serving.key_table import PRESENT, Float32s
+from ps2.serving.kinds import Score, score_of
+from ps2.serving.loading import LoadedExport, load
+from ps2.storage.exports import ExportManifest, read_manifest
+
+log = logging.getLogger(__name__)
+
+# How often the manifest may change while a load is under way, before the load is given up.
+LOADS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """All that one score needs. It is replaced as a whole."""
+
+    loaded: LoadedExport
+    score: Score | None
+    hasher: Any
+    initial: Initial | None
+    since_s: float
+
+
+class Scorer:
+    """An exported model. Any number of threads may score while one refreshes; a score uses one export only."""
+
+    def __init__(self, path: str, refreshS: float | None = None, cacheDir: str | None = None) -> None:
+        """Load an export.
+
+        Args:
+            path: the folder that ``export`` wrote to, or any fsspec URL of one.
+            refreshS: seconds between two looks for a newer export, in a thread; None: only ``refresh()`` looks.
+            cacheDir: local folder for files that come from elsewhere; they have no names there and take no space after
+                the scorer's end. None: the system's folder for temporary files.
+
+        Raises:
+            ConfigError: a setting is invalid.
+            CheckpointMissingError: there is no export at this place.
+            CheckpointCorruptError: its files are not what its manifest says.
+            RecoveryError: the file system refuses.
+            UsageError: this version cannot score this kind of model.
+        """
+        if refreshS is not None and (
+            isinstance(refreshS, bool) or not isinstance(refreshS, (int, float)) or not refreshS > 0
+        ):
+            raise ConfigError(f"refreshS: expected a number of seconds above 0, got {refreshS!r}")
+        self.path = path
+        self._cache = cacheDir
+        self._refreshing = threading.Lock()
+        self._model = self._load(None)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failure: PS2Error | None = None
+        if refreshS is not None:
+            self._thread = threading.Thread(
+                target=self._refresh_every, args=(refreshS,), name="ps2-refresh", daemon=True
+            )
+            self._thread.start()
+
+    @property
+    def number(self) -> int:
+        """The number of the export in use."""
+        return self._model.loaded.manifest.number
+
+    @property
+    def manifest(self) -> ExportManifest:
+        """What the export in use says of itself."""
+        return self._model.loaded.manifest
+
+    @property
+    def loadedS(self) -> float:
+        """Unix time at which the export in use was taken."""
+        return self._model.since_s
+
+    def score(self, rows: Any) -> npt.NDArray[Any]:
+        """Return a score of each row, float64 of shape (n,): for a classifier the probability of label 1.
+
+        Args:
+            rows: dicts of columns, an Arrow batch with these columns, ``KeyRows``, or keys: int64 of shape (n, keys of
+                a row), each with value 1.
+
+        Raises:
+            UsageError: the export is a table, which has vectors and no scores; or rows need columns, and the model
+                takes keys. Also what the hasher says of rows that do not have the model's columns.
+        """
+        model = self._model
+        if model.score is None:
+            raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
+        keyed = _keyed(rows, model.hasher, self.path)
+        embeddings = _vectors(model, readable(keyed.keys))[0]
+        description = model.loaded.description
+        scores: npt.NDArray[Any] = model.score(description.config, keyed, embeddings, model.loaded.dense)
+        return scores
+
+    def vectors(self, keys: Any) -> Float32s:
+        """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
+
+        A key that the export does not hold has the values that it has on the servers: its initial ones.
+
+        Args:
+            keys: int64 of any shape.
+
+        Raises:
+            DTypeError: the keys are no integers.
+            OutOfRangeError: a key is negative.
+        """
+        return self.lookUp(keys)[0]
+
+    def lookUp(self, keys: Any) -> tuple[Float32s, npt.NDArray[np.bool_]]:
+        """Return the values of keys as ``vectors`` does, and for each key whether the export holds it."""
+        wanted = _keys(keys)
+        values, present = _vectors(model := self._model, readable(wanted.reshape(-1)))
+        return values.reshape(*wanted.shape, model.loaded.description.width), present.reshape(wanted.shape)
+
+    def refresh(self) -> bool:
+        """Take the newest export; return False if it is in use already. Scores go on meanwhile, with the one before.
+
+        Raises:
+            PS2Error: as for the constructor; the export before stays in use.
+        """
+        with self._refreshing:
+            before = self._model.loaded.manifest
+            now = read_manifest(self.path)
+            if [one.folder for one in now.exports] == [one.folder for one in before.exports]:
+                return False
+            self._model = self._load(self._model.loaded)
+            return True
+
+    def close(self) -> None:
+        """End the thread that refreshes. Files are given back when nobody uses the scorer any more."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        description = self._model.loaded.description
+        return f"Scorer({self.path!r}, kind={description.kind}, width={description.width}, export={self.number})"
+
+    def _load(self, before: LoadedExport | None) -> _Model:
+        """Load the newest export. One that is replaced meanwhile may lose its files: then load its successor."""
+        for attempt in range(LOADS):
+            manifest = read_manifest(self.path)
+            description = manifest.description
+            score = score_of(description.kind)
+            try:
+                loaded = load(self.path, manifest, before, self._cache)
+            except RecoveryError:
+                if attempt + 1 < LOADS and read_manifest(self.path).number != manifest.number:
+                    continue
+                raise
+            initial = None if description.initial is None else Initial(**description.initial)
+            return _Model(loaded, score, _hasher(description.hasher), initial, time.time())
+        raise AssertionError("the last attempt returns or raises")
+
+    def _refresh_every(self, seconds: float) -> None:
+        while not self._ended.wait(seconds):
+            try:
+                self.refresh()
+                self.failure = None
+            except PS2Error as error:
+                if str(error) != str(self.failure):
+                    log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
+                self.failure = error
+
+
+def _vectors(model: _Model, keys: npt.NDArray[np.int64]) -> tuple[Float32s, npt.NDArray[np.bool_]]:
+    values, known = model.loaded.look_up(keys)
+    present = known == PRESENT
+    if model.initial is not None and not present.all():
+        absent, width = np.flatnonzero(~present), values.shape[1]
+        places = np.arange(width)
+        fill_initial(values.reshape(-1), model.initial, keys[absent], absent * width, places, places)
+    return values, present
+
+
+def _hasher(content: Any) -> Any:
+    if content is None:
+        return None
+    return import_module("ps2.data.hashing").FieldHasher.from_json(content)
+
+
+def _keyed(rows: Any, hasher: Any, path: str) -> Any:
+    if type(rows).__name__ == "KeyRows":
+        return rows
+    if isinstance(rows, np.ndarray):
+        return _rows_of(_keys(rows))
+    if hasher is None:
+        raise UsageError(
+            f"{path}: this model takes keys, not columns: give KeyRows, or int64 of shape (n, keys of a row)"
+        )
+    if isinstance(rows, Sequence):
+        return hasher.rows_of_dicts(list(rows))
+    return hasher.rows(rows)
+
+
+def _rows_of(keys: npt.NDArray[np.int64]) -> Any:
+    KeyRows = import_module("ps2.data.key_rows").KeyRows
+    if keys.ndim != 2:
+        raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {keys.shape}")
+    n, width = keys.shape
+    fields = np.tile(np.arange(width, dtype=np.int32), n)
+    return KeyRows(np.arange(n + 1) * width, keys.reshape(-1), np.ones(n * width, np.float32), fields, width)
+
+
+def _keys(keys: Any) -> npt.NDArray[np.int64]:
+    found = np.asarray(keys)
+    if found.dtype.kind not in "iu" and found.size:
+        raise DTypeError(f"keys: expected int64, got {found.dtype}")
+    if found.size and (found.min() < 0 or found.max() > 2**63 - 1):
+        wrong = found.min() if found.min() < 0 else found.max()
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
+    return np.ascontiguousarray(found, np.int64)

@@ -1,0 +1,221 @@
+"""Writes exports: files first, then the manifest that names them. One program at a time writes to a folder."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import CheckpointMissingError, ConfigError, DivergedError, RecoveryError, ShapeError, UsageError
+from ps2.matrix.partition import Int64Array
+from ps2.storage.arrays import npy, npy_header
+from ps2.storage.exports import (
+    FOLDER,
+    MANIFEST,
+    NAME_OF_ARRAY,
+    Description,
+    ExportManifest,
+    ExportPart,
+    KeysPart,
+    find_manifest,
+)
+from ps2.storage.files import place, reported, write, write_json
+from ps2.storage.manifest import SavedFile
+from ps2.version import __version__
+
+Values = npt.NDArray[np.float32]
+
+# Values of one file, and of one read.
+PART_BYTES = 1 << 30
+READ_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Export:
+    """What ``export`` has written; pass it as ``since`` to the next one.
+
+    Attributes:
+        number: counts the exports of this folder.
+        keys: keys with values that it holds.
+        removed: keys that it says are gone.
+        nbytes: size of its files.
+        full: True: all keys. False: a delta.
+        reason: why a delta could not be written, and all keys were; None if nothing stood against it.
+    """
+
+    url: str
+    number: int
+    keys: int
+    removed: int
+    nbytes: int
+    full: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What an export writes.
+
+    Attributes:
+        keys: ascending, int64 of shape (n,).
+        read: returns the values of some of the keys, float32 of shape (their number, width).
+        removed: keys that are gone since the export before, ascending.
+        dense: arrays that are written whole.
+        position: JSON data that the next delta finds.
+    """
+
+    keys: Int64Array
+    read: Callable[[Int64Array], Values]
+    removed: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    dense: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    position: Mapping[str, Any] = field(default_factory=dict)
+
+
+def continued(url: str, since: Export | int | str) -> ExportManifest:
+    """Return the export that a delta goes on from: the base, and the deltas up to ``since``.
+
+    Args:
+        since: what ``export`` returned, its number, or "last" for the newest one.
+
+    Raises:
+        UsageError: the folder has no such export.
+        CheckpointMissingError: the folder has no export.
+    """
+    if isinstance(since, Export):
+        if place(since.url)[1] != place(url)[1]:
+            raise UsageError(f"since: expected an export to {url}, got one to {since.url}")
+        since = since.number
+    if since != "last" and (isinstance(since, (str, bool)) or not isinstance(since, int)):
+        raise ConfigError(f"since: expected what export returned, its number, or 'last', got {since!r}")
+    manifest = find_manifest(url)
+    if manifest is None:
+        raise CheckpointMissingError(f"{url}: there is no export yet that a delta could go on from; leave out since=")
+    if isinstance(since, str):
+        return manifest
+    kept = tuple(one for one in manifest.exports if one.number <= since)
+    if not kept or kept[-1].number != since:
+        there = ", ".join(str(one.number) for one in manifest.exports)
+        raise UsageError(f"{url}: since: expected one of the exports {there}, got {since}")
+    return ExportManifest(manifest.description, kept, manifest.version)
+
+
+def write_export(
+    url: str, description: Description, content: Content, after: ExportManifest | None = None, reason: str | None = None
+) -> Export:
+    """Write a base, or with ``after`` a delta to what ``continued`` returned.
+
+    A reader sees the export before or this one, never a mixture. What the export before last needed is removed.
+
+    Args:
+        reason: why it is a base, if a delta was asked for.
+
+    Raises:
+        UsageError: keys, values or names that are none, or a delta of another kind of model.
+        DivergedError: a value is not finite.
+        RecoveryError: the file system refuses, or another program has exported to this folder meanwhile. The export
+            before stays, and the new files are removed.
+    """
+    fs, root = place(url, "path")
+    before = find_manifest(url)
+    _check(description, content, after)
+    number = before.number + 1 if before else 1
+    folder = f"{'base' if after is None else 'delta'}-{number:08d}-{uuid.uuid4().hex[:12]}"
+    with reported(root, "making the folder"):
+        fs.makedirs(f"{root}/{folder}", exist_ok=True)
+    try:
+        part = _write_part(fs, f"{root}/{folder}", number, content, description.width)
+        now = find_manifest(url)
+        if (now.number if now else 0) != number - 1:
+            raise RecoveryError(f"{url}: another program has exported to this folder meanwhile; one at a time may")
+        manifest = ExportManifest(description, (*(after.exports if after else ()), part), __version__)
+        write_json(fs, f"{root}/{MANIFEST}", manifest.to_json())
+    except BaseException:
+        _remove_folder(fs, f"{root}/{folder}")
+        raise
+    _remove_old(fs, root, [manifest, *([before] if before else [])])
+    return Export(url, number, part.keys, len(content.removed), part.nbytes, after is None, reason)
+
+
+def _check(description: Description, content: Content, after: ExportManifest | None) -> None:
+    for name, keys in (("keys", content.keys), ("removed", content.removed)):
+        if keys.dtype != np.int64 or keys.ndim != 1:
+            raise ShapeError(f"{name}: expected int64 of shape (n,), got {keys.dtype} of shape {keys.shape}")
+        if keys.size and (keys[0] < 0 or not (keys[1:] > keys[:-1]).all()):
+            raise UsageError(f"{name}: expected distinct keys, ascending, none of them negative")
+    for name, array in content.dense.items():
+        if not NAME_OF_ARRAY.fullmatch(name):
+            raise UsageError(f"dense: expected names of letters, digits, dots and hyphens, got {name!r}")
+        if array.dtype.kind not in "fiu":
+            raise UsageError(f"dense: {name}: expected numbers, got {array.dtype}")
+        if not np.isfinite(array).all():
+            raise DivergedError(f"{name}: expected finite numbers; the model has diverged, so it is not exported")
+    if after is not None:
+        was = after.description
+        for name in ("kind", "width", "hasher", "initial"):
+            if getattr(was, name) != getattr(description, name):
+                raise UsageError(
+                    f"since: the export has {name} {getattr(was, name)!r}, and this model has "
+                    f"{getattr(description, name)!r}; leave out since= for another model"
+                )
+
+
+def _write_part(fs: Any, folder: str, number: int, content: Content, width: int) -> ExportPart:
+    height = max(1, PART_BYTES // (4 * width))
+    parts = []
+    for index, begin in enumerate(range(0, len(content.keys), height)):
+        keys = content.keys[begin : begin + height]
+        saved = _write(fs, folder, f"keys-{index}.npy", npy(keys))
+        values = _write(fs, folder, f"values-{index}.npy", _values(keys, content.read, width))
+        parts.append(KeysPart(len(keys), saved, values))
+    removed = _write(fs, folder, "removed.npy", npy(content.removed)) if len(content.removed) else None
+    dense = {name: _write(fs, folder, f"dense-{name}.npy", _whole(array)) for name, array in content.dense.items()}
+    return ExportPart(number, folder.rpartition("/")[2], tuple(parts), removed, dense, content.position, time.time())
+
+
+def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) -> Iterator[Any]:
+    yield npy_header(np.dtype(np.float32), (len(keys), width))
+    rows = max(1, READ_BYTES // (4 * width))
+    for begin in range(0, len(keys), rows):
+        wanted = keys[begin : begin + rows]
+        values = read(wanted)
+        if values.dtype != np.float32 or values.shape != (len(wanted), width):
+            raise ShapeError(
+                f"values: expected float32 of shape {(len(wanted), width)}, got {values.dtype} of shape {values.shape}"
+            )
+        finite = np.isfinite(values).all(1)
+        if not finite.all():
+            key = wanted[np.argmin(finite)]
+            raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
+        yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _whole(array: npt.NDArray[Any]) -> Iterator[Any]:
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    yield npy_header(array.dtype, array.shape)
+    yield array.tobytes()
+
+
+def _write(fs: Any, folder: str, name: str, parts: Iterator[Any]) -> SavedFile:
+    return SavedFile(name, *write(fs, f"{folder}/{name}", parts))
+
+
+def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
+    """Remove folders of exports that neither the new nor the previous manifest names: a reader may still open those."""
+    keep = {part.folder for manifest in needed for part in manifest.exports}
+    with suppress(OSError):
+        for entry in fs.ls(root, detail=False):
+            name = entry.rstrip("/").rpartition("/")[2]
+            if FOLDER.fullmatch(name) and name not in keep:
+                _remove_folder(fs, f"{root}/{name}")
+
+
+def _remove_folder(fs: Any, path: str) -> None:
+    """Remove a folder if possible; what stays is removed by a later export."""
+    with suppress(OSError):
+        fs.rm(path, recursive=True)

@@ -1,0 +1,193 @@
+"""The form of an export: a model in a folder, as a base of all keys and deltas of those that changed.
+
+``manifest.json`` names everything and is renamed into place last, so an export is whole or does not count::
+
+    manifest.json
+    base-00000001-3f9a2c1d77ab/keys-0.npy      int64 (n,), ascending
+                               values-0.npy    float32 (n, width)
+                               removed.npy     int64 (m,), ascending: keys that are gone
+                               dense-bias.npy  an array that is written whole each time
+    delta-00000002-77ab3f9a2c1d/...
+
+A key has the values of the newest part that holds it, and none if a later part has removed it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ps2.errors import CheckpointMissingError
+from ps2.storage.fields import Fields
+from ps2.storage.files import place, read_json
+from ps2.storage.manifest import SavedFile, saved_file
+
+FORMAT = "ps2.export.v1"
+MANIFEST = "manifest.json"
+FOLDER = re.compile(r"(base|delta)-(\d{8,})-[0-9a-f]{12}")
+NAME_OF_ARRAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a model is, apart from its numbers. JSON data only.
+
+    Attributes:
+        kind: which scores it gives, such as "logistic"; "table": none, its vectors are looked up.
+        width: values of a key.
+        config: what the kind's scoring function needs.
+        hasher: how columns become keys (``FieldHasher``); None: rows come as keys.
+        initial: values of keys that the export does not hold (``ps2.matrix.key_life.Initial``); None: zeros.
+    """
+
+    kind: str
+    width: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    hasher: Mapping[str, Any] | None = None
+    initial: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class KeysPart:
+    """Keys and their values, in two files. Keys of a later part of the same folder are larger."""
+
+    count: int
+    keys: SavedFile
+    values: SavedFile
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True)
+class ExportPart:
+    """One call of ``export``: a base, or the delta to all parts before it.
+
+    Attributes:
+        number: counts the exports of a folder.
+        folder: its folder's name; begins with "base" or "delta".
+        removed: the file of keys that are gone since the part before; None: no key is.
+        dense: files of arrays by name.
+        position: where the table was, for the next delta (JSON data of the writer's).
+    """
+
+    number: int
+    folder: str
+    parts: tuple[KeysPart, ...]
+    removed: SavedFile | None
+    dense: Mapping[str, SavedFile]
+    position: Mapping[str, Any]
+    created_s: float
+
+    @property
+    def keys(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def files(self) -> list[SavedFile]:
+        keyed = [file for part in self.parts for file in (part.keys, part.values)]
+        return [*keyed, *([self.removed] if self.removed else []), *self.dense.values()]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class ExportManifest:
+    """A whole export: its base first, then its deltas in order."""
+
+    description: Description
+    exports: tuple[ExportPart, ...]
+    version: str
+
+    @property
+    def newest(self) -> ExportPart:
+        return self.exports[-1]
+
+    @property
+    def number(self) -> int:
+        return self.newest.number
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "description": asdict(self.description),
+            "exports": [asdict(part) for part in self.exports],
+        }
+
+    @classmethod
+    def from_json(cls, content: object, path: str) -> ExportManifest:
+        """Read what ``to_json`` wrote; ``path`` is of the manifest, for errors.
+
+        Raises:
+            CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
+        """
+        fields = Fields(path, content)
+        exports = tuple(_export(one) for one in fields.objects("exports"))
+        numbers = [one.number for one in exports]
+        bases = [one.folder.startswith("base") for one in exports]
+        if not exports or not bases[0] or any(bases[1:]) or numbers != sorted(set(numbers)):
+            raise fields.wrong("exports", "a base and then its deltas, with ascending numbers")
+        return cls(_description(fields.object("description")), exports, fields.get("version", str))
+
+
+def find_manifest(url: str) -> ExportManifest | None:
+    """Return the manifest of an export; None if there is none.
+
+    Raises:
+        CheckpointCorruptError: the folder's manifest is damaged, or is not of an export.
+        RecoveryError: the file system refuses.
+    """
+    fs, root = place(url, "path")
+    fs.invalidate_cache()  # another process may have exported since
+    path = f"{root}/{MANIFEST}"
+    content = read_json(fs, path, FORMAT)
+    return None if content is None else ExportManifest.from_json(content, path)
+
+
+def read_manifest(url: str) -> ExportManifest:
+    """Return the manifest of an export; raises like ``find_manifest``, and CheckpointMissingError if there is none."""
+    manifest = find_manifest(url)
+    if manifest is None:
+        raise CheckpointMissingError(f"{url}: expected an export, and there is no {MANIFEST} in it")
+    return manifest
+
+
+def _description(fields: Fields) -> Description:
+    if not fields.count("width"):
+        raise fields.wrong("width", "a positive integer")
+    return Description(
+        kind=fields.get("kind", str),
+        width=fields.count("width"),
+        config=fields.get("config", dict),
+        hasher=fields.get("hasher", dict, type(None)),
+        initial=fields.get("initial", dict, type(None)),
+    )
+
+
+def _export(fields: Fields) -> ExportPart:
+    number, folder = fields.count("number"), fields.get("folder", str)
+    match = FOLDER.fullmatch(folder)
+    if match is None or int(match[2]) != number:
+        raise fields.wrong("folder", f"base-{number:08d}-... or delta-{number:08d}-...")
+    dense = fields.object("dense")
+    names = fields.get("dense", dict)
+    if not all(NAME_OF_ARRAY.fullmatch(name) for name in names):
+        raise fields.wrong("dense", "names of letters, digits, dots and hyphens")
+    return ExportPart(
+        number=number,
+        folder=folder,
+        parts=tuple(
+            KeysPart(part.count("count"), saved_file(part.object("keys")), saved_file(part.object("values")))
+            for part in fields.objects("parts")
+        ),
+        removed=None if fields.get("removed", dict, type(None)) is None else saved_file(fields.object("removed")),
+        dense={name: saved_file(dense.object(name)) for name in names},
+        position=fields.get("position", dict),
+        created_s=float(fields.get("created_s", float, int)),
+    )

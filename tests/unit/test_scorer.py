@@ -1,0 +1,162 @@
+"""Scorers: refreshing while others score, and rows that they refuse."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from ps2.errors import CheckpointCorruptError, ConfigError, DTypeError, OutOfRangeError, UsageError
+from ps2.serving import Scorer, loading
+from ps2.serving.key_table import UNKNOWN, key_table
+from ps2.storage.exports import read_manifest
+from tests.exporting import WIDTH, export, values_of
+
+KEYS = np.arange(0, 40_000, 2)
+
+
+def test_lookup_of_random_keys_then_as_a_dict():
+    rng = np.random.default_rng(1)
+    spread = [rng.integers(0, 2**63 - 1, 5000), rng.integers(0, 2**20, 5000), np.array([0, 2**63 - 1])]
+    keys = np.unique(np.concatenate(spread))
+    table = key_table(keys, values_of(keys))
+    wanted = np.concatenate([rng.choice(keys, 3000), rng.integers(0, 2**63 - 1, 3000), keys - 1, keys])
+    wanted.flags.writeable = False
+    out, known = np.zeros((len(wanted), WIDTH), np.float32), np.full(len(wanted), UNKNOWN, np.uint8)
+    table.look_up(wanted, known, out)
+    there = np.isin(wanted, keys)
+    np.testing.assert_array_equal(known == 1, there)
+    np.testing.assert_array_equal(out, np.where(there[:, None], values_of(wanted), 0))
+
+
+def test_refresh_when_nothing_is_new_then_false(tmp_path):
+    export(tmp_path, KEYS)
+    scorer = Scorer(str(tmp_path))
+    assert not scorer.refresh()
+    export(tmp_path, [1], since="last")
+    assert scorer.refresh()
+    assert scorer.number == 2
+
+
+def test_refresh_when_a_delta_came_then_the_base_stays_mapped(tmp_path):
+    export(tmp_path, KEYS)
+    scorer = Scorer(str(tmp_path))
+    base = scorer._model.loaded.base
+    for shift in range(1, 4):
+        export(tmp_path, [shift], shift, since="last")
+        scorer.refresh()
+    assert scorer._model.loaded.base is base
+    fresh = Scorer(str(tmp_path))
+    np.testing.assert_array_equal(fresh.vectors(np.arange(9)), scorer.vectors(np.arange(9)))
+
+
+def test_refresh_when_deltas_were_replaced_then_as_a_new_scorer(tmp_path):
+    first = export(tmp_path, KEYS)
+    export(tmp_path, [1, 2], 50, since=first)
+    scorer = Scorer(str(tmp_path))
+    export(tmp_path, [2, 3], 70, since=first)
+    scorer.refresh()
+    np.testing.assert_array_equal(scorer.vectors(np.arange(5)), Scorer(str(tmp_path)).vectors(np.arange(5)))
+    assert not scorer.lookUp(1)[1]
+
+
+def test_refresh_when_damaged_then_the_last_export_stays(tmp_path):
+    export(tmp_path, KEYS)
+    scorer = Scorer(str(tmp_path))
+    export(tmp_path, [2], 50, since="last")
+    damaged = tmp_path / read_manifest(str(tmp_path)).newest.folder / "values-0.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(CheckpointCorruptError, match="values-0"):
+        scorer.refresh()
+    np.testing.assert_array_equal(scorer.vectors([2]), values_of([2]))
+    export(tmp_path, [2], 60, since=1)
+    assert scorer.refresh()
+
+
+def test_load_when_the_export_is_replaced_then_its_successor(tmp_path, monkeypatch):
+    export(tmp_path, KEYS)
+    load, times = loading.load, []
+
+    def replaced(*arguments):
+        if not times:  # twice, so that the first one's files are gone
+            times.append(1)
+            export(tmp_path, KEYS, 1)
+            export(tmp_path, KEYS, 2)
+        return load(*arguments)
+
+    monkeypatch.setattr("ps2.serving.scorer.load", replaced)
+    assert Scorer(str(tmp_path)).number == 3
+
+
+def test_scores_while_exports_come_then_each_of_one_export(tmp_path):
+    export(tmp_path, KEYS)
+    ended, mixed, reads = threading.Event(), [], [0]
+    wanted = KEYS[::50]
+
+    def read(scorer):
+        while not ended.is_set():
+            shifts = np.unique(scorer.vectors(wanted)[:, 0] - values_of(wanted)[:, 0])
+            reads[0] += 1
+            if len(shifts) > 1:
+                mixed.append(shifts)
+
+    with Scorer(str(tmp_path), refreshS=0.005) as scorer:
+        threads = [threading.Thread(target=read, args=(scorer,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for shift in range(1, 25):
+            export(tmp_path, KEYS, shift, since="last" if shift % 4 else None)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        scorer.refresh()
+        assert scorer.failure is None
+        assert scorer.number == 25
+    assert not mixed
+    assert reads[0] > 20
+
+
+def test_unknown_key_then_has_the_initial_values(tmp_path):
+    initial = {"kind": "normal", "scale": 0.1, "seed": 7, "begin": 1, "end": 3}
+    export(tmp_path, KEYS, initial=initial)
+    found, present = Scorer(str(tmp_path)).lookUp([[2, 3], [5, 5]])
+    assert present.tolist() == [[True, False], [False, False]]
+    np.testing.assert_array_equal(found[0, 0], values_of([2])[0])
+    np.testing.assert_array_equal(found[1, 0], found[1, 1])
+    assert found[1, 0, 0] == 0
+    assert found[1, 0, 1:].all()
+    assert (found[0, 1] != found[1, 0]).sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "text"),
+    [
+        ([-3], OutOfRangeError, "got -3"),
+        (np.array([2**63], np.uint64), OutOfRangeError, "9223372036854775808"),
+        ([0.5], DTypeError, "got float64"),
+    ],
+)
+def test_keys_when_wrong_then_named(tmp_path, keys, error, text):
+    export(tmp_path, KEYS)
+    with pytest.raises(error, match=text):
+        Scorer(str(tmp_path)).vectors(keys)
+
+
+def test_table_when_scored_then_refused(tmp_path):
+    export(tmp_path, KEYS)
+    with pytest.raises(UsageError, match="this export is a table"):
+        Scorer(str(tmp_path)).score([{"a": 1}])
+
+
+def test_kind_when_unknown_then_named(tmp_path):
+    export(tmp_path, KEYS, kind="oracle")
+    with pytest.raises(UsageError, match="got 'oracle'"):
+        Scorer(str(tmp_path))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan")])
+def test_refresh_seconds_when_wrong_then_refused(tmp_path, seconds):
+    export(tmp_path, KEYS)
+    with pytest.raises(ConfigError, match="refreshS"):
+        Scorer(str(tmp_path), refreshS=seconds)
