@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ps2.client.embedding_settings import TableSettings
-from ps2.client.keysets import split_blocks
+from ps2.client.keysets import GROUP_KEYS, split_blocks
 from ps2.client.plans import Plan, Target
 from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
-from ps2.protocol.messages import Operation
+from ps2.protocol.messages import Operation, Result
 
 
 def pull(target: Target, settings: TableSettings, columns: Int64Array) -> Plan[Array]:
@@ -73,3 +74,21 @@ def count(target: Target) -> Plan[int]:
         lambda results: int(sum(result.scalar or 0 for result in results)),
         mutates=False,
     )
+
+
+def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
+    """Plan to read the first ``counts`` active keys of each partition: sorted."""
+    windows = [
+        (p.index, start, min(start + GROUP_KEYS, count))
+        for p, count in zip(target.partitions, counts, strict=True)
+        for start in range(0, count, GROUP_KEYS)
+    ]
+    operations = tuple(
+        Operation("keys", target.matrix, index, (), {"start": start, "stop": stop}, reply_bytes=8 * (stop - start))
+        for index, start, stop in windows
+    )
+
+    def merge(results: list[Result]) -> Int64Array:
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(result.arrays[0] for result in results)]))
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.client import embedding_plans, storage
+from ps2.client import embedding_plans, storage, table_export
 from ps2.client.arguments import as_sent, as_values
 from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
@@ -18,11 +19,13 @@ from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads
 from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
 from ps2.client.handle import Handle
 from ps2.client.matrix import DCVMatrix
+from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, OutOfRangeError, UsageError
 from ps2.matrix.key_life import Clock, InitialKind
 from ps2.matrix.partition import Int64Array, Wire
 from ps2.ops.distinct import find_distinct, sum_rows
 from ps2.ops.packing import is_ascending
+from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, write_json
 
 Float32s = npt.NDArray[np.float32]
@@ -299,6 +302,37 @@ class EmbeddingTable:
         settings = TableSettings.from_json(content)
         rows = f"{str(url).rstrip('/')}/{content.get('rows')}"
         return cls.known(DCVMatrix.of(storage.load_rows(Handle, rows)), settings)
+
+    def export(
+        self,
+        path: str,
+        since: Export | int | str | None = None,
+        *,
+        kind: str = "table",
+        config: Mapping[str, Any] | None = None,
+        hasher: Mapping[str, Any] | None = None,
+        dense: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Export:
+        """Write the weights, without the optimizer's state, to a folder that ``ps2.serving.Scorer`` reads anywhere.
+
+        Training may go on meanwhile: the keys' weights are then of different moments.
+
+        Args:
+            path: a folder, or any fsspec URL of one, that this process can write to.
+            since: what an earlier call returned, its number, or "last": write only what changed since. All keys are
+                written if that cannot be told, and the result's ``reason`` says why.
+            kind: which function scores rows with these weights; "table": none.
+            config, hasher, dense: what that function needs besides, and how columns become keys.
+
+        Raises:
+            UsageError: the folder has no such export, or it is of another table; or the table has ``hashBits``.
+            DivergedError: a weight is not finite.
+            RecoveryError: the file system refuses; the export before stays.
+        """
+        if self.settings.hash_bits is not None:
+            raise UsageError("export: a table with hashBits is for comparisons, and has no exports")
+        model = ExportedModel(kind, config or {}, hasher, dense or {})
+        return table_export.export(self, path, since, model)
 
     def free(self) -> None:
         """Free the table: every handle to it fails from now on."""
