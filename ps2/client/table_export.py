@@ -105,6 +105,6 @@ def _why_no_delta(was: Mapping[str, Any], now: Mapping[str, Any], number: int) -
 
 def _all_keys(matrix: DCVMatrix) -> Int64Array:
     target = replace(matrix._target(), rows=(0,))
-    counts = submit(matrix._session, plans.count_active(target))
-    keys: Int64Array = submit(matrix._session, embedding_plans.keys(target, counts))
-    return keys
+    counts: Any = submit(matrix._session, plans.count_active(target))
+    keys: Any = submit(matrix._session, embedding_plans.keys(target, counts))
+    return np.asarray(keys)
