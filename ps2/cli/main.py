@@ -12,6 +12,7 @@ from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.k8s import k8s
 from ps2.cli.launch import launch
 from ps2.cli.ops import ops
+from ps2.cli.serve import serve
 from ps2.cli.server import server
 from ps2.cli.status import status
 from ps2.cli.stop import stop
@@ -27,7 +28,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, env, k8s, launch, ops, server, status, stop, token, train):
+for command in (checkpoint, env, k8s, launch, ops, serve, server, status, stop, token, train):
     cli.add_command(command)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -36,7 +35,6 @@ class _Model:
     score: Score | None
     hasher: Any
     initial: Initial | None
-    since_s: float
 
 
 class Scorer:
@@ -86,9 +84,15 @@ class Scorer:
         return self._model.loaded.manifest
 
     @property
-    def loadedS(self) -> float:
-        """Unix time at which the export in use was taken."""
-        return self._model.since_s
+    def writtenS(self) -> float:
+        """Unix time at which the export in use was written."""
+        return self.manifest.newest.created_s
+
+    @property
+    def keysCount(self) -> int:
+        """Number of keys in the export in use; those of deltas are counted beside those of the base."""
+        loaded = self._model.loaded
+        return sum(map(len, loaded.base)) + (0 if loaded.changes is None else len(loaded.changes))
 
     def score(self, rows: Any) -> npt.NDArray[Any]:
         """Return a score of each row, float64 of shape (n,): for a classifier the probability of label 1.
@@ -101,6 +105,10 @@ class Scorer:
             UsageError: the export is a table, which has vectors and no scores; or rows need columns, and the model
                 takes keys. Also what the hasher says of rows that do not have the model's columns.
         """
+        return self.scoreAt(rows)[0]
+
+    def scoreAt(self, rows: Any) -> tuple[npt.NDArray[Any], int]:
+        """Return what ``score`` does, and the number of the export that the scores are of."""
         model = self._model
         if model.score is None:
             raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
@@ -108,7 +116,7 @@ class Scorer:
         embeddings = _vectors(model, readable(keyed.keys))[0]
         description = model.loaded.description
         scores: npt.NDArray[Any] = model.score(description.config, keyed, embeddings, model.loaded.dense)
-        return scores
+        return scores, model.loaded.manifest.number
 
     def vectors(self, keys: Any) -> Float32s:
         """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
@@ -173,7 +181,7 @@ class Scorer:
                     continue
                 raise
             initial = None if description.initial is None else Initial(**description.initial)
-            return _Model(loaded, score, _hasher(description.hasher), initial, time.time())
+            return _Model(loaded, score, _hasher(description.hasher), initial)
         raise AssertionError("the last attempt returns or raises")
 
     def _refresh_every(self, seconds: float) -> None:

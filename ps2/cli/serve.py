@@ -1,0 +1,82 @@
+"""``ps2 serve``: answer requests for scores of an exported model over HTTP."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from ps2.cli.server import parse_listen
+from ps2.config import join_address, split_listen
+from ps2.errors import ConfigError
+
+DEFAULT_LISTEN = "127.0.0.1:8501"
+EPILOG = """\b
+Examples:
+  ps2 serve --model /models/clicks
+  curl -s localhost:8501/score -d '{"rows": [{"user": "u17", "item": "i4"}]}'
+  ps2 serve --model s3://models/clicks --listen 0.0.0.0:8501 --token-file serve.token --refresh 60
+  curl -s -H "Authorization: Bearer $(cat serve.token)" host:8501/metrics
+
+\b
+docs/serving.md describes the requests.
+
+\b
+Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the port is taken, 2 an option is wrong.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--model", required=True, metavar="PATH", help="Folder, or URL of one, that a model was exported to.")
+@click.option(
+    "--listen",
+    callback=parse_listen,
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    help="Address to listen at; HOST:FIRST-LAST the first free port. Other hosts can reach it only with a token.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(),
+    envvar="PS2_SERVE_TOKEN_FILE",
+    show_envvar=True,
+    help="File with the token that requests have to bring ('ps2 token new FILE' makes one).",
+)
+@click.option(
+    "--refresh",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks for a newer export.",
+)
+@click.option("--cache-dir", type=click.Path(), help="Local folder for files of an export that is elsewhere.")
+@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate of this endpoint (PEM): HTTPS.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key (PEM).")
+def serve(
+    model: str,
+    listen: str,
+    token_file: str | None,
+    refresh: float,
+    cache_dir: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Answer requests for scores of an exported model over HTTP, without Spark and servers."""
+    from ps2.serving import http
+    from ps2.serving.scorer import Scorer
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
+    certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    host, ports = split_listen(listen, "--listen")
+    tokens = None if token_file is None else http.TokenFile(token_file)
+    with http.listen(host, ports, tokens) as listener, Scorer(model, refreshS=refresh, cacheDir=cache_dir) as scorer:
+        # The HTTP server ends by itself, and then raises the signal again for the handler that was there before.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        server = http.http_server(http.ScoringService(scorer, tokens), certificate)
+        address = join_address(*listener.getsockname()[:2])
+        click.echo(f"{scorer!r}\nlistening at {'http' if certificate is None else 'https'}://{address}")
+        server.run(sockets=[listener])

@@ -1,0 +1,234 @@
+"""A scorer over HTTP: JSON in, JSON out. Needs starlette and uvicorn (``pip install 'ps2-spark[serve]'``)."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ps2.config import LOOPBACK, is_loopback, read_token
+from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
+from ps2.serving.exposition import ScoringMetrics
+from ps2.serving.scorer import Scorer
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+except ImportError as error:
+    raise ConfigError(
+        f"scores over HTTP need starlette and uvicorn: pip install 'ps2-spark[serve]' ({error})"
+    ) from error
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 16 << 20
+# More rows than these are scored in a thread, so that other requests need not wait for them.
+INLINE_ROWS = 64
+LOOK_S = 1.0
+
+Answer = Callable[[Any], Any]
+
+
+class _TooLarge(Exception):
+    """A request's body has too many bytes."""
+
+
+class TokenFile:
+    """The tokens in a file, read again when it changes; the tokens before stay if it becomes unusable."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file; raises AuthError or ConfigError if it is not usable."""
+        self._path = path
+        self._tokens, self._stamp, self._looked_s = read_token(path).split(), _stamp(path), time.monotonic()
+
+    def accepts(self, given: str) -> bool:
+        """Return True for one of the tokens; takes the same time for every wrong one."""
+        if time.monotonic() - self._looked_s > LOOK_S:
+            self._looked_s = time.monotonic()
+            self._read_again()
+        known = [hmac.compare_digest(given.encode(), token.encode()) for token in self._tokens]
+        return any(known)
+
+    def _read_again(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp in (None, self._stamp):
+            return
+        self._stamp = stamp
+        try:
+            self._tokens = read_token(self._path).split()
+        except PS2Error as error:
+            log.warning("the previous token is still used: %s", error)
+
+
+class ScoringService:
+    """What the endpoint answers; see docs/serving.md."""
+
+    def __init__(self, scorer: Scorer, tokens: TokenFile | None) -> None:
+        self._scorer = scorer
+        self._tokens = tokens
+        self._metrics = ScoringMetrics(scorer)
+
+    def application(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/score", self._score, methods=["POST"]),
+                Route("/vectors", self._vectors, methods=["POST"]),
+                Route("/healthz", self._health, methods=["GET"]),
+                Route("/metrics", self._scrape, methods=["GET"]),
+            ]
+        )
+
+    async def _score(self, request: Request) -> Response:
+        def answer(rows: Any) -> dict[str, Any]:
+            scores, number = self._scorer.scoreAt(rows)
+            return {"scores": scores.tolist(), "export": number}
+
+        return await self._answered(request, "rows", answer)
+
+    async def _vectors(self, request: Request) -> Response:
+        def answer(keys: Any) -> dict[str, Any]:
+            vectors, present = self._scorer.lookUp(_integers(keys))
+            return {"vectors": vectors.tolist(), "present": present.tolist()}
+
+        return await self._answered(request, "keys", answer)
+
+    async def _answered(self, request: Request, field: str, answer: Answer) -> Response:
+        """Answer a request whose body is ``{field: [...]}``."""
+        if (refused := self._refused(request)) is not None:
+            return refused
+        began_s, rows, status = time.perf_counter(), 0, 500
+        try:
+            items = _items(await _body(request), field)
+            rows = len(items)
+            content = answer(items) if rows <= INLINE_ROWS else await run_in_threadpool(answer, items)
+            status, response = 200, JSONResponse(content)
+        except _TooLarge:
+            status = 413
+            response = _error(status, f"expected at most {MAX_BODY_BYTES:,} bytes; send the rows in several requests")
+        except UsageError as error:
+            status, response = 400, _error(400, str(error))
+        finally:
+            self._metrics.count(request.url.path.lstrip("/"), status, rows, time.perf_counter() - began_s)
+        return response
+
+    async def _health(self, request: Request) -> Response:
+        failure = self._scorer.failure
+        content = {"status": "ok", "export": self._scorer.number, "kind": self._scorer.manifest.description.kind}
+        return JSONResponse(content | ({} if failure is None else {"refresh": str(failure)}))
+
+    async def _scrape(self, request: Request) -> Response:
+        text, kind = self._metrics.text()
+        return self._refused(request) or Response(text, media_type=kind)
+
+    def _refused(self, request: Request) -> Response | None:
+        if self._tokens is None:
+            return None
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._tokens.accepts(token.strip()):
+            return None
+        return JSONResponse(
+            {"error": "expected the header Authorization: Bearer TOKEN, with the token of this endpoint"},
+            401,
+            {"WWW-Authenticate": "Bearer"},
+        )
+
+
+def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
+    """Listen at the first free port.
+
+    Raises:
+        ConfigError: the host is not loopback, and there is no token.
+        LaunchError: no port is free, or the host is not this machine's.
+    """
+    if tokens is None and not is_loopback(host):
+        raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    failure: OSError | None = None
+    for port in ports:
+        try:
+            return socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            failure = error
+    raise LaunchError(f"cannot listen at {host}, port {ports[0]}..{ports[-1]}: {failure}")
+
+
+def http_server(service: ScoringService, certificate: tuple[str, str] | None = None) -> uvicorn.Server:
+    """Return the server, whose ``run(sockets=[listener])`` answers requests until SIGINT, SIGTERM or ``should_exit``.
+
+    Args:
+        certificate: files of a certificate and its key (PEM), for HTTPS.
+
+    Raises:
+        ConfigError: the certificate cannot be used.
+    """
+    cert, key = certificate or (None, None)
+    config = uvicorn.Config(
+        service.application(),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+        timeout_graceful_shutdown=5,
+    )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"--tls-cert {cert}, --tls-key {key}: expected a certificate and its key: {error}") from error
+    return uvicorn.Server(config)
+
+
+async def _body(request: Request) -> bytes:
+    """Read the body; raise _TooLarge as soon as it has too many bytes."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise _TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _items(body: bytes, field: str) -> list[Any]:
+    """Return the list in a request's body; raise UsageError if it has none."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"expected JSON, {{{field!r}: [...]}}: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get(field), list):
+        raise UsageError(f"expected an object with a list {field!r}, got {type(content).__name__}")
+    if unknown := sorted(content.keys() - {field}):
+        raise UsageError(f"expected {field!r} alone, got {', '.join(map(repr, unknown))} as well")
+    items: list[Any] = content[field]
+    return items
+
+
+def _integers(keys: list[Any]) -> Any:
+    try:
+        return np.array(keys) if keys else np.empty(0, np.int64)
+    except ValueError as error:
+        raise UsageError(f"keys: expected integers, in lists of equal lengths: {error}") from error
+
+
+def _error(status: int, text: str) -> JSONResponse:
+    return JSONResponse({"error": text}, status)
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

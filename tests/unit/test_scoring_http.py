@@ -1,0 +1,119 @@
+"""The HTTP endpoint of a scorer, by requests to a real one."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import requests
+
+from ps2.config import write_token
+from ps2.errors import ConfigError, LaunchError
+from ps2.serving import Scorer, http
+from tests.exporting import export, values_of
+
+TOKEN = "a-token-of-enough-characters-0123456789"
+
+
+class Endpoint:
+    """A running endpoint: ``url``, and ``folder`` of its export."""
+
+    def __init__(self, folder, tokens=None):
+        self.folder = folder
+        export(folder, np.arange(0, 1000, 2))
+        self.scorer = Scorer(str(folder))
+        self.listener = http.listen("127.0.0.1", range(1), tokens)
+        self.server = http.http_server(http.ScoringService(self.scorer, tokens))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def post(self, path, **how):
+        with requests.post(self.url + path, timeout=10, **how) as answer:
+            return answer.status_code, answer.json()
+
+    def get(self, path, **how):
+        with requests.get(self.url + path, timeout=10, **how) as answer:
+            return answer.status_code, answer.text
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join()
+        self.listener.close()
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory):
+    running = Endpoint(tmp_path_factory.mktemp("export"))
+    yield running
+    running.stop()
+
+
+def test_vectors_when_asked_then_those_of_the_export(endpoint):
+    status, found = endpoint.post("/vectors", json={"keys": [4, 5]})
+    assert status == 200
+    np.testing.assert_array_equal(np.float32(found["vectors"][0]), values_of([4])[0])
+    assert found["present"] == [True, False]
+
+
+def test_many_keys_when_asked_then_in_their_order(endpoint):
+    status, found = endpoint.post("/vectors", json={"keys": list(range(998, -2, -2))})
+    assert status == 200
+    np.testing.assert_array_equal(np.float32(found["vectors"]), values_of(np.arange(998, -2, -2)))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("/vectors", b"{", "expected JSON"),
+        ("/vectors", b"[" * 100_000, "expected JSON"),
+        ("/vectors", b"[]", "expected an object with a list 'keys'"),
+        ("/vectors", b'{"keys": [1], "rows": []}', "'rows' as well"),
+        ("/vectors", b'{"keys": [1, [2]]}', "lists of equal lengths"),
+        ("/vectors", b'{"keys": [-1]}', "got -1"),
+        ("/vectors", b'{"keys": [9223372036854775808]}', "9223372036854775808"),
+        ("/vectors", b'{"keys": ["a"]}', "expected int64"),
+        ("/score", b'{"rows": [{"a": 1}]}', "this export is a table"),
+    ],
+)
+def test_request_when_wrong_then_400_says_why(endpoint, path, body, text):
+    status, found = endpoint.post(path, data=body)
+    assert status == 400
+    assert text in found["error"]
+
+
+def test_body_when_too_large_then_413(endpoint, monkeypatch):
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 100)
+    assert endpoint.post("/vectors", data=b" " * 101)[0] == 413
+
+
+def test_health_and_metrics_when_asked_then_tell_the_export(endpoint):
+    status, text = endpoint.get("/healthz")
+    assert (status, text) == (200, '{"status":"ok","export":1,"kind":"table"}')
+    endpoint.post("/vectors", json={"keys": [4]})
+    assert "ps2_export_keys 500.0" in endpoint.get("/metrics")[1]
+    assert 'ps2_scoring_requests_total{request="vectors",status="200"}' in endpoint.get("/metrics")[1]
+
+
+def test_token_when_needed_then_401_without_it(tmp_path):
+    write_token(tmp_path / "token", TOKEN)
+    endpoint = Endpoint(tmp_path / "export", http.TokenFile(str(tmp_path / "token")))
+    try:
+        assert endpoint.post("/vectors", json={"keys": [4]})[0] == 401
+        assert endpoint.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}x"})[0] == 401
+        assert endpoint.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
+        assert endpoint.get("/healthz")[0] == 200
+    finally:
+        endpoint.stop()
+
+
+def test_other_hosts_when_there_is_no_token_then_refused():
+    with pytest.raises(ConfigError, match="give --token-file"):
+        http.listen("0.0.0.0", range(1), None)
+
+
+def test_port_when_taken_then_named(endpoint):
+    port = endpoint.listener.getsockname()[1]
+    with pytest.raises(LaunchError, match=f"port {port}"):
+        http.listen("127.0.0.1", range(port, port + 1), None)
