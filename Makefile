@@ -16,6 +16,9 @@ WARMERS = ps2.ops.warm ps2.server.fast_path_compiled $(subst /,.,$(basename $(sh
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm
+# PyTorch takes 0.5 GB, 3 GB with its libraries: its environment is beside .venv.
+TORCH_VENV := .venv-torch
+TORCH := $(TORCH_VENV)/.installed
 
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
@@ -33,7 +36,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage wheel chaos yarn-test compat proto run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage wheel chaos yarn-test torch-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -122,6 +125,18 @@ yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a 
 	@echo "yarn-test: pytest"
 	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m yarn tests/yarn $(ARGS)
 
+$(TORCH): pyproject.toml | $(INSTALLED)
+	@echo "torch-test: installing ps2 and PyTorch (some minutes, 6 GB)"
+	@$(PYTHON) -m venv --clear $(TORCH_VENV)
+	@$(PYTHON) -m pip freeze --exclude-editable | grep -iE '^(numpy|numba|llvmlite|scipy|pandas|pyarrow|pyspark|pytest)==' >$(TORCH_VENV)/versions
+	@$(TORCH_VENV)/bin/pip install -q --disable-pip-version-check --root-user-action=ignore --no-compile -c $(TORCH_VENV)/versions -e '.[torch,torch-test]'
+	@touch $@
+
+torch-test: $(WARM) $(ARCHIVE) $(TORCH) ## run the tests of ps2.torch in .venv-torch, with PyTorch (ARGS: pytest's)
+	@echo "torch-test: pytest"
+	@$(with_java) PYSPARK_PYTHON=$(CURDIR)/$(TORCH_VENV)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(TORCH_VENV)/bin/python \
+		$(TORCH_VENV)/bin/python -m pytest -q tests/pytorch $(ARGS)
+
 compat: $(INSTALLED) ## run a short suite with other versions of Python, Spark, NumPy, protobuf (ARGS: scripts/compat's)
 	@$(with_java) $(PYTHON) scripts/compat $(ARGS)
 
@@ -136,7 +151,7 @@ run: $(WARM) ## train on a generated click log of a million features, beside pys
 bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run, ml, trees..., for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
-clean: ## remove what runs and tools leave behind (not .venv)
+clean: ## remove what runs and tools leave behind (not .venv, .venv-torch)
 	@rm -rf out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage $(WARM)
-	@find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 	@echo "clean: done"

@@ -17,6 +17,7 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
     elementwise,
     embedding_steps,
     factors,
+    gradient_steps,
     matrix,
     optimizers,
     orthants,

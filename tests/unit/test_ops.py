@@ -273,6 +273,15 @@ def oracle_rmsprop(weight, square, gradient, *, lr, rho, eps, l1, l2):
     shrink(weight, rate, l1, l2)
 
 
+def oracle_adam_step(weight, velocity, square, count, gradient, **rates):
+    count += 1
+    oracle_adam(weight, velocity, square, gradient, step=int(count[0]), l1=0, l2=0, **rates)
+
+
+def unpenalised(oracle):
+    return lambda *rows, **rates: oracle(*rows, l1=0, l2=0, **rates)
+
+
 def oracle_ftrl(weight, z, square, gradient, *, alpha, beta, l1, l2):
     sigma = (np.sqrt(square + gradient**2) - np.sqrt(square)) / alpha
     z += gradient - sigma * weight
@@ -403,6 +412,10 @@ ORACLES = {
     "momentum": oracle_momentum,
     "adagrad": lazily(oracle_adagrad),
     "rmsprop": oracle_rmsprop,
+    "sgd_step": unpenalised(oracle_sgd),
+    "momentum_step": unpenalised(oracle_momentum),
+    "adagrad_step": unpenalised(oracle_adagrad),
+    "adam_step": oracle_adam_step,
     "ftrl": lazily(oracle_ftrl),
     "add_factors": oracle_add_factors,
     "add_dense_factors": oracle_add_dense_factors,
@@ -455,6 +468,7 @@ def operands(op, dtype, width):
     special = {
         "square": np.abs,
         "m": np.abs if "gradients" in op.names else lambda a: a,  # the state of an optimizer is a sum of squares
+        "count": lambda a: np.full_like(a, 6),
         "by": lambda a: np.where(np.arange(a.size) % 2, a, 0),
     }
     return [special.get(name, lambda a: a)(a) for name, a in zip(op.names, arrays, strict=True)]

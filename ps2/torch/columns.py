@@ -1,0 +1,93 @@
+"""Columns of Arrow batches as tensors: what a module of the user's gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ps2.data.columns import VECTOR, lengths_of, named_column, read_features, read_numbers
+from ps2.errors import InputError
+
+EXPECTED = "numbers, arrays of numbers of one length, or vectors of pyspark.ml"
+
+
+def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> list[Any]:
+    """Return a tensor for each of some columns, with all rows of all batches.
+
+    Integers become int64, other numbers float32. A column of numbers has shape (n,); one of arrays or vectors (n, w).
+
+    Raises:
+        InputError: a column is missing, has another type, or holds null, NaN, infinity or arrays of several lengths; it
+            names the column and the row.
+    """
+    parts: list[list[Any]] = [[] for _ in names]
+    before = 0
+    for batch in batches:
+        for name, found in zip(names, parts, strict=True):
+            width = found[0].shape[1] if found and found[0].ndim == 2 else None
+            found.append(read_array(batch, name, before, width))
+        before += batch.num_rows
+    if not before:
+        return [torch.empty(0) for _ in names]
+    return [torch.from_numpy(np.concatenate(found)) for found in parts]
+
+
+def read_array(batch: pa.RecordBatch, name: str, before: int, width: int | None = None) -> np.ndarray[Any, Any]:
+    """Return one column of a batch as an array; see ``read_tensors``.
+
+    Args:
+        before: rows before this batch, for messages.
+        width: length of all arrays; None: that of the first one.
+    """
+    column = named_column(batch, name)
+    if pa.types.is_integer(column.type):
+        _refuse_nulls(column, name, before)
+        return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    if _is_list(column.type) and pa.types.is_integer(column.type.value_type):
+        return _integers(column, name, before, width)
+    if _is_list(column.type) or (pa.types.is_struct(column.type) and {part.name for part in column.type} == VECTOR):
+        return _dense(batch, name, before, width)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        raise InputError(f"column {name!r}: expected {EXPECTED}, got strings; KeyHasher makes keys of them")
+    return read_numbers(batch, name, before).astype(np.float32)
+
+
+def _integers(column: Any, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
+    _refuse_nulls(column, name, before)
+    lengths = lengths_of(column)
+    expected = int(lengths[0]) if width is None and len(lengths) else width
+    if (other := np.flatnonzero(lengths != expected)).size:
+        raise InputError(
+            f"column {name!r}, row {before + other[0]}: expected an array of {expected} numbers, as rows before have, "
+            f"got {lengths[other[0]]}"
+        )
+    flat = column.flatten()
+    if flat.null_count:
+        entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"column {name!r}, row {before + entry // max(expected or 1, 1)}: null in the array")
+    found: np.ndarray[Any, Any] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found.reshape(len(lengths), expected or 0)
+
+
+def _dense(batch: pa.RecordBatch, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
+    found = read_features(batch, name, np.dtype(np.float32), before, width)
+    size = found.size or width or 0
+    if len(found.values) == batch.num_rows * size:
+        return found.values.reshape(batch.num_rows, size)
+    dense = np.zeros((batch.num_rows, size), np.float32)
+    dense[np.repeat(np.arange(batch.num_rows), found.lengths), found.columns] = found.values
+    return dense
+
+
+def _refuse_nulls(column: Any, name: str, before: int) -> None:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"column {name!r}, row {before + row}: expected {EXPECTED}, got null")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

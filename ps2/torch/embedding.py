@@ -1,0 +1,164 @@
+"""``RemoteEmbedding``: an embedding whose table lies on servers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch.nn import functional
+
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.errors import ConfigError, DTypeError, ShapeError, UsageError
+from ps2.matrix.partition import Int64Array
+from ps2.ops.distinct import find_distinct
+
+Mode = Literal["none", "sum", "mean"]
+
+
+class RemoteEmbedding(torch.nn.Module):
+    """An embedding whose table lies on servers, with its optimizer: ``nn.Embedding`` and ``nn.EmbeddingBag`` in one.
+
+    ``forward`` pulls each distinct key of a batch once. ``backward`` sums the gradients of each key and pushes them,
+    and the servers take the optimizer's step in the same request. So the module has no parameters of its own: neither
+    ``parameters()`` nor ``state_dict()`` contain the table, which ``table.save`` saves.
+
+    Example::
+
+        table = EmbeddingTable(32, optimizer="adagrad", lr=0.05)
+        bag = RemoteEmbedding(table, mode="sum")
+        vectors = bag(keys)  # keys: int64 of shape (rows, keys a row); vectors: float32 of shape (rows, 32)
+        loss_fn(vectors, y).backward()
+
+    Each backward pass is a step: a module that is called twice before ``backward`` takes two steps, each with its own
+    calls' gradients. Copies of a module (``copy.deepcopy``, pickles in tasks) share the table.
+    """
+
+    def __init__(self, table: EmbeddingTable, mode: Mode = "none", *, wait: bool = True) -> None:
+        """Wrap a table.
+
+        Args:
+            table: whose ``k`` is the size of the vectors.
+            mode: "none" returns a vector for each key; "sum" and "mean" one for each bag of keys.
+            wait: False lets ``backward`` return while gradients travel. The next call that waits, on any vector or
+                table, comes after them, and raises their errors; ``flush`` does only that.
+
+        Raises:
+            ConfigError, DTypeError: arguments are wrong.
+        """
+        super().__init__()
+        if not isinstance(table, EmbeddingTable):
+            raise DTypeError(f"table: expected an EmbeddingTable, got {type(table).__name__}")
+        if mode not in get_args(Mode):
+            raise ConfigError(f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}")
+        self.table = table
+        self.mode = mode
+        self.wait = wait
+        self._ahead: _Batch | None = None
+
+    def forward(self, keys: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        """Return vectors of keys, or of bags of keys.
+
+        Args:
+            keys: int64 tensor, each at least 0. Any shape for mode "none"; (bags, keys a bag) or, with offsets, (keys,)
+                for the others.
+            offsets: int64, shape (bags,): where each bag begins, as of ``nn.EmbeddingBag``. Bags may be empty.
+            per_sample_weights: float32 of the shape of keys: weights of keys in the sum, mode "sum" only.
+
+        Returns:
+            float32, shape ``keys.shape + (k,)`` or (bags, k).
+
+        Raises:
+            DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came. The backward pass raises
+                one if a gradient is not finite; nothing has been pushed then.
+        """
+        self._check(keys, offsets, per_sample_weights)
+        batch = self._batch(keys)
+        rows = _Lookup.apply(torch.empty(0, requires_grad=torch.is_grad_enabled()), self, batch)
+        if self.mode == "none":
+            return functional.embedding(batch.positions, rows)
+        return functional.embedding_bag(
+            batch.positions, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
+        )
+
+    def prefetch(self, keys: Any) -> None:
+        """Begin to pull the keys of the next batch; ``forward`` with equal keys uses the answer.
+
+        The answer may lack steps that are taken between the two calls.
+
+        Args:
+            keys: as of ``forward``.
+        """
+        self._check(keys, None, None, is_ahead=True)
+        self._ahead = _Batch(keys.clone(), is_ahead=True)
+        self.table.prefetch(self._ahead.distinct)
+
+    def flush(self) -> None:
+        """Wait until all gradients of ``wait=False`` are applied; raise the first error among them."""
+        self.table.matrix.flush()
+
+    def extra_repr(self) -> str:
+        return f"{self.table!r}, mode={self.mode!r}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ahead": None}
+
+    def _batch(self, keys: Any) -> _Batch:
+        ahead, self._ahead = self._ahead, None
+        return ahead if ahead is not None and ahead.is_of(keys) else _Batch(keys)
+
+    def _push(self, distinct: Int64Array, gradients: Any) -> None:
+        self.table.push_distinct(distinct, gradients.contiguous().numpy(), wait=self.wait)
+
+    def _check(self, keys: Any, offsets: Any, weights: Any, is_ahead: bool = False) -> None:
+        if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
+            got = keys.dtype if isinstance(keys, torch.Tensor) else type(keys).__name__
+            raise DTypeError(f"keys: expected a tensor of int64, got {got}")
+        if keys.device.type != "cpu":
+            raise DTypeError(f"keys: expected a tensor on the CPU, got one on {keys.device}")
+        if is_ahead:
+            return
+        if self.mode == "none" and offsets is not None:
+            raise UsageError("offsets: mode 'none' has no bags; use 'sum' or 'mean'")
+        if self.mode != "none" and keys.dim() != (2 if offsets is None else 1):
+            wanted = "(bags, keys a bag), or one dimension with offsets"
+            raise ShapeError(f"keys: mode {self.mode!r} takes shape {wanted}, got shape {tuple(keys.shape)}")
+        if weights is not None and self.mode != "sum":
+            raise UsageError(f"per_sample_weights: only mode 'sum' takes them, and it is {self.mode!r}")
+
+
+class _Batch:
+    """The keys of one batch.
+
+    Attributes:
+        distinct: sorted.
+        positions: of each key among the distinct ones, int64, in the shape of the keys.
+        is_ahead: whether the table has been told to prefetch the distinct keys.
+    """
+
+    def __init__(self, keys: Any, is_ahead: bool = False) -> None:
+        self._keys = keys
+        self.is_ahead = is_ahead
+        self.distinct, positions = find_distinct(keys.reshape(-1).numpy())
+        self.positions = torch.from_numpy(positions).view(keys.shape)
+
+    def is_of(self, keys: Any) -> bool:
+        return torch.equal(self._keys, keys)
+
+    def pull(self, table: EmbeddingTable) -> Any:
+        """Return the weights of the distinct keys: float32, shape (distinct, k)."""
+        return torch.from_numpy(table.pull(self.distinct) if self.is_ahead else table.pull_distinct(self.distinct))
+
+
+class _Lookup(torch.autograd.Function):
+    """Pulls rows of distinct keys; the backward pass pushes their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch) -> Any:
+        """``_anchor`` needs a gradient, so that the result does."""
+        ctx.module, ctx.distinct = module, batch.distinct
+        return batch.pull(module.table)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Any) -> tuple[None, None, None]:
+        ctx.module._push(ctx.distinct, gradients)
+        return None, None, None

@@ -1,0 +1,291 @@
+"""``TorchEstimator``: pyspark.ml's face for modules of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from pyspark.ml import Estimator, Model
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import HasInputCols, HasLabelCol, HasPredictionCol, HasSeed
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.estimator import TrainingEstimator
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RANGES,
+    ByName,
+    Check,
+    getter,
+    one_of,
+    own_param,
+    setter,
+)
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, DTypeError, InputError, UsageError
+from ps2.run.slots import cores_each
+from ps2.run.spark import fixed_frame
+from ps2.torch.columns import read_tensors
+from ps2.torch.files import load_module, save_module
+from ps2.torch.optimizer import STEPS, RemoteOptimizer
+from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, checked_width, train
+
+Function = Callable[..., Any]
+
+
+class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
+    """Params of ``TorchEstimator`` and its model."""
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        "batchSize": COUNT,
+        "epochs": COUNT,
+        "staleness": NOT_NEGATIVE,
+        "lr": POSITIVE,
+        "optimizer": one_of(tuple(STEPS)),
+    }
+
+    batchSize: Param[int] = own_param("batchSize", "rows of a worker's minibatch, at most", TypeConverters.toInt)
+    epochs: Param[int] = own_param("epochs", "how often each row is used", TypeConverters.toInt)
+    staleness: Param[int] = own_param(
+        "staleness", "minibatches that a worker may be ahead of the slowest one", TypeConverters.toInt
+    )
+    optimizer: Param[str] = own_param(
+        "optimizer", f"update rule of the dense parameters: {', '.join(STEPS)}", TypeConverters.toString
+    )
+    lr: Param[float] = own_param("lr", "learning rate of the dense parameters", TypeConverters.toFloat)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(batchSize=1024, epochs=1, staleness=0, optimizer="adam", lr=1e-3, seed=0)
+
+    getBatchSize = getter(batchSize)
+    getEpochs = getter(epochs)
+    getStaleness = getter(staleness)
+    getOptimizer = getter(optimizer)
+    getLr = getter(lr)
+
+
+class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
+    """Trains a PyTorch module on a DataFrame: its rows in workers that stay, its parameters on the servers.
+
+    Example::
+
+        def model():
+            return ClickNet(RemoteEmbedding(EmbeddingTable(16, lr=0.05), mode="sum"))
+
+
+        estimator = TorchEstimator(model, BCEWithLogitsLoss(), inputCols=["keys", "price"], labelCol="click")
+        estimator.setParams(batchSize=4096, epochs=2).fit(df).transform(df).select("prediction")
+
+    The module gets a tensor for each of ``inputCols``: int64 of integers, float32 of other numbers; shape (rows,), or
+    (rows, w) of arrays and vectors. Labels come in the same form. Its ``RemoteEmbedding`` and all its other parameters,
+    by a ``RemoteOptimizer``, are on the servers. In each clock, each worker takes a step with a minibatch of its own.
+    """
+
+    def __init__(self, modelFn: Function, lossFn: Function, outputFn: Function | None = None, **params: Any) -> None:
+        """Describe a training.
+
+        Args:
+            modelFn: called without arguments in the driver, once in each fit, with an active PS2Context; returns a
+                module, which must be picklable. It returns a tensor of shape (rows,) or (rows, w).
+            lossFn: called with the module's output and the labels; returns the mean loss of the rows.
+            outputFn: called with the module's output; returns predictions, such as ``torch.sigmoid``. None: the output.
+            params: by name.
+        """
+        super().__init__(**params)
+        for name, given in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
+            if not callable(given) and not (name == "outputFn" and given is None):
+                raise DTypeError(f"{name}: expected a function, got {given!r}")
+        self.modelFn, self.lossFn, self.outputFn = modelFn, lossFn, outputFn
+
+    setInputCols = setter(HasInputCols.inputCols)
+    setLabelCol = setter(HasLabelCol.labelCol)
+    setPredictionCol = setter(HasPredictionCol.predictionCol)
+    setSeed = setter(HasSeed.seed)
+    setBatchSize = setter(TorchParams.batchSize)
+    setEpochs = setter(TorchParams.epochs)
+    setStaleness = setter(TorchParams.staleness)
+    setOptimizer = setter(TorchParams.optimizer)
+    setLr = setter(TorchParams.lr)
+    setNumWorkers = setter(TorchParams.numWorkers)
+    setNumServers = setter(TorchParams.numServers)
+
+    def write(self) -> Any:
+        """Raise UsageError: functions of a program are not written to files."""
+        raise UsageError("TorchEstimator: modelFn and lossFn cannot be saved; the model can: model.save(path)")
+
+    def _fit(self, dataset: DataFrame) -> TorchModel:
+        self._check_frame(dataset)
+        self._check()
+        inputs = _inputs(self)
+        rows = dataset.select(*(_numbers(dataset, name).alias(name) for name in (*inputs, self.getLabelCol())))
+        context = dataset.sparkSession.sparkContext
+        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        check_workers(context, wanted)
+        rows, partitions = fixed_frame(rows)
+        workers = wanted or min(partitions, cores_each(context, 1))
+        options = TorchOptions(
+            inputs,
+            self.getLabelCol(),
+            self.getBatchSize(),
+            self.getEpochs(),
+            self.getStaleness(),
+            self.getSeed() % 2**63,
+            cores_each(context, workers),
+        )
+        table = Table(rows, ColumnNames(inputs, self.getLabelCol()), workers)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedModule:
+            return train(ps, rows, workers, self._program(options), on_step)
+
+        trained = done_anew(lambda: self._trained(table, self.getEpochs(), run))
+        model = TorchModel(trained.module, trained.width, self.outputFn)._resetUid(self.uid)
+        model = self._copyValues(model)
+        model._summary = HistorySummary(trained.history)
+        return model
+
+    def _program(self, options: TorchOptions) -> ModuleProgram:
+        module = self.modelFn()
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(f"modelFn: expected a function that returns a torch.nn.Module, got {module!r}")
+        dense = [param for param in module.parameters() if param.requires_grad]
+        optimizer = RemoteOptimizer(dense, self.getOptimizer(), self.getLr()) if dense else None
+        return ModuleProgram(module, optimizer, self.lossFn, options)
+
+
+class TorchModel(TorchParams, Model):
+    """What ``TorchEstimator.fit`` returns. The tables of its module stay on the servers."""
+
+    def __init__(self, module: Any, width: int | None = None, outputFn: Function | None = None) -> None:
+        """Wrap a module.
+
+        Args:
+            module: trained.
+            width: numbers that it returns for each row; None: one, without an axis of its own.
+            outputFn: as of ``TorchEstimator``.
+        """
+        super().__init__()
+        self.module, self.width, self.outputFn = module, width, outputFn
+        self._summary: HistorySummary | None = None
+
+    setInputCols = setter(HasInputCols.inputCols)
+    setPredictionCol = setter(HasPredictionCol.predictionCol)
+
+    @property
+    def hasSummary(self) -> bool:
+        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> HistorySummary:
+        """The history of the training: a step is a clock, in which each worker has used a minibatch.
+
+        Raises:
+            RuntimeError: the model was loaded.
+        """
+        if self._summary is None:
+            raise RuntimeError("No training summary available for this TorchModel")
+        return self._summary
+
+    def save(self, path: str) -> None:
+        """Write the module's ``state_dict`` and its tables to a new folder.
+
+        Args:
+            path: a folder, or a URL that fsspec knows, which the servers and the driver share.
+
+        Raises:
+            UsageError: there is something already.
+            RecoveryError: the file system refuses.
+        """
+        inputs = self.getInputCols() if self.isDefined(self.inputCols) else None
+        save_module(path, self.module, {"width": self.width, "inputCols": inputs, "uid": self.uid})
+
+    @classmethod
+    def load(cls, path: str, modelFn: Function, outputFn: Function | None = None) -> TorchModel:
+        """Read what ``save`` wrote; the tables go to the servers of the active PS2Context.
+
+        Args:
+            modelFn: makes a module of the same form.
+            outputFn: as of ``TorchEstimator``.
+
+        Raises:
+            CheckpointMissingError, CheckpointCorruptError: there is no whole model.
+            UsageError: ``modelFn`` makes a module of another form.
+        """
+        module, described = load_module(path, modelFn)
+        model = cls(module, described["width"], outputFn)._resetUid(described["uid"])
+        if described["inputCols"] is not None:
+            model.setInputCols(described["inputCols"])
+        return model
+
+    def free(self) -> None:
+        """Free the module's tables on the servers."""
+        for table in {part.table.matrix.number: part.table for _, part in _remote(self.module)}.values():
+            table.free()
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        inputs, output = _inputs(self), self.getPredictionCol()
+        if output in dataset.columns:
+            raise InputError(f"column {output!r}: it is there already; choose another name for the predictions")
+        kind = "double" if self.width is None or self.width == 1 else "array<double>"
+        predict = _predictor(self.module, self.outputFn, inputs, kind)
+        given = F.struct(*(_numbers(dataset, name).alias(f"c{at}") for at, name in enumerate(inputs)))
+        return dataset.select("*", predict(given).alias(output))
+
+
+def _remote(module: Any) -> Any:
+    from ps2.torch.training import tables_of
+
+    return tables_of(module)
+
+
+def _inputs(params: TorchParams) -> tuple[str, ...]:
+    if not params.isDefined(params.inputCols) or not params.getInputCols():
+        raise InputError("inputCols: expected the names of the columns that the module gets, and it is not set")
+    return tuple(params.getInputCols())
+
+
+def _numbers(frame: DataFrame, name: str) -> Column:
+    """Return a column in the form that Arrow is fast with: vectors as arrays."""
+    return (
+        vector_to_array(column(name), "float32") if isinstance(field(frame, name).dataType, VectorUDT) else column(name)
+    )
+
+
+def _predictor(module: Any, output_fn: Function | None, names: tuple[str, ...], kind: str) -> Any:
+    def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.Series]:
+        module.eval()
+        before = 0
+        for batch in batches:
+            columns = [pa.array(batch[f"c{at}"], from_pandas=False) for at in range(len(names))]
+            tensors = read_tensors([pa.record_batch(columns, list(names))], names)
+            with torch.no_grad():
+                found = module(*tensors)
+                checked_width(found, len(batch))
+                found = found if output_fn is None else output_fn(found)
+            numbers = np.asarray(found.detach().numpy(), np.float64)
+            yield pd.Series(list(numbers) if kind.startswith("array") else numbers.reshape(-1))
+            before += len(batch)
+
+    make: Any = pandas_udf
+    return make(predict, kind)

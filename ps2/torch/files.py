@@ -1,0 +1,90 @@
+"""Modules in folders: the ``state_dict`` in a file of torch's, and each table in a folder beside it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import xxhash
+
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
+from ps2.storage.files import place, read_json, reported, write, write_json
+from ps2.torch.training import tables_of
+
+FORMAT = "ps2.torch-module.1"
+MANIFEST, STATE = "module.json", "state_dict.pt"
+
+
+def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
+    """Write a module to a new folder; the manifest comes last.
+
+    Args:
+        path: a folder, or a URL that fsspec knows; the same place for the servers and this process.
+        described: plain data, which ``load_module`` returns.
+
+    Raises:
+        UsageError: there is something already.
+        RecoveryError: the file system refuses.
+    """
+    fs, root = place(path, "path")
+    if fs.exists(root):
+        raise UsageError(f"{path}: there is something already; save to a new folder")
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+    tables: dict[str, str] = {}
+    written: dict[int, str] = {}
+    for name, part in tables_of(module):
+        number = part.table.matrix.number
+        if number not in written:
+            written[number] = f"table-{len(written)}"
+            part.table.save(f"{str(path).rstrip('/')}/{written[number]}")
+        tables[name] = written[number]
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    _, digest = write(fs, f"{root}/{STATE}", [buffer.getvalue()])
+    manifest = {"format": FORMAT, "xxh3_128": digest, "tables": tables, **described}
+    write_json(fs, f"{root}/{MANIFEST}", manifest)
+
+
+def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a module of what ``save_module`` wrote, and what described it. Its tables are new ones on the fleet.
+
+    Args:
+        make: returns a module of the same form; the tables that it makes are freed.
+
+    Raises:
+        CheckpointMissingError: there is none.
+        CheckpointCorruptError: a file does not match the manifest.
+        UsageError: the module has other tables or parameters.
+    """
+    fs, root = place(path, "path")
+    manifest = read_json(fs, f"{root}/{MANIFEST}", FORMAT)
+    if manifest is None:
+        raise CheckpointMissingError(f"{path}: expected a module, and there is no {MANIFEST} in it")
+    with reported(f"{root}/{STATE}", "reading"):
+        data = fs.cat_file(f"{root}/{STATE}")
+    if xxhash.xxh3_128(data).hexdigest() != manifest["xxh3_128"]:
+        raise CheckpointCorruptError(f"{root}/{STATE}: its checksum is not that of the manifest: the file has changed")
+    module = make()
+    parts, tables = dict(tables_of(module)), manifest["tables"]
+    if parts.keys() != tables.keys():
+        raise UsageError(
+            f"{path}: expected remote embeddings named {sorted(tables)}, and the module has {sorted(parts)}"
+        )
+    made = {part.table.matrix.number: part.table for part in parts.values()}
+    for table in made.values():
+        table.free()
+    loaded: dict[str, EmbeddingTable] = {}
+    for name, part in parts.items():
+        folder = tables[name]
+        if folder not in loaded:
+            loaded[folder] = EmbeddingTable.load(f"{str(path).rstrip('/')}/{folder}")
+        part.table = loaded[folder]
+    try:
+        module.load_state_dict(torch.load(io.BytesIO(data), weights_only=True))
+    except RuntimeError as error:  # torch's for other names and shapes
+        raise UsageError(f"{path}: modelFn makes another module than was saved: {error}") from error
+    return module, manifest

@@ -1,0 +1,229 @@
+"""``RemoteOptimizer``: dense parameters of a module on servers, which take the optimizer's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.errors import ConfigError, DivergedError, DTypeError, ShapeError, UsageError
+
+# Of each optimizer: its operation on the servers, the names of its states there, and of its scalars beside lr.
+STEPS = {
+    "sgd": ("sgd_step", (), ()),
+    "momentum": ("momentum_step", ("velocity",), ("momentum",)),
+    "adagrad": ("adagrad_step", ("square",), ("eps",)),
+    "adam": ("adam_step", ("velocity", "square", "count"), ("beta1", "beta2", "eps")),
+}
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+WEIGHT = "weight"
+# The key in ``state_dict`` that torch's optimizers do not have.
+REMOTE = "remote"
+
+
+class RemoteOptimizer(torch.optim.Optimizer):
+    """Keeps the parameters of a module on the servers, with the optimizer's state; each ``step`` is taken there.
+
+    Example::
+
+        optimizer = RemoteOptimizer(model.parameters(), "adam", lr=1e-3)  # in the driver: copies the values to servers
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()  # one request a server: gradients go, new parameters come
+
+    Pickled together with the module, such as in the closure of a worker of ``ps.run``, it works in every task: call
+    ``pull`` there first. The steps of several workers count one after the other (asynchronous SGD); a worker sees the
+    others' steps in the answer to its own. It is one of torch's optimizers, so schedulers of the learning rate work:
+    each process sends its own rate.
+    """
+
+    def __init__(  # noqa: PLR0913 - the scalars of four optimizers
+        self,
+        params: Iterable[Any],
+        optimizer: str = "adam",
+        lr: float = 1e-3,
+        *,
+        momentum: float = 0.9,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+    ) -> None:
+        """Copy the parameters to the servers.
+
+        Args:
+            params: parameters, or groups of them, as torch's optimizers take them. Of each group, all have one dtype,
+                float32 or float64, and lie in this process's memory.
+            optimizer: "sgd", "momentum", "adagrad" or "adam", with the formulas of torch (``momentum``: no dampening).
+            lr: learning rate; a group may have its own, as any other scalar.
+            momentum: of "momentum".
+            beta1, beta2: of "adam".
+            eps: of "adagrad" and "adam".
+
+        Raises:
+            ConfigError: there is no such optimizer, or a scalar is out of its range.
+            DTypeError: a parameter has another dtype, or is on another device.
+            StoppedError: there is no PS2Context.
+        """
+        if optimizer not in STEPS:
+            raise ConfigError(f"optimizer: expected one of {', '.join(STEPS)}, got {optimizer!r}")
+        scalars = {"momentum": momentum, "beta1": beta1, "beta2": beta2, "eps": eps}
+        self.optimizer = optimizer
+        self._remote: tuple[_RemoteGroup, ...] | None = None
+        super().__init__(params, {"lr": lr, **{name: scalars[name] for name in STEPS[optimizer][2]}})
+        for number, group in enumerate(self.param_groups):
+            _check(number, group["params"])
+        self._remote = tuple(_RemoteGroup.of(group["params"], STEPS[optimizer][1]) for group in self.param_groups)
+
+    def step(self, closure: Callable[[], Any] | None = None, pull: bool = True) -> Any:
+        """Send the gradients; the servers take a step; read the new parameters.
+
+        Parameters without a gradient count as having zeros.
+
+        Args:
+            closure: evaluates the model again and returns the loss, as of torch's optimizers.
+            pull: False does not read the new parameters: ``pull`` does, later.
+
+        Returns:
+            What ``closure`` returns; None without one.
+
+        Raises:
+            DivergedError: a gradient is not finite. Nothing has been sent.
+            ConfigError: a scalar is out of its range.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        name, _, scalars = STEPS[self.optimizer]
+        gradients = [remote.gradient(self.param_groups[at]["params"]) for at, remote in self._groups()]
+        answers = []
+        with batch():
+            for at, remote in self._groups():
+                given = {scalar: float(self.param_groups[at][scalar]) for scalar in ("lr", *scalars)}
+                remote.weight.zip(*remote.states).apply(name, gradient=gradients[at], **given)
+                if pull:
+                    answers.append(remote.weight.pull())
+        if pull:
+            self._write(answers)
+        return loss
+
+    def pull(self) -> None:
+        """Read the parameters from the servers."""
+        with batch():
+            answers = [remote.weight.pull() for _, remote in self._groups()]
+        self._write(answers)
+
+    def push(self) -> None:
+        """Overwrite the parameters on the servers with those of the module; the optimizer's state stays."""
+        for at, remote in self._groups():
+            remote.weight.push(_flat(self.param_groups[at]["params"]))
+
+    def free(self) -> None:
+        """Free parameters and state on the servers."""
+        for _, remote in self._groups():
+            for vector in (*remote.states, remote.weight):
+                vector.free()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; only the constructor does so."""
+        if self._remote is not None:
+            raise UsageError("add_param_group: the servers hold the groups that the optimizer was made with")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return scalars, parameters and state, read from the servers: what ``load_state_dict`` takes."""
+        names = (WEIGHT, *STEPS[self.optimizer][1])
+        remote = [
+            {name: torch.from_numpy(vector.pull()) for name, vector in zip(names, group.vectors, strict=True)}
+            for _, group in self._groups()
+        ]
+        return {**super().state_dict(), "optimizer": self.optimizer, REMOTE: remote}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Write what ``state_dict`` returned to the servers and to the module.
+
+        Raises:
+            UsageError: it is of another kind of optimizer, or of other parameters.
+        """
+        found = state_dict.get("optimizer"), [len(rows.get(WEIGHT, ())) for rows in state_dict.get(REMOTE, ())]
+        expected = self.optimizer, [remote.weight.dim for _, remote in self._groups()]
+        if found != expected:
+            raise UsageError(
+                f"load_state_dict: expected the optimizer {expected[0]!r} of groups of {expected[1]} parameters, got "
+                f"{found[0]!r} of {found[1]}"
+            )
+        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
+        names = (WEIGHT, *STEPS[self.optimizer][1])
+        for (_, remote), rows in zip(self._groups(), state_dict[REMOTE], strict=True):
+            for name, vector in zip(names, remote.vectors, strict=True):
+                vector.push(rows[name].numpy())
+        self.pull()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "optimizer": self.optimizer, "_remote": self._remote}
+
+    def _groups(self) -> list[tuple[int, _RemoteGroup]]:
+        assert self._remote is not None
+        return list(enumerate(self._remote))
+
+    def _write(self, answers: Sequence[Any]) -> None:
+        with torch.no_grad():
+            for group, answer in zip(self.param_groups, answers, strict=True):
+                flat, at = torch.from_numpy(answer.result()), 0
+                for param in group["params"]:
+                    param.copy_(flat[at : at + param.numel()].view_as(param))
+                    at += param.numel()
+
+
+@dataclass(frozen=True, eq=False)
+class _RemoteGroup:
+    """The parameters of one group on the servers, one after the other, and the optimizer's states."""
+
+    weight: DCV
+    states: tuple[DCV, ...]
+
+    @classmethod
+    def of(cls, params: Sequence[Any], states: Sequence[str]) -> _RemoteGroup:
+        flat = _flat(params)
+        weight = DCV.dense(len(flat), 1 + len(states), flat.dtype.name)
+        weight.push(flat)
+        return cls(weight, tuple(weight.derive() for _ in states))
+
+    @property
+    def vectors(self) -> tuple[DCV, ...]:
+        return self.weight, *self.states
+
+    def gradient(self, params: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """Return the gradients of all parameters, one after the other."""
+        flat, at = np.zeros(self.weight.dim, self.weight.dtype), 0
+        for number, param in enumerate(params):
+            if param.grad is not None:
+                if param.grad.is_sparse:
+                    raise UsageError(f"parameter {number} has a sparse gradient: embeddings belong in RemoteEmbedding")
+                flat[at : at + param.numel()] = param.grad.detach().reshape(-1).numpy()
+            at += param.numel()
+        if at != flat.size:
+            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as the servers hold, got {at}")
+        if not np.isfinite(flat).all():
+            raise DivergedError("a gradient of the dense parameters is not finite: lower lr, or clip gradients")
+        return flat
+
+
+def _check(number: int, params: Sequence[Any]) -> None:
+    dtypes = {param.dtype for param in params}
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
+        got = ", ".join(sorted(map(str, dtypes))) or "no parameter"
+        raise DTypeError(f"group {number}: expected parameters of one dtype, float32 or float64, got {got}")
+    devices = {param.device.type for param in params}
+    if devices != {"cpu"}:
+        raise DTypeError(f"group {number}: expected parameters on the CPU, got {', '.join(sorted(devices))}")
+
+
+def _flat(params: Sequence[Any]) -> Any:
+    return torch.cat([param.detach().reshape(-1) for param in params]).numpy()

@@ -1,0 +1,219 @@
+"""The training of a module of the user's: minibatches in workers that stay, steps on the servers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import DivergedError, InputError
+from ps2.run.message import STOP, Message, Stop
+from ps2.torch.columns import read_tensors
+from ps2.torch.embedding import RemoteEmbedding
+from ps2.torch.optimizer import RemoteOptimizer
+
+# More than any training has: it ends by STOP.
+CLOCKS = 2**40
+
+
+@dataclass(frozen=True)
+class TorchOptions:
+    """How to train a module.
+
+    Attributes:
+        inputs: columns that the module gets, one tensor each.
+        label: column that the loss gets.
+        batch: rows of a minibatch, at most.
+        epochs: how often each row is used.
+        staleness: clocks that a worker may be ahead of the slowest one.
+        seed: of the order of rows, and of dropout.
+        threads: of torch, in each worker.
+    """
+
+    inputs: tuple[str, ...]
+    label: str
+    batch: int
+    epochs: int
+    staleness: int
+    seed: int
+    threads: int
+
+    @property
+    def first(self) -> int:
+        """The first clock of a minibatch: before it, workers count their rows, and all hear of it."""
+        return self.staleness + 1
+
+
+@dataclass(frozen=True)
+class TrainedModule:
+    """The result of a training.
+
+    Attributes:
+        module: with the trained parameters; its tables stay on the servers.
+        width: of the module's outputs, numbers for each row; None: one number, without an axis of its own.
+    """
+
+    module: Any
+    width: int | None
+    history: TrainingHistory
+
+
+def train(
+    ps: Any, frame: Any, workers: int | None, program: ModuleProgram, on_step: Callable[[StepReport], None]
+) -> TrainedModule:
+    """Train a module on the servers of a context.
+
+    Args:
+        frame: DataFrame with the columns of the options.
+        workers: None: one for each rdd_partition.
+
+    Raises:
+        InputError: a row cannot be used.
+        DivergedError: the loss is not finite.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    options, record = program.options, Record(on_step, Words("minibatch", "loss"))
+    record.completed = "all epochs are done"
+    driver = _Driver(options, record)
+    record.start()
+    results = ps.run(
+        *(frame, program, workers, options.staleness), read=program.read, onClock=driver.on_clock, seed=options.seed
+    )
+    if program.optimizer is not None:
+        program.optimizer.pull()
+    width, buffers = results[0]
+    with torch.no_grad():
+        for name, buffer in program.module.named_buffers():
+            buffer.copy_(torch.from_numpy(buffers[name]))
+    return TrainedModule(program.module, width, record.history())
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleProgram:
+    """What each worker runs; picklable.
+
+    Attributes:
+        module: the user's.
+        optimizer: of its dense parameters; None: it has none.
+        loss: called with the module's output and the labels; returns the mean loss of the rows.
+    """
+
+    module: Any
+    optimizer: RemoteOptimizer | None
+    loss: Callable[[Any, Any], Any]
+    options: TorchOptions
+
+    def read(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> list[Any]:
+        """Return the inputs and, at the end, the labels of a worker's rows."""
+        return read_tensors(batches, (*self.options.inputs, self.options.label))
+
+    def __call__(self, worker: Any, tensors: Sequence[Any]) -> tuple[int | None, dict[str, Any]]:
+        """Return the width of the outputs, and the module's buffers."""
+        options, rows = self.options, len(tensors[-1])
+        torch.set_num_threads(options.threads)
+        self.module.train()
+        order, width, held = _Order(rows, options.seed, worker.rank), None, -1
+        for clock in worker.clocks(CLOCKS):
+            if clock < options.first:
+                if clock == 0:
+                    worker.report(rows, merge="max")
+                continue
+            steps = worker.message["steps"]
+            epoch, step = divmod(clock - options.first, steps)
+            if epoch < options.epochs:
+                torch.manual_seed(int(worker.rng().integers(2**63)))
+                # Of one worker, the answer to its last step is what the servers hold, unless they went back since.
+                if self.optimizer is not None and (worker.workers > 1 or held != worker.epoch):
+                    self.optimizer.pull()
+                    held = worker.epoch
+                part = order.part(epoch, step, steps)
+                loss, width = self._step([tensor[part] for tensor in tensors], worker.workers == 1)
+                worker.report(loss)
+        buffers = self.module.named_buffers() if worker.rank == 0 else ()
+        return width, {name: buffer.detach().numpy() for name, buffer in buffers}
+
+    def _step(self, tensors: Sequence[Any], pull: bool) -> tuple[Any, int | None]:
+        """Take one step; return the sum of losses and the number of rows, and the width of the outputs."""
+        *inputs, labels = tensors
+        if not len(labels):
+            return np.zeros(2), None
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+        output = self.module(*inputs)
+        width = checked_width(output, len(labels))
+        loss = self.loss(output, labels)
+        if loss.dim():
+            raise InputError(f"lossFn: expected the mean loss, a tensor without axes, got shape {tuple(loss.shape)}")
+        if not math.isfinite(loss.item()):
+            raise DivergedError(f"the loss of a minibatch is {loss.item()}: lower the learning rates")
+        loss.backward()
+        if self.optimizer is not None:
+            self.optimizer.step(pull=pull)
+        return np.array([loss.item() * len(labels), len(labels)]), width
+
+
+def checked_width(output: Any, rows: int) -> int | None:
+    """Return how many numbers a module's output has for each row; None: one, without an axis of its own.
+
+    Raises:
+        InputError: it is no tensor of shape (rows,) or (rows, width).
+    """
+    if not isinstance(output, torch.Tensor) or output.dim() not in (1, 2) or len(output) != rows:
+        got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InputError(f"modelFn: expected a module that returns shape ({rows},) or ({rows}, width), got {got}")
+    return None if output.dim() == 1 else output.shape[1]
+
+
+def tables_of(module: Any) -> list[tuple[str, RemoteEmbedding]]:
+    """Return the remote embeddings of a module by name."""
+    return [(name, part) for name, part in module.named_modules() if isinstance(part, RemoteEmbedding)]
+
+
+def matrices_of(module: Any) -> list[DCVMatrix]:
+    """Return the matrices of a module's tables, each once."""
+    return list({part.table.matrix.number: part.table.matrix for _, part in tables_of(module)}.values())
+
+
+class _Order:
+    """The order in which a worker uses its rows: another one in each epoch."""
+
+    def __init__(self, rows: int, seed: int, rank: int) -> None:
+        self._rows, self._seed = rows, (seed, rank)
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def part(self, epoch: int, step: int, steps: int) -> Any:
+        """Return the rows of one of an epoch's minibatches."""
+        if epoch != self._epoch:
+            rng = np.random.default_rng((*self._seed, epoch))
+            self._epoch, self._order = epoch, torch.from_numpy(rng.permutation(self._rows))
+        return self._order[self._rows * step // steps : self._rows * (step + 1) // steps]
+
+
+class _Driver:
+    """The driver's program."""
+
+    def __init__(self, options: TorchOptions, record: Record) -> None:
+        self._options, self._record = options, record
+        self._steps = 0
+
+    def on_clock(self, clock: int, reports: list[Any]) -> Message | Stop | None:
+        options, record = self._options, self._record
+        if clock == 0:
+            self._steps = max(1, math.ceil(int(reports[0]) / options.batch))
+            return Message({"steps": self._steps})
+        number = clock - options.first
+        if number < 0:
+            return None
+        if number < self._steps * options.epochs:
+            record.enter(number)
+            losses, rows = reports[0].tolist()
+            record.add(int(rows), 0)
+            record.step(losses / rows)
+        return STOP if number + 1 >= self._steps * options.epochs else None
