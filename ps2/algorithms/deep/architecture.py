@@ -1,0 +1,134 @@
+"""What a deep model consists of: its kind, the size of its embeddings, and its layers. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ConfigError
+
+Float32Array = npt.NDArray[np.float32]
+KindName = Literal["deepfm", "wide-deep", "two-tower"]
+KINDS: tuple[KindName, ...] = get_args(KindName)
+# Names of the two towers' layers.
+LEFT, RIGHT = "left", "right"
+DEEP = "deep"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A fully connected layer; on the servers and here, a matrix of shape (inputs + 1, outputs), the last row its bias.
+
+    Attributes:
+        name: such as "deep0".
+        inputs, outputs: sizes.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inputs + 1, self.outputs
+
+    @property
+    def size(self) -> int:
+        return (self.inputs + 1) * self.outputs
+
+    def initial(self, rng: np.random.Generator) -> Float32Array:
+        """Return initial weights: Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
+        bound = math.sqrt(6.0 / (self.inputs + self.outputs))
+        made = np.zeros(self.shape, np.float32)
+        made[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
+        return made
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model's kind and sizes.
+
+    Attributes:
+        kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016) or "two-tower" (Yi et al., 2019).
+        k: numbers of an embedding vector.
+        fields: of a row.
+        deep: fields below this one are inputs of the layers; those from it on have linear weights only ("wide-deep"),
+            or are the right tower's ("two-tower").
+        hidden: sizes of the layers; the last one of "two-tower" is the size of both towers' vectors.
+        dropout: share of a hidden layer's outputs that a training drops.
+        temperature: divides the cosine of the two towers' vectors.
+    """
+
+    kind: KindName
+    k: int
+    fields: int
+    deep: int
+    hidden: tuple[int, ...] = field(default=(400, 400))
+    dropout: float = 0.0
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"kind: expected one of {', '.join(KINDS)}, got {self.kind!r}")
+        object.__setattr__(self, "hidden", tuple(int(size) for size in self.hidden))
+        for name, value in (("k", self.k), ("fields", self.fields), ("deep", self.deep), *enumerate(self.hidden)):
+            if value < 1:
+                raise ConfigError(f"{'hidden' if isinstance(name, int) else name}: expected 1 at least, got {value}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: expected a number in [0, 1), got {self.dropout}")
+        if self.deep > self.fields or (self.has_towers and self.deep == self.fields):
+            raise ConfigError(f"deep: expected a number up to {self.fields} fields, got {self.deep}")
+        if self.has_towers and not self.hidden:
+            raise ConfigError("hidden: a tower has one layer at least, got none")
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(f"temperature: expected a finite positive number, got {self.temperature}")
+
+    @property
+    def has_towers(self) -> bool:
+        return self.kind == "two-tower"
+
+    @property
+    def first(self) -> int:
+        """Where the vector begins in a key's block: column 0 is a linear weight, but for towers."""
+        return 0 if self.has_towers else 1
+
+    @property
+    def width(self) -> int:
+        """Numbers of a key's block that the model reads."""
+        return self.k + self.first
+
+    @property
+    def input_fields(self) -> int:
+        """Fields whose vectors are inputs of layers."""
+        return self.fields if self.has_towers else self.deep
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return all layers, the lowest first, a tower after the other."""
+        if not self.has_towers:
+            return _stack(DEEP, self.deep * self.k, (*self.hidden, 1))
+        return (
+            *_stack(LEFT, self.deep * self.k, self.hidden),
+            *_stack(RIGHT, (self.fields - self.deep) * self.k, self.hidden),
+        )
+
+    def initial(self, seed: int) -> list[Float32Array]:
+        """Return the initial weights of all layers."""
+        return [layer.initial(np.random.default_rng([seed, number])) for number, layer in enumerate(self.layers())]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that ``of_json`` reads."""
+        return {**asdict(self), "hidden": list(self.hidden)}
+
+    @staticmethod
+    def of_json(found: dict[str, Any]) -> Architecture:
+        """Return the architecture that ``to_json`` described."""
+        return Architecture(**{**found, "hidden": tuple(found["hidden"])})
+
+
+def _stack(name: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
+    before = (inputs, *sizes)
+    return tuple(Layer(f"{name}{n}", before[n], size) for n, size in enumerate(sizes))

@@ -1,0 +1,148 @@
+"""Kernels of deep models in a worker: embeddings of rows, their interactions, and layers' elementwise parts.
+
+Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair the ``position`` of its key among the
+distinct keys of the batch, its ``field`` and its value x. ``table`` has a block for each distinct key. Kernels compute
+in the table's dtype: float32 in trainings, float64 where gradients are checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import Int64s, kernel
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+
+# Steps of SplitMix64 (Steele et al., 2014), whose hash of an element's number decides on dropout.
+GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+@kernel
+def embed(
+    indptr: Int64s, position: Int64s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    linear: Array, sums: Array, pairs: Array, inputs: Array,
+) -> None:  # fmt: skip
+    """Compute what rows' embeddings give to the parts of a model; all outputs are written.
+
+    Args:
+        first: where vectors begin in a block: 1 if the first column is a linear weight, else 0.
+        deep: fields below this one are inputs of the layers.
+        linear: of each row, the sum of x w, shape (n,); 0 without linear weights.
+        sums: of each row, the sum of x v, shape (n, k).
+        pairs: of each row, the sum over pairs of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1).
+        inputs: of each row, the sum of x v in each deep field, shape (n, deep * k).
+    """
+    k, zero = table.shape[1] - first, table.dtype.type(0)
+    squares = np.empty(k, table.dtype)
+    for i in range(len(indptr) - 1):
+        total, row, of_inputs = zero, sums[i], inputs[i]
+        row[:] = 0
+        squares[:] = 0
+        of_inputs[:] = 0
+        for p in range(indptr[i], indptr[i + 1]):
+            block, value, at = table[position[p]], x[p], field[p] * k
+            if first:
+                total += value * block[0]
+            for j in range(k):
+                v = value * block[first + j]
+                row[j] += v
+                squares[j] += v * v
+            if field[p] < deep:
+                for j in range(k):
+                    of_inputs[at + j] += value * block[first + j]
+        linear[i] = total
+        half = zero
+        for j in range(k):
+            half += row[j] * row[j] - squares[j]
+        pairs[i] = half / 2
+
+
+@kernel
+def embed_slopes(
+    indptr: Int64s, position: Int64s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
+) -> None:  # fmt: skip
+    """Add the gradients of the blocks of all keys; arguments as of ``embed``.
+
+    Args:
+        slopes: the loss's derivative by each row's margin, shape (n,).
+        of_inputs: the loss's derivative by the layers' inputs, shape (n, deep * k).
+        has_pairs: whether the margin has the term of pairs.
+        gradient: shape of the table; added to.
+    """
+    k = table.shape[1] - first
+    for i in range(len(indptr) - 1):
+        slope, row, below = slopes[i], sums[i], of_inputs[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            block, out, value, at = table[position[p]], gradient[position[p]], x[p], field[p] * k
+            if first:
+                out[0] += slope * value
+            if has_pairs:
+                for j in range(k):
+                    out[first + j] += slope * value * (row[j] - value * block[first + j])
+            if field[p] < deep:
+                for j in range(k):
+                    out[first + j] += value * below[at + j]
+
+
+@kernel
+def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
+    """Replace z by dropout(max(z + bias, 0)), in place.
+
+    Args:
+        z: shape (n, outputs).
+        keep: share of elements that dropout keeps, which are divided by it; 1: all.
+        seed: of dropout; an element's fate depends on it and the element's place only.
+    """
+    n, m = z.shape
+    scale, zero = z.dtype.type(1.0 / keep), z.dtype.type(0)
+    most = np.uint64(keep * 2.0**53) if keep < 1.0 else np.uint64(1) << np.uint64(53)
+    for i in range(n):
+        row = z[i]
+        if keep >= 1.0:
+            for j in range(m):
+                v = row[j] + bias[j]
+                row[j] = max(v, zero)
+        else:
+            begin = np.uint64(seed) + np.uint64(i) * np.uint64(m)
+            for j in range(m):
+                h = (begin + np.uint64(j)) * np.uint64(GOLDEN)
+                h = (h ^ (h >> np.uint64(30))) * np.uint64(MIX_1)
+                h = (h ^ (h >> np.uint64(27))) * np.uint64(MIX_2)
+                h ^= h >> np.uint64(31)
+                v = row[j] + bias[j]
+                row[j] = v * scale if v > 0 and (h >> np.uint64(11)) < most else zero
+
+
+@kernel
+def activate_slopes(h: Array, keep: float, slopes: Array) -> None:
+    """Multiply slopes by the derivative of ``activate``, in place; h is what ``activate`` made.
+
+    An element that dropout has taken is 0, as one that was negative: its slope is 0.
+    """
+    scale, zero = h.dtype.type(1.0 / keep), h.dtype.type(0)
+    for i in range(h.shape[0]):
+        row, out = h[i], slopes[i]
+        for j in range(h.shape[1]):
+            out[j] = out[j] * scale if row[j] > 0 else zero
+
+
+@kernel
+def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int) -> Int64s:
+    """Return a hash of each row's keys in the fields [begin, end): rows with equal keys there are the same item."""
+    n = len(indptr) - 1
+    found = np.empty(n, np.int64)
+    for i in range(n):
+        total = np.uint64(0)
+        for p in range(indptr[i], indptr[i + 1]):
+            if begin <= field[p] < end:
+                h = (np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * np.uint64(GOLDEN)
+                h = (h ^ (h >> np.uint64(30))) * np.uint64(MIX_1)
+                h = (h ^ (h >> np.uint64(27))) * np.uint64(MIX_2)
+                total += h ^ (h >> np.uint64(31))
+        found[i] = np.int64(total)
+    return found

@@ -1,0 +1,195 @@
+"""Deep models as functions: the loss of a batch of rows, and its gradients. No Spark, no servers.
+
+Sizes: n rows, u distinct keys, blocks of ``architecture.width`` numbers, the linear weight first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.kernels import embed, embed_slopes
+from ps2.algorithms.deep.layers import OnLayer, Stack
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+# A vector of a tower that is shorter than this is divided by this, instead of by its length.
+SHORTEST = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows of pairs of a key and a value, in CSR form.
+
+    Attributes:
+        indptr: int64, shape (n + 1,): where each row's pairs begin.
+        position: int64, of each pair the number of its key among the distinct ones.
+        field: int32, of each pair.
+        x: the value of each pair, in the dtype of the table.
+    """
+
+    indptr: Int64Array
+    position: Int64Array
+    field: npt.NDArray[np.int32]
+    x: Array
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+
+class Pass:
+    """One batch's way through a model: ``margins`` or ``towers`` first, then ``slopes_back`` or ``towers_back``."""
+
+    def __init__(
+        self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
+    ) -> None:
+        """
+        Args:
+            layers: weights of all layers, as ``Architecture.layers`` lists them.
+            table: blocks of the batch's distinct keys, shape (u, width).
+            seed: of dropout; None: nothing is dropped.
+        """
+        self._architecture, self._batch, self._table = architecture, batch, table
+        sizes, dtype, n = architecture, table.dtype, len(batch)
+        self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
+        self._sums = np.empty((n, sizes.k), dtype)
+        self._inputs = np.empty((n, sizes.input_fields * sizes.k), dtype)
+        rows = batch.indptr, batch.position, batch.field, batch.x
+        embed(*rows, table, sizes.first, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
+        dropout = architecture.dropout
+        if architecture.has_towers:
+            half, cut = len(architecture.hidden), architecture.deep * architecture.k
+            self._cut = cut
+            left = Stack(layers[:half], dropout, seed), self._inputs[:, :cut]
+            right = Stack(layers[half:], dropout, None if seed is None else seed + 1), self._inputs[:, cut:]
+            self._stacks: tuple[tuple[Stack, Array], ...] = (left, right)
+        else:
+            self._stacks = ((Stack(layers, dropout, seed), self._inputs),)
+        self._units: list[tuple[Array, Array]] = []
+
+    def margins(self) -> Array:
+        """Return the margin of each row, shape (n,): of towers, the cosine of their vectors over the temperature."""
+        if self._architecture.has_towers:
+            left, right = self.towers()
+            return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
+        stack, inputs = self._stacks[0]
+        margins = stack.forward(inputs)[:, 0] + self._linear
+        if self._has_pairs:
+            margins += self._pairs
+        return margins
+
+    def towers(self) -> tuple[Array, Array]:
+        """Return both towers' vectors of each row, of length 1, shape (n, size of the last layer)."""
+        self._units = [_unit(stack.forward(inputs)) for stack, inputs in self._stacks]
+        return self._units[0][0], self._units[1][0]
+
+    def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
+        """Return the gradient by the blocks, shape of the table.
+
+        Args:
+            slopes: the loss's derivative by each margin, shape (n,).
+            on_layer: takes each layer's gradient as soon as it is computed.
+        """
+        if self._architecture.has_towers:
+            (left, _), (right, _) = self._units
+            each = slopes[:, None] / left.dtype.type(self._architecture.temperature)
+            return self.towers_back(each * right, each * left, on_layer)
+        stack, _ = self._stacks[0]
+        return self._to_blocks(slopes, stack.backward(slopes[:, None].copy(), on_layer))
+
+    def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
+        """Return the gradient by the blocks; arguments are the loss's derivatives by both towers' vectors."""
+        below = np.empty_like(self._inputs)
+        half = len(self._architecture.hidden)
+        for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
+            unit, length = self._units[number]
+            along = np.einsum("ij,ij->i", slopes, unit)[:, None]
+            stack = self._stacks[number][0]
+            below[:, part] = stack.backward((slopes - along * unit) / length, _shifted(on_layer, number * half))
+        return self._to_blocks(np.zeros(len(self._batch), self._table.dtype), below)
+
+    @property
+    def _has_pairs(self) -> bool:
+        return self._architecture.kind == "deepfm"
+
+    def _to_blocks(self, slopes: Array, below: Array) -> Array:
+        batch, sizes = self._batch, self._architecture
+        gradient = np.zeros_like(self._table)
+        rows = batch.indptr, batch.position, batch.field, batch.x, self._table
+        slopes = np.ascontiguousarray(slopes)
+        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, self._has_pairs, gradient)
+        return gradient
+
+
+def logistic_loss(margins: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:
+    """Return the summed logistic loss, and its derivative by each margin.
+
+    Args:
+        labels: 0 or 1.
+        weights: of rows; None: 1 each.
+    """
+    z = margins.astype(np.float64)
+    losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
+    if weights is not None:
+        losses, slopes = losses * weights, slopes * weights
+    return float(losses.sum()), slopes.astype(margins.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxLoss:
+    """Loss of a batch's rows as positive pairs, with the derivatives by both towers' vectors."""
+
+    loss: float
+    left: Array
+    right: Array
+
+
+def softmax_loss(
+    left: Array, right: Array, items: Int64Array, log_shares: Array, weights: Array | None, temperature: float
+) -> SoftmaxLoss:
+    """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
+
+    Args:
+        left, right: vectors of length 1, shape (n, d).
+        items: which rows have the same item: it is no negative of a row that has it, too.
+        log_shares: logarithm of the probability that a row has this item, shape (n,): subtracted from its margins.
+        weights: of rows; None: 1 each.
+        temperature: divides inner products.
+    """
+    z = (left @ right.T) / left.dtype.type(temperature)
+    z -= log_shares.astype(z.dtype)
+    same = items[:, None] == items[None, :]
+    np.fill_diagonal(same, False)
+    z[same] = -np.inf
+    z -= z.max(axis=1, keepdims=True)
+    own = z.diagonal().copy()
+    np.exp(z, out=z)
+    totals = z.sum(axis=1)
+    losses = np.log(totals) - own
+    z /= totals[:, None]
+    z[np.diag_indices_from(z)] -= 1
+    if weights is not None:
+        losses = losses * weights
+        z *= weights[:, None].astype(z.dtype)
+    z /= z.dtype.type(temperature)
+    return SoftmaxLoss(float(losses.sum(dtype=np.float64)), z @ right, z.T @ left)
+
+
+def _shifted(on_layer: OnLayer, begin: int) -> OnLayer:
+    """Return what passes on the layers of a stack by their numbers among all."""
+    return lambda number, gradient: on_layer(begin + number, gradient)
+
+
+def _unit(vectors: Array) -> tuple[Array, Array]:
+    """Return vectors of length 1, and the lengths that they had, shape (n, 1)."""
+    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+    length = np.maximum(length, vectors.dtype.type(SHORTEST))
+    return vectors / length, length

@@ -1,0 +1,83 @@
+"""What servers compute for deep models: steps of the layers' optimizer.
+
+A layer is a matrix of five rows: weights, Adam's two moments, the sum of the workers' gradients, and in each column the
+number of steps, which so lies in checkpoints and copies with what it belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from ps2.errors import ShapeError
+from ps2.ops import steps
+from ps2.ops.guards import check_length, readable
+from ps2.ops.operands import COLUMNS, along
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import FLOATS, Array, Block, Range, Tiny, Values, op
+
+Positive = Annotated[float, Range(above=0)]
+Decay = Annotated[float, Range(at_least=0, below=1)]
+NonNegative = Annotated[float, Range(at_least=0)]
+
+# Cost of a root and two divisions, for ``over_blocks``.
+STEP_COST = 4
+WEIGHT, VELOCITY, SQUARE, GRADIENT, STEPS = range(5)
+# Beyond, float32 does not count, and the moments have no bias.
+MOST_STEPS = 1 << 24
+
+Layer = Annotated[Block, Tiny(lambda dtype: np.zeros((5, 1), dtype))]
+
+
+@op(writes=("layer",), dtypes=FLOATS)
+def step_of_sum(
+    layer: Layer,
+    *,
+    lr: Positive,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    decay: NonNegative = 0.0,
+) -> None:
+    """Take a step of Adam (Kingma & Ba, 2015) with the summed gradient, and set that to 0.
+
+    Args:
+        layer: shape (5, width).
+        lr: the learning rate.
+        beta1, beta2: decay of the gradients' mean, and of the squares' mean.
+        eps: added outside the root.
+        decay: of the weights, times lr (Loshchilov & Hutter, 2019, Algorithm 2).
+    """
+    _step(layer, layer[GRADIENT], (lr, beta1, beta2, eps), decay)
+    layer[GRADIENT] = 0
+
+
+@op(writes=("layer",), dtypes=FLOATS)
+def step_of_gradient(
+    layer: Layer,
+    gradient: Annotated[Values, along(COLUMNS)],
+    *,
+    lr: Positive,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.999,
+    eps: Positive = 1e-8,
+    decay: NonNegative = 0.0,
+) -> None:
+    """Take a step of Adam with one worker's gradient, which travels with the request; see ``step_of_sum``."""
+    _step(layer, readable(gradient), (lr, beta1, beta2, eps), decay)
+
+
+def _step(layer: Array, gradient: Array, rates: tuple[float, float, float, float], decay: float) -> None:
+    if layer.shape[0] != STEPS + 1:
+        raise ShapeError(f"layer: expected a matrix of {STEPS + 1} rows, got {layer.shape[0]}")
+    check_length("gradient", gradient, layer.shape[1])
+    if not layer.shape[1]:
+        return
+    weight, count = layer[WEIGHT], int(layer[STEPS, 0])
+    if count < MOST_STEPS:
+        layer[STEPS] = count = count + 1
+    if decay:
+        weight *= weight.dtype.type(1.0 - rates[0] * decay)
+    rows = weight, layer[VELOCITY], layer[SQUARE], gradient
+    over_blocks(steps.adam, rows, steps.adam_scalars(weight, *rates, count), cost=STEP_COST)

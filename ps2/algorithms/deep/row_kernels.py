@@ -1,0 +1,59 @@
+"""Kernels that take minibatches out of a worker's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import Int64s, kernel
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+
+
+@kernel
+def gather_rows(
+    indptr: Int64s, position: Int32s, field: Int32s, x: Array, numbers: Int64s
+) -> tuple[Int64s, Int64s, Int32s, Array]:
+    """Return some rows: their indptr, positions (int64), fields and values."""
+    ends = np.empty(len(numbers) + 1, np.int64)
+    ends[0] = 0
+    for i in range(len(numbers)):
+        row = numbers[i]
+        ends[i + 1] = ends[i] + indptr[row + 1] - indptr[row]
+    count = ends[-1]
+    positions, fields, values = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, x.dtype)
+    for i in range(len(numbers)):
+        begin, at = indptr[numbers[i]], ends[i]
+        for p in range(ends[i + 1] - at):
+            positions[at + p] = position[begin + p]
+            fields[at + p] = field[begin + p]
+            values[at + p] = x[begin + p]
+    return ends, positions, fields, values
+
+
+@kernel
+def number_keys(position: Int64s, marks: Int32s) -> Int64s:
+    """Replace positions among a worker's keys by positions among the distinct ones, in place; return these, sorted.
+
+    Args:
+        marks: -1 for each of the worker's keys, before and after.
+    """
+    found = np.empty(min(len(position), len(marks)), np.int64)
+    count = 0
+    for p in range(len(position)):
+        key = position[p]
+        if marks[key] < 0:
+            marks[key] = 0
+            found[count] = key
+            count += 1
+    distinct = np.sort(found[:count])
+    for n in range(count):
+        marks[distinct[n]] = n
+    for p in range(len(position)):
+        position[p] = marks[position[p]]
+    for n in range(count):
+        marks[distinct[n]] = -1
+    return distinct

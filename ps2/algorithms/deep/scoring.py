@@ -1,0 +1,56 @@
+"""Scores of deep models without Spark and servers: embeddings and layers are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.network import Batch, Pass
+from ps2.data.key_rows import KeyRows
+from ps2.errors import ShapeError
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+
+
+def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float64Array:
+    """Return the score of each row, float64, shape (n,): the probability of label 1; of two towers, their cosine.
+
+    Args:
+        config: has the key "architecture", plain data of ``Architecture.to_json``.
+        rows: pairs of keys and values.
+        embeddings: the first numbers of each pair's block, float32, shape (pairs, k + 1); (pairs, k) of two towers.
+        dense: layers by name, each of shape (inputs + 1, outputs).
+
+    Raises:
+        ShapeError: an array has another shape than the architecture says, or a field is not in it.
+    """
+    architecture = Architecture.of_json(config["architecture"])
+    layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]
+    expected = len(rows.keys), architecture.width
+    if embeddings.shape != expected:
+        raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
+    check_fields(rows, architecture.fields)
+    batch = Batch(rows.indptr, np.arange(len(rows.keys)), rows.fields, rows.values)
+    margins = Pass(architecture, layers, batch, embeddings).margins().astype(np.float64)
+    if architecture.has_towers:
+        return np.asarray(margins * architecture.temperature)
+    with np.errstate(over="ignore"):
+        return np.asarray(1.0 / (1.0 + np.exp(-margins)))
+
+
+def check_fields(rows: KeyRows, fields: int) -> None:
+    """Raise ShapeError if a pair's field is not one of so many."""
+    if len(rows.fields) and not 0 <= rows.fields.min() <= rows.fields.max() < fields:
+        raise ShapeError(f"fields: expected numbers below {fields}, got {rows.fields.min()} to {rows.fields.max()}")
+
+
+def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:
+    if name not in dense or dense[name].shape != shape:
+        got = f"shape {dense[name].shape}" if name in dense else f"{', '.join(sorted(dense)) or 'no arrays'}"
+        raise ShapeError(f"layer {name!r}: expected shape {shape}, got {got}")
+    return dense[name]

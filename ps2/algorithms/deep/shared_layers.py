@@ -1,0 +1,100 @@
+"""A model's layers on the servers: one matrix a layer, so that a layer's gradient leaves while others are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.deep.architecture import Architecture, Layer
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+
+Float32Array = npt.NDArray[np.float32]
+
+# Rows of a layer's matrix: see ps2.algorithms.deep.ops.
+WEIGHT, GRADIENT, ROWS = 0, 3, 5
+# What is saved of a layer: all but the gradient.
+SAVED = (0, 1, 2, 4)
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """A step of Adam.
+
+    Attributes:
+        lr: learning rate.
+        decay: of the weights.
+    """
+
+    lr: float
+    decay: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLayers:
+    """Handles to the layers on the servers; picklable.
+
+    Attributes:
+        layers: their shapes.
+        matrices: one a layer, of five rows.
+    """
+
+    layers: tuple[Layer, ...]
+    matrices: tuple[DCVMatrix, ...]
+
+    @staticmethod
+    def new(architecture: Architecture, weights: Sequence[Float32Array]) -> SharedLayers:
+        """Put layers on the servers of the active context."""
+        layers = architecture.layers()
+        made = SharedLayers(layers, tuple(DCV.dense(layer.size, ROWS).matrix() for layer in layers))
+        made.push(weights)
+        return made
+
+    def push(self, weights: Sequence[Float32Array]) -> None:
+        """Overwrite all weights."""
+        with batch():
+            for matrix, weight in zip(self.matrices, weights, strict=True):
+                matrix.push([WEIGHT], weight.reshape(1, -1))
+
+    def pull(self) -> list[Float32Array]:
+        """Read all weights: one request a server."""
+        with batch():
+            found = [matrix.pull([WEIGHT]) for matrix in self.matrices]
+        return [one.result().reshape(layer.shape) for one, layer in zip(found, self.layers, strict=True)]
+
+    def state(self) -> list[Float32Array]:
+        """Read weights and the optimizer's state: of each layer, shape (4, inputs + 1, outputs)."""
+        with batch():
+            found = [matrix.pull(SAVED) for matrix in self.matrices]
+        return [one.result().reshape(-1, *layer.shape) for one, layer in zip(found, self.layers, strict=True)]
+
+    def put_state(self, state: Sequence[Float32Array]) -> None:
+        """Overwrite what ``state`` reads."""
+        with batch():
+            for matrix, rows in zip(self.matrices, state, strict=True):
+                matrix.push(SAVED, rows.reshape(len(SAVED), -1))
+
+    def add(self, number: int, gradient: Float32Array, wait: bool = False) -> None:
+        """Add a worker's gradient of a layer to the sum; it travels while the caller goes on."""
+        self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=wait)
+
+    def step_with(self, number: int, gradient: Float32Array, step: LayerStep, wait: bool = False) -> None:
+        """Take a step of a layer with a worker's own gradient; it travels while the caller goes on."""
+        self.matrices[number].apply(
+            "deep.step_of_gradient", wait=wait, gradient=gradient.reshape(-1), lr=step.lr, decay=step.decay
+        )
+
+    def step(self, step: LayerStep) -> None:
+        """Take a step of all layers with the summed gradients."""
+        with batch():
+            for matrix in self.matrices:
+                matrix.apply("deep.step_of_sum", lr=step.lr, decay=step.decay)
+
+    def free(self) -> None:
+        """Free the layers on the servers."""
+        for matrix in self.matrices:
+            matrix.free()

@@ -1,0 +1,128 @@
+"""What each worker of a deep model's training does: minibatches, whose gradients leave while others are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.network import Pass, logistic_loss, softmax_loss
+from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.rows import DeepRows, Minibatch
+from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of a training.
+
+    Attributes:
+        epochs: passes over the rows.
+        steps: in each epoch. A worker's step has its share of its rows.
+        weight: of all rows, summed.
+    """
+
+    epochs: int
+    steps: int
+    weight: float
+
+    @property
+    def clocks(self) -> int:
+        return self.epochs * self.steps
+
+    def part(self, count: int, step: int) -> slice:
+        """Return which of a worker's rows, in an epoch's order, are those of a step of the epoch."""
+        return slice(count * step // self.steps, count * (step + 1) // self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A model on the servers, and one step of it; picklable.
+
+    Attributes:
+        architecture: of the model.
+        options: how it is trained.
+        layers: on the servers.
+        table: of embeddings, an ``EmbeddingTable``.
+        workers: which take steps at the same time.
+    """
+
+    architecture: Architecture
+    options: DeepOptions
+    layers: SharedLayers
+    table: Any
+    workers: int
+
+    def learn(self, part: Minibatch, shares: Float64Array | None, mean: float, seed: int) -> float:
+        """Take one step with some rows; return their summed loss.
+
+        Args:
+            part: at least one row.
+            shares: of two towers with the loss "softmax": the items of all the worker's rows, and their shares.
+            mean: what the summed gradient is divided by.
+            seed: of dropout.
+        """
+        weights, table = self.layers.pull(), self.table.pull_distinct(part.keys)
+        one = Pass(self.architecture, weights, part.batch, table, seed)
+        on_layer = self._sender()
+        if shares is not None:
+            items, of_items = shares[0][part.numbers].astype(np.int64), shares[1][part.numbers]
+            found = softmax_loss(*one.towers(), items, np.log(of_items), part.weights, self.architecture.temperature)
+            loss = found.loss
+            gradient = one.towers_back(_divided(found.left, mean), _divided(found.right, mean), on_layer)
+        else:
+            loss, slopes = logistic_loss(one.margins(), part.labels, part.weights)
+            gradient = one.slopes_back(_divided(slopes, mean), on_layer)
+        self.table.push_distinct(part.keys, gradient, wait=not self.options.overlap)
+        return loss
+
+    def _sender(self) -> Any:
+        """Return what takes a layer's gradient as soon as it is computed."""
+        layers, options, wait = self.layers, self.options, not self.options.overlap
+        if options.staleness == 0:
+            return lambda number, gradient: layers.add(number, gradient, wait)
+        # Adam goes as far with a part of the gradient as with all of it.
+        taken = LayerStep(options.lr / self.workers, options.decay)
+        return lambda number, gradient: layers.step_with(number, gradient, taken, wait)
+
+
+@dataclass(frozen=True, eq=False)
+class DeepProgram:
+    """What each worker runs; picklable."""
+
+    learner: Learner
+    plan: Plan
+
+    def __call__(self, worker: Any, rows: DeepRows) -> None:
+        learner, plan, options = self.learner, self.plan, self.learner.options
+        shares = self._shares(rows)
+        # Where each worker takes steps of its own, the mean is that of its rows.
+        parts = plan.steps if options.staleness == 0 else plan.steps * worker.workers
+        mean = plan.weight / parts
+        order, epoch = np.zeros(0, np.int64), -1
+        for clock in worker.clocks(plan.clocks):
+            if clock // plan.steps != epoch:
+                epoch = clock // plan.steps
+                order = rows.order(options.seed, worker.rank, epoch)
+            numbers = order[plan.part(len(rows), clock % plan.steps)]
+            if not len(numbers):
+                worker.report({"loss": 0.0, "rows": 0})
+                continue
+            part = rows.take(numbers)
+            seed = int(np.random.SeedSequence([options.seed, worker.rank, clock]).generate_state(1)[0])
+            loss = learner.learn(part, shares, mean, seed)
+            worker.report({"loss": loss, "rows": len(numbers)})
+
+    def _shares(self, rows: DeepRows) -> Any:
+        sizes = self.learner.architecture
+        return rows.items(sizes.deep, sizes.fields) if self.learner.options.loss == "softmax" else None
+
+
+def _divided(slopes: Array, mean: float) -> Array:
+    return slopes / slopes.dtype.type(mean)

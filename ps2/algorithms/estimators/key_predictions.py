@@ -1,0 +1,85 @@
+"""Predictions of models of keys: a DataFrame's rows become keys in tasks, and keep all their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
+
+from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.tables import column
+from ps2.errors import InputError
+
+Float64Array = npt.NDArray[np.float64]
+# Called in a task with a batch of rows; returns a margin for each, shape (n,).
+Margins = Callable[[pa.RecordBatch], Float64Array]
+
+
+def with_key_predictions(
+    frame: DataFrame, margins: Callable[[], Margins], head: ClassHead | None, names: Sequence[tuple[str, str]]
+) -> DataFrame:
+    """Add columns of predictions. Tasks see whole rows, so that no integer is rounded on the way.
+
+    Args:
+        margins: called once in each task.
+        head: turns margins of label 1 into predictions; None: margins are the predictions.
+        names: of the new columns, each with its kind: "raw", "probability" or "prediction". "": no such column.
+
+    Raises:
+        InputError: one of the new columns is there already. Faults of rows raise an error of Spark when rows are read.
+    """
+    wanted = [(name, what) for name, what in names if name]
+    for name, _ in wanted:
+        if name in frame.columns:
+            raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
+    if not wanted:
+        return frame
+
+    def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        margins_of = margins()
+        for batch in batches:
+            found = _columns(margins_of(batch), head)
+            new = [found[what] for _, what in wanted]
+            names_of_all = [*batch.schema.names, *(name for name, _ in wanted)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)
+
+    new = [StructField(name, _type(what), False) for name, what in wanted]
+    whole = frame.mapInArrow(predicted, StructType([*frame.schema.fields, *new]))
+    kept = [column(name) for name in frame.columns]
+    return whole.select(*kept, *(_described(name, what, head) for name, what in wanted))
+
+
+def _type(what: str) -> Any:
+    return DoubleType() if what == "prediction" else ArrayType(DoubleType(), False)
+
+
+def _columns(margins: Float64Array, head: ClassHead | None) -> dict[str, pa.Array]:
+    if head is None:
+        return {"prediction": pa.array(margins, pa.float64())}
+    raw = head.raw(margins[:, None])
+    probability = head.probability(raw)
+    found = {"raw": raw} if probability is None else {"raw": raw, "probability": probability}
+    lists = {name: _lists(values) for name, values in found.items()}
+    return {**lists, "prediction": pa.array(head.prediction(raw), pa.float64())}
+
+
+def _lists(values: Float64Array) -> pa.Array:
+    ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(values.reshape(-1)))
+
+
+def _described(name: str, what: str, head: ClassHead | None) -> Any:
+    """Return a column with pyspark.ml's type and metadata for its kind."""
+    from pyspark.ml.functions import array_to_vector
+
+    if what == "prediction":
+        attributes = {"type": "nominal", "num_vals": 2} if head is not None else {}
+        return column(name).alias(name, metadata={"ml_attr": attributes})
+    vectors = array_to_vector(column(name))
+    return F.coalesce(vectors, vectors).alias(name, metadata={"ml_attr": {"num_attrs": 2}})

@@ -1,0 +1,115 @@
+"""Gradients of deep models against finite differences, and parts of the models against their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.kernels import activate
+from ps2.algorithms.deep.network import Batch, Pass, logistic_loss, softmax_loss
+from ps2.errors import ConfigError
+
+KINDS = ["deepfm", "wide-deep", "two-tower"]
+
+
+def _made(kind: str, dropout: float = 0.0, seed: int = 0):
+    """Return an architecture, its layers, a batch with a field of several keys and one without, and a table."""
+    rng = np.random.default_rng(seed)
+    architecture = Architecture(kind, 3, 4, 2 if kind == "two-tower" else 3, (5, 4), dropout)
+    counts = np.array([4, 5, 3, 4, 6, 4])
+    field = np.concatenate([np.sort(rng.integers(0, 4, c)) for c in counts]).astype(np.int32)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    batch = Batch(indptr, rng.integers(0, 7, indptr[-1]), field, rng.normal(size=indptr[-1]))
+    layers = [layer + 0.1 * rng.normal(size=layer.shape) for layer in architecture.initial(seed)]
+    return architecture, layers, batch, rng.normal(size=(7, architecture.width))
+
+
+def _logistic(architecture, layers, batch, table, seed=None):
+    labels, weights = np.arange(len(batch)) % 2, np.linspace(0.5, 1.5, len(batch))
+    one = Pass(architecture, layers, batch, table, seed)
+    loss, slopes = logistic_loss(one.margins(), labels, weights)
+    gradients = [np.empty(0)] * len(layers)
+    of_table = one.slopes_back(slopes, gradients.__setitem__)
+    return loss, gradients, of_table
+
+
+def _softmax(architecture, layers, batch, table, seed=None):
+    one = Pass(architecture, layers, batch, table, seed)
+    shares, items = np.log(np.linspace(0.1, 0.3, len(batch))), np.array([0, 1, 0, 2, 3, 4])
+    found = softmax_loss(*one.towers(), items, shares, np.linspace(0.5, 1.5, len(batch)), architecture.temperature)
+    gradients = [np.empty(0)] * len(layers)
+    of_table = one.towers_back(found.left, found.right, gradients.__setitem__)
+    return found.loss, gradients, of_table
+
+
+def _check(loss_of, architecture, layers, batch, table, seed=None):
+    _, gradients, of_table = loss_of(architecture, layers, batch, table, seed)
+    for array, gradient in (*zip(layers, gradients, strict=True), (table, of_table)):
+        for at in np.ndindex(array.shape):
+            kept, step, values = array[at], 1e-6, []
+            for moved in (kept + step, kept - step):
+                array[at] = moved
+                values.append(loss_of(architecture, layers, batch, table, seed)[0])
+            array[at] = kept
+            assert gradient[at] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_when_logistic_then_finite_differences(kind):
+    """The gradient of the logistic loss is that of central differences."""
+    _check(_logistic, *_made(kind))
+
+
+def test_gradients_when_softmax_then_finite_differences():
+    """The gradient of the sampled softmax loss is that of central differences."""
+    _check(_softmax, *_made("two-tower"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_when_dropped_then_finite_differences(kind):
+    """With the same seed, dropout is a fixed function, whose gradient is that of central differences."""
+    _check(_logistic, *_made(kind, dropout=0.4), 5)
+
+
+def test_margins_when_deepfm_then_the_definition():
+    """A DeepFM's margin is linear weights, inner products of all pairs, and layers of the fields' vectors."""
+    architecture, layers, batch, table = _made("deepfm")
+    margins = Pass(architecture, layers, batch, table).margins()
+    for i, margin in enumerate(margins):
+        part = slice(batch.indptr[i], batch.indptr[i + 1])
+        blocks, x, fields = table[batch.position[part]], batch.x[part], batch.field[part]
+        vectors = x[:, None] * blocks[:, 1:]
+        gram = vectors @ vectors.T
+        expected = x @ blocks[:, 0] + (gram.sum() - np.trace(gram)) / 2
+        h = np.concatenate([vectors[fields == f].sum(axis=0) for f in range(3)])
+        for layer in layers[:-1]:
+            h = np.maximum(h @ layer[:-1] + layer[-1], 0)
+        expected += (h @ layers[-1][:-1] + layers[-1][-1])[0]
+        assert margin == pytest.approx(expected)
+
+
+def test_activate_when_dropping_then_share_and_mean_stay():
+    """Dropout keeps its share of the elements, and their mean."""
+    z = np.ones((400, 300), np.float32)
+    activate(z, np.zeros(300, np.float32), 0.7, 11)
+    assert np.mean(z > 0) == pytest.approx(0.7, abs=0.01)
+    assert z.mean() == pytest.approx(1.0, abs=0.01)
+
+
+def test_activate_when_seeds_differ_then_other_elements():
+    """Another seed drops other elements."""
+    kept = []
+    for seed in (1, 2 << 32):
+        z = np.ones((50, 40))
+        activate(z, np.zeros(40), 0.5, seed)
+        kept.append(z > 0)
+    assert 0.4 < np.mean(kept[0] == kept[1]) < 0.6
+
+
+@pytest.mark.parametrize("given", [{"kind": "other"}, {"hidden": (4, 0)}, {"dropout": 1.0}, {"deep": 5}, {"k": 0}])
+def test_architecture_when_wrong_then_named(given):
+    """An error names the part that is wrong."""
+    right = {"kind": "deepfm", "k": 4, "fields": 3, "deep": 3, "hidden": (4,), "dropout": 0.0}
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        Architecture(**{**right, **given})

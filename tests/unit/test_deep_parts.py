@@ -1,0 +1,137 @@
+"""Parts of deep models: a worker's rows, steps on servers, scores, and what is compiled ahead."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from compiled_kernels import compiled
+
+from ps2.algorithms.deep import kernels, row_kernels, warm
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.network import Pass
+from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
+from ps2.algorithms.deep.rows import DeepRows, batch_of, joined
+from ps2.algorithms.deep.scoring import score
+from ps2.algorithms.deep.worker import Plan
+from ps2.data.key_rows import KeyRows
+from ps2.errors import ShapeError
+
+
+def _rows(n: int = 30, fields: int = 3, seed: int = 0) -> KeyRows:
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2**62, 9)[rng.integers(0, 9, n * fields)]
+    field = np.tile(np.arange(fields, dtype=np.int32), n)
+    return KeyRows(np.arange(n + 1) * fields, keys, rng.normal(size=n * fields).astype(np.float32), field, fields)
+
+
+def test_take_when_rows_repeat_then_keys_are_distinct():
+    """A minibatch has its rows' keys once, sorted, and finds them by position."""
+    rows = _rows()
+    held = DeepRows(rows, np.arange(30.0), np.arange(30.0) * 2)
+    numbers = np.array([5, 0, 29, 5])
+    for _ in range(2):  # the marks are as before
+        part = held.take(numbers)
+        np.testing.assert_array_equal(part.keys, np.unique(rows.keys.reshape(30, 3)[numbers]))
+        np.testing.assert_array_equal(part.keys[part.batch.position].reshape(4, 3), rows.keys.reshape(30, 3)[numbers])
+        np.testing.assert_array_equal(part.batch.x.reshape(4, 3), rows.values.reshape(30, 3)[numbers])
+        np.testing.assert_array_equal(part.labels, numbers)
+        np.testing.assert_array_equal(part.weights, numbers * 2)
+
+
+def test_joined_when_parts_are_rows_then_is_the_whole():
+    """Batches that were read one after the other are one table of rows."""
+    rows = _rows(7, seed=1)
+    cuts = [KeyRows(np.arange(b - a + 1) * 3, *(v[3 * a : 3 * b] for v in (rows.keys, rows.values, rows.fields)), 3)
+            for a, b in ((0, 2), (2, 2), (2, 7))]  # fmt: skip
+    whole = joined(cuts)
+    for name in ("indptr", "keys", "values", "fields"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(rows, name))
+    assert whole.width == 3
+
+
+def test_items_when_keys_are_equal_then_share_is_counted():
+    """Rows with equal keys in the items' fields have one item, whose share is that of its rows."""
+    rows = _rows()
+    items, shares = DeepRows(rows, np.zeros(30)).items(1, 3)
+    pairs = [tuple(row) for row in rows.keys.reshape(30, 3)[:, 1:]]
+    for i, item in enumerate(items):
+        same = [j for j, pair in enumerate(pairs) if pair == pairs[i]]
+        assert [j for j, other in enumerate(items) if other == item] == same
+        assert shares[i] == pytest.approx(len(same) / 30)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(10, 3), (2, 5), (7, 7)])
+def test_plan_when_rows_are_cut_then_each_is_in_one_step(rows, steps):
+    """The steps of an epoch take each of a worker's rows once."""
+    plan = Plan(1, steps, float(rows))
+    assert [i for step in range(steps) for i in range(rows)[plan.part(rows, step)]] == list(range(rows))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("travels", [False, True])
+def test_steps_when_repeated_then_are_adams(dtype, travels):
+    """Both operations take the steps of AdamW, and count them."""
+    rng = np.random.default_rng(0)
+    layer = np.zeros((5, 6), dtype)
+    layer[WEIGHT] = w = rng.normal(size=6)
+    v, s, tolerance = np.zeros(6), np.zeros(6), 1e-5 if dtype == np.float32 else 1e-12
+    for t in range(1, 4):
+        g = rng.normal(size=6)
+        if travels:
+            step_of_gradient(layer, g.astype(dtype), lr=0.1, decay=0.5)
+        else:
+            layer[GRADIENT] = g
+            step_of_sum(layer, lr=0.1, decay=0.5)
+        v, s = 0.9 * v + 0.1 * g, 0.999 * s + 0.001 * g * g
+        w = 0.95 * w - 0.1 * (v / (1 - 0.9**t)) / (np.sqrt(s / (1 - 0.999**t)) + 1e-8)
+        for row, expected in ((WEIGHT, w), (VELOCITY, v), (SQUARE, s), (GRADIENT, 0.0), (STEPS, t)):
+            np.testing.assert_allclose(layer[row], np.broadcast_to(expected, 6), rtol=tolerance)
+
+
+def test_step_when_matrix_has_other_rows_then_error_says_so():
+    with pytest.raises(ShapeError, match="expected a matrix of 5 rows, got 4"):
+        step_of_sum(np.zeros((4, 2), np.float32), lr=0.1)
+
+
+@pytest.mark.parametrize("kind", ["deepfm", "wide-deep", "two-tower"])
+def test_score_when_given_pairs_then_is_the_models(kind):
+    """Scores from an export's arrays, with blocks by pair, are those of the model with blocks by distinct key."""
+    rows, architecture = _rows(), Architecture(kind, 4, 3, 2, (5, 3))
+    batch, keys = batch_of(rows)
+    table = np.random.default_rng(1).normal(size=(len(keys), architecture.width)).astype(np.float32)
+    layers = architecture.initial(2)
+    dense = {layer.name: weight for layer, weight in zip(architecture.layers(), layers, strict=True)}
+    config = json.loads(json.dumps({"architecture": architecture.to_json()}))
+    found = score(config, rows, table[batch.position], dense)
+    margins = Pass(architecture, layers, batch, table).margins().astype(np.float64)
+    expected = margins * 0.1 if kind == "two-tower" else 1 / (1 + np.exp(-margins))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.dtype == np.float64
+
+
+def test_score_when_arrays_are_wrong_then_names_them():
+    """A missing layer, a block of another width, and a field too many are named."""
+    rows, architecture = _rows(), Architecture("deepfm", 4, 3, 3, (5,))
+    dense = {layer.name: weight for layer, weight in zip(architecture.layers(), architecture.initial(0), strict=True)}
+    config, blocks = {"architecture": architecture.to_json()}, np.zeros((90, 5), np.float32)
+    with pytest.raises(ShapeError, match=r"layer 'deep1': expected shape \(6, 1\), got deep0"):
+        score(config, rows, blocks, {"deep0": dense["deep0"]})
+    with pytest.raises(ShapeError, match=r"embeddings: expected shape \(90, 5\), got \(90, 4\)"):
+        score(config, rows, blocks[:, :4], dense)
+    with pytest.raises(ShapeError, match="fields: expected numbers below 3, got 0 to 3"):
+        score(config, _rows(30, 4), np.zeros((120, 5), np.float32), dense)
+
+
+def test_pass_when_warm_then_compiles_nothing():
+    """What is compiled ahead is all that trainings and scores take."""
+    warm.warm()
+    before = compiled((kernels, row_kernels))
+    held, architecture = DeepRows(_rows(), np.zeros(30)), Architecture("deepfm", 4, 3, 2, (5, 3), 0.5)
+    part = held.take(np.arange(4))
+    blocks = np.zeros((len(part.keys), 5), np.float32)
+    one = Pass(architecture, architecture.initial(0), part.batch, blocks, 1)
+    one.slopes_back(one.margins(), lambda number, gradient: None)
+    held.items(0, 1)
+    assert compiled((kernels, row_kernels)) == before
