@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ps2.serving.compaction import compact
     from ps2.serving.scorer import Scorer
 
-_HOME = {"Scorer": "ps2.serving.scorer"}
+_HOME = {"Scorer": "ps2.serving.scorer", "compact": "ps2.serving.compaction"}
 
-__all__ = ["Scorer"]
+__all__ = ["Scorer", "compact"]
 
 
 def __getattr__(name: str) -> object:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +141,15 @@ def merged(older: KeyTable | None, newer: KeyTable | None) -> KeyTable | None:
     values = np.concatenate([older.values[kept], newer.values])[order]
     gone = np.concatenate([_gone(older)[kept], _gone(newer)])[order]
     return key_table(keys[order], values, gone if gone.any() else None)
+
+
+def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
+    """Merge tables, of which later ones are newer: neighbours first, so that many small ones take no long time."""
+    tables = list(tables)
+    while len(tables) > 1:
+        pairs = zip_longest(tables[::2], tables[1::2])
+        tables = [merged(older, newer) for older, newer in pairs]
+    return tables[0] if tables else None
 
 
 def _gone(table: KeyTable) -> Bytes:

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ps2.errors import CheckpointCorruptError, SpillError
 from ps2.ops.kernels import Int64s
-from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged, with_removed
+from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged, merged_all, with_removed
 from ps2.storage.arrays import read_npy_header
 from ps2.storage.exports import Description, ExportManifest, ExportPart
 from ps2.storage.files import place, reported
@@ -79,8 +79,8 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
     begun = [part.folder for part in old[1:]]
     follows = begun == [part.folder for part in deltas[: len(begun)]]
     changes = before.changes if before is not None and old and follows else None
-    for delta in deltas[len(begun) if follows else 0 :]:
-        changes = merged(changes, files.delta(delta, width))
+    fresh = [files.delta(delta, width) for delta in deltas[len(begun) if follows else 0 :]]
+    changes = merged(changes, merged_all(fresh))
     newest = manifest.newest
     dense = {name: files.array(newest.folder, file, copied=True) for name, file in newest.dense.items()}
     return LoadedExport(manifest, tables, changes, dense)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import CheckpointCorruptError, ConfigError, DTypeError, OutOfRangeError, UsageError
-from ps2.serving import Scorer, loading
+from ps2.serving import Scorer, compact, loading
 from ps2.serving.key_table import UNKNOWN, key_table
 from ps2.storage.exports import read_manifest
 from tests.exporting import WIDTH, export, values_of
@@ -72,6 +72,22 @@ def test_refresh_when_damaged_then_the_last_export_stays(tmp_path):
     np.testing.assert_array_equal(scorer.vectors([2]), values_of([2]))
     export(tmp_path, [2], 60, since=1)
     assert scorer.refresh()
+
+
+def test_compacted_export_then_as_before_and_deltas_go_on(tmp_path):
+    export(tmp_path, KEYS, dense={"bias": np.array(2.0)})
+    for shift in range(1, 6):
+        export(tmp_path, [shift, 10], shift, removed=[shift - 1, 12], since="last")
+    before = Scorer(str(tmp_path))
+    made = compact(str(tmp_path))
+    after = Scorer(str(tmp_path))
+    for found, expected in zip(after.lookUp(np.arange(50)), before.lookUp(np.arange(50)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert (made.number, made.full, len(after.manifest.exports)) == (7, True, 1)
+    assert made.keys == len(KEYS) + 1 - 4  # 5 came; 0, 2, 4 and 12 went
+    export(tmp_path, [12], 9, since="last")
+    before.refresh()
+    np.testing.assert_array_equal(before.vectors([12, 14]), [*values_of([12], 9), *values_of([14])])
 
 
 def test_load_when_the_export_is_replaced_then_its_successor(tmp_path, monkeypatch):

@@ -1,0 +1,46 @@
+"""Makes one base of a base and its deltas, without servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.guards import readable
+from ps2.serving.key_table import PRESENT
+from ps2.serving.loading import load
+from ps2.storage.export_writing import Content, Export, write_export
+from ps2.storage.exports import read_manifest
+
+
+def compact(path: str, cacheDir: str | None = None) -> Export:
+    """Write a new base that holds what the base and the deltas of a folder hold together.
+
+    Scorers begin faster with it, and files of replaced keys go. The next ``export(path, since="last")`` is a delta to
+    it. Nothing may export to the folder meanwhile.
+
+    Args:
+        cacheDir: as for ``Scorer``.
+
+    Raises:
+        CheckpointMissingError: there is no export at this place.
+        CheckpointCorruptError: its files are not what its manifest says.
+        RecoveryError: the file system refuses, or another program has exported meanwhile; what is there stays.
+    """
+    manifest = read_manifest(path)
+    loaded = load(path, manifest, None, cacheDir)
+    tables = [*loaded.base, *([] if loaded.changes is None else [loaded.changes])]
+    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(table.keys for table in tables)]))
+    changes = loaded.changes
+    if changes is not None and changes.gone.size:
+        keys = np.setdiff1d(keys, changes.keys[changes.gone == 1], assume_unique=True)
+
+    def read(some: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        values, known = loaded.look_up(readable(some))
+        assert (known == PRESENT).all()
+        return values
+
+    dense: dict[str, npt.NDArray[Any]] = dict(loaded.dense)
+    content = Content(keys, read, dense=dense, position=manifest.newest.position)
+    return write_export(path, manifest.description, content)
