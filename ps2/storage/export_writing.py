@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,7 @@ class Content:
 
     Attributes:
         keys: ascending, int64 of shape (n,).
-        read: returns the values of some of the keys, float32 of shape (their number, width).
+        read: returns the values of some of the keys, float32 of shape (their number, width). Called in a thread.
         removed: keys that are gone since the export before, ascending.
         dense: arrays that are written whole.
         position: JSON data that the next delta finds.
@@ -181,18 +182,26 @@ def _write_part(fs: Any, folder: str, number: int, content: Content, width: int)
 def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) -> Iterator[Any]:
     yield npy_header(np.dtype(np.float32), (len(keys), width))
     rows = max(1, READ_BYTES // (4 * width))
-    for begin in range(0, len(keys), rows):
-        wanted = keys[begin : begin + rows]
-        values = read(wanted)
-        if values.dtype != np.float32 or values.shape != (len(wanted), width):
-            raise ShapeError(
-                f"values: expected float32 of shape {(len(wanted), width)}, got {values.dtype} of shape {values.shape}"
-            )
-        finite = np.isfinite(values).all(1)
-        if not finite.all():
-            key = wanted[np.argmin(finite)]
-            raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
-        yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    blocks = [keys[begin : begin + rows] for begin in range(0, len(keys), rows)]
+    with ThreadPoolExecutor(1, "ps2-export") as pool:  # reads the next block while this one is written
+        coming = pool.submit(read, blocks[0]) if blocks else None
+        for number, wanted in enumerate(blocks):
+            assert coming is not None
+            values = coming.result()
+            coming = pool.submit(read, blocks[number + 1]) if number + 1 < len(blocks) else None
+            _check_values(wanted, values, width)
+            yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _check_values(keys: Int64Array, values: Values, width: int) -> None:
+    if values.dtype != np.float32 or values.shape != (len(keys), width):
+        raise ShapeError(
+            f"values: expected float32 of shape {(len(keys), width)}, got {values.dtype} of shape {values.shape}"
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        key = keys[np.argmin(finite.all(1))]
+        raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
 
 
 def _whole(array: npt.NDArray[Any]) -> Iterator[Any]:
