@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, PS2Error, RecoveryError, ShapeError, UsageError
 from ps2.matrix.key_life import Initial
 from ps2.ops.guards import readable
@@ -98,12 +100,13 @@ class Scorer:
         """Return a score of each row, float64 of shape (n,): for a classifier the probability of label 1.
 
         Args:
-            rows: dicts of columns, an Arrow batch with these columns, ``KeyRows``, or keys: int64 of shape (n, keys of
-                a row), each with value 1.
+            rows: dicts of columns, an Arrow batch with these columns, ``KeyRows``, or keys: lists of them, or int64 of
+                shape (n, keys of a row). Such keys have value 1, and their places in the row as fields.
 
         Raises:
-            UsageError: the export is a table, which has vectors and no scores; or rows need columns, and the model
-                takes keys. Also what the hasher says of rows that do not have the model's columns.
+            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys. Also
+                what the hasher says of rows that do not have the model's columns.
+            DTypeError, OutOfRangeError: a key is no integer, or not in [0, 2**63); a value is not finite.
         """
         return self.scoreAt(rows)[0]
 
@@ -113,7 +116,9 @@ class Scorer:
         if model.score is None:
             raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
         keyed = _keyed(rows, model.hasher, self.path)
-        embeddings = _vectors(model, readable(keyed.keys))[0]
+        if not len(keyed):
+            return np.empty(0), model.loaded.manifest.number
+        embeddings = _vectors(model, readable(_keys(keyed.keys)))[0]
         description = model.loaded.description
         scores: npt.NDArray[Any] = model.score(description.config, keyed, embeddings, model.loaded.dense)
         return scores, model.loaded.manifest.number
@@ -211,27 +216,32 @@ def _hasher(content: Any) -> Any:
     return import_module("ps2.data.hashing").FieldHasher.from_json(content)
 
 
-def _keyed(rows: Any, hasher: Any, path: str) -> Any:
-    if type(rows).__name__ == "KeyRows":
+def _keyed(rows: Any, hasher: Any, path: str) -> KeyRows:
+    """Return rows in any of the forms that ``Scorer.score`` takes as KeyRows."""
+    if isinstance(rows, KeyRows):
+        if not np.isfinite(rows.values).all():
+            raise OutOfRangeError("rows: expected finite values")
         return rows
     if isinstance(rows, np.ndarray):
-        return _rows_of(_keys(rows))
+        if rows.ndim != 2:
+            raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {rows.shape}")
+        return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]))
+    if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
+        if (wrong := next((row for row in rows if not isinstance(row, (list, tuple))), None)) is not None:
+            raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
+        keys = _keys(list(chain.from_iterable(rows)))
+        return _rows_of(keys, np.array([len(row) for row in rows], np.int64))
     if hasher is None:
-        raise UsageError(
-            f"{path}: this model takes keys, not columns: give KeyRows, or int64 of shape (n, keys of a row)"
-        )
-    if isinstance(rows, Sequence):
-        return hasher.rows_of_dicts(list(rows))
-    return hasher.rows(rows)
+        raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")
+    return hasher.rows_of_dicts(list(rows)) if isinstance(rows, Sequence) else hasher.rows(rows)
 
 
-def _rows_of(keys: npt.NDArray[np.int64]) -> Any:
-    KeyRows = import_module("ps2.data.key_rows").KeyRows
-    if keys.ndim != 2:
-        raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {keys.shape}")
-    n, width = keys.shape
-    fields = np.tile(np.arange(width, dtype=np.int32), n)
-    return KeyRows(np.arange(n + 1) * width, keys.reshape(-1), np.ones(n * width, np.float32), fields, width)
+def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:
+    """Return rows of keys with value 1; a key's field is its place in its row."""
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    fields = (np.arange(len(keys)) - np.repeat(indptr[:-1], counts)).astype(np.int32)
+    width = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
+    return KeyRows(indptr, keys, np.ones(len(keys), np.float32), fields, width)
 
 
 def _keys(keys: Any) -> npt.NDArray[np.int64]:

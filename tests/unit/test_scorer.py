@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from ps2.errors import CheckpointCorruptError, ConfigError, DTypeError, OutOfRangeError, UsageError
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.data.key_rows import KeyRows
+from ps2.errors import CheckpointCorruptError, ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.serving import Scorer, compact, loading
 from ps2.serving.key_table import UNKNOWN, key_table
 from ps2.storage.exports import read_manifest
@@ -176,3 +178,46 @@ def test_refresh_seconds_when_wrong_then_refused(tmp_path, seconds):
     export(tmp_path, KEYS)
     with pytest.raises(ConfigError, match="refreshS"):
         Scorer(str(tmp_path), refreshS=seconds)
+
+
+@pytest.fixture
+def deep(tmp_path):
+    """A DeepFM of three fields, exported without a fleet, and its scorer."""
+    made = Architecture("deepfm", k=WIDTH - 1, fields=3, deep=3, hidden=(4,))
+    layers = {layer.name: w for layer, w in zip(made.layers(), made.initial(1), strict=True)}
+    export(tmp_path, KEYS[:500], shift=-6, kind="deepfm", config={"architecture": made.to_json()}, dense=layers)
+    return Scorer(str(tmp_path))
+
+
+def test_rows_in_any_form_then_have_the_same_scores(deep):
+    keys = [[2, 4, 6], [8, 10, 1]]
+    fields = np.tile(np.arange(3, dtype=np.int32), 2)
+    rows = KeyRows(np.array([0, 3, 6]), np.ravel(keys), np.ones(6, np.float32), fields)
+    found = deep.score(rows)
+    assert found.shape == (2,)
+    assert ((found > 0) & (found < 1)).all(), found
+    np.testing.assert_array_equal(deep.score(keys), found)
+    np.testing.assert_array_equal(deep.score(np.array(keys)), found)
+    np.testing.assert_array_equal(deep.score([]), [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "text"),
+    [
+        ([{"a": 1}], UsageError, "takes keys, not columns"),
+        ([[1, 2, 3], "x"], DTypeError, "got 'x'"),
+        ([[1, -2, 3]], OutOfRangeError, "got -2"),
+        ([[1, 2.5, 3]], DTypeError, "got float64"),
+        (np.arange(3), ShapeError, "got shape"),
+        ([[1, 2, 3, 4]], ShapeError, "fields"),
+    ],
+)
+def test_rows_when_wrong_then_named(deep, rows, error, text):
+    with pytest.raises(error, match=text):
+        deep.score(rows)
+
+
+def test_rows_when_a_value_is_nan_then_refused(deep):
+    nan = np.array([np.nan], np.float32)
+    with pytest.raises(OutOfRangeError, match="finite"):
+        deep.score(KeyRows(np.array([0, 1]), np.array([2]), nan, np.zeros(1, np.int32)))

@@ -1,0 +1,61 @@
+"""``ps2 serve`` as a shell runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import requests
+
+from tests.commands import assert_one_line
+from tests.exporting import export
+
+SERVE = [sys.executable, "-m", "ps2.cli.main", "serve", "--model"]
+
+
+def refused(*arguments):
+    """Return the exit code and the error of a command that is refused."""
+    done = subprocess.run([*SERVE, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    assert_one_line(done.stderr)
+    return done.returncode, done.stderr
+
+
+def test_serve_when_told_to_end_then_ends_with_0(tmp_path):
+    export(tmp_path, np.arange(100))
+    command = [*SERVE, str(tmp_path), "--listen", "127.0.0.1:0", "--refresh", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert "kind=table" in process.stdout.readline()
+            url = process.stdout.readline().split()[-1]
+            with requests.post(f"{url}/vectors", json={"keys": [7, 100]}, timeout=10) as answer:
+                assert answer.json()["present"] == [True, False]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "text"),
+    [
+        (["--listen", "0.0.0.0:0"], 2, "give --token-file"),
+        (["--listen", "127.0.0.1:0", "--tls-cert", "x.pem"], 2, "--tls-key"),
+        (["--listen", "127.0.0.1:0", "--tls-cert", "x.pem", "--tls-key", "y.pem"], 2, "expected a certificate"),
+        (["--token-file", "nowhere"], 6, "nowhere"),
+    ],
+)
+def test_serve_when_an_option_is_wrong_then_says_so(tmp_path, more, code, text):
+    export(tmp_path, np.arange(3))
+    found, said = refused(tmp_path, *more)
+    assert found == code
+    assert text in said
+
+
+def test_serve_when_there_is_no_export_then_says_so(tmp_path):
+    assert refused(tmp_path, "--listen", "127.0.0.1:0") == (
+        1,
+        f"ps2: {tmp_path}: expected an export, and there is no manifest.json in it\n",
+    )
