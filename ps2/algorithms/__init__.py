@@ -44,6 +44,12 @@ if TYPE_CHECKING:
         RandomWalks,
     )
     from ps2.algorithms.metric.model import Metric
+    from ps2.algorithms.online.ml.faces import (
+        OnlineFM,
+        OnlineFMModel,
+        OnlineLogisticRegression,
+        OnlineLogisticRegressionModel,
+    )
     from ps2.algorithms.ranking import GBTRanker, GBTRankerModel
     from ps2.algorithms.recommendation import MatrixFactorization, MatrixFactorizationModel
     from ps2.algorithms.regression import (
@@ -99,6 +105,10 @@ _HOME = {
     "MetricLearningModel": "ps2.algorithms.feature",
     "Node2Vec": "ps2.algorithms.graph",
     "Node2VecModel": "ps2.algorithms.graph",
+    "OnlineFM": "ps2.algorithms.online.ml.faces",
+    "OnlineFMModel": "ps2.algorithms.online.ml.faces",
+    "OnlineLogisticRegression": "ps2.algorithms.online.ml.faces",
+    "OnlineLogisticRegressionModel": "ps2.algorithms.online.ml.faces",
     "RandomForest": "ps2.algorithms.trees.forests.random_forest",
     "RandomForestClassificationModel": "ps2.algorithms.classification",
     "RandomForestClassifier": "ps2.algorithms.classification",
@@ -149,6 +159,10 @@ __all__ = [
     "MetricLearningModel",
     "Node2Vec",
     "Node2VecModel",
+    "OnlineFM",
+    "OnlineFMModel",
+    "OnlineLogisticRegression",
+    "OnlineLogisticRegressionModel",
     "RandomForest",
     "RandomForestClassificationModel",
     "RandomForestClassifier",

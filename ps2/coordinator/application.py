@@ -116,6 +116,11 @@ class Application:
         if self.context is not None:
             self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
 
+    def join(self, context: Any, epoch: int) -> None:
+        """Let the jobs of the calling thread use the fleet, as of an epoch: threads of Spark's have no properties."""
+        self.reach(context)
+        context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
+
     def stop(self) -> None:
         """Stop the watches."""
         for watch in self.stages:

@@ -28,7 +28,7 @@ from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import named_vector
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
-from ps2.errors import StoppedError, UsageError
+from ps2.errors import PS2Error, RolledBack, StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
@@ -183,10 +183,10 @@ class PS2Context:
                 )
             )
             policy = Policy(conf.replicas, conf.recover)
-            supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self._steps, self._recoveries)
+            self._supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self._steps, self._recoveries)
             undo.pop_all()
         install(self._session)
-        fleet.watch(supervisor.poll, self._application.renew)
+        fleet.watch(self._supervisor.poll, self._application.renew)
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
             self._application.reach(spark_context)
@@ -240,6 +240,26 @@ class PS2Context:
         self._check_running()
         self._session.dispatch.flush()
         return self._steps.checkpoint(path, step)
+
+    @shielded
+    def rollBack(self, timeoutS: float = 600.0) -> int:
+        """Let the whole fleet go back to its newest checkpoint; return the step to go on from, as ``nextStep`` has it.
+
+        Tasks of earlier jobs, and late requests of theirs, change nothing any more.
+
+        Raises:
+            RecoveryError: there is no checkpoint that can be read, or it takes longer than ``timeoutS``.
+            UsageError: a run is under way.
+        """
+        self._check_running()
+        if self._active_run.run is not None:
+            raise UsageError("rollBack: a run is under way, whose clocks would go back: wait for its end")
+        with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
+            self._session.dispatch.flush()
+        self._supervisor.go_back(timeoutS)
+        with contextlib.suppress(RolledBack):
+            self._session.check_epoch(self._fleet.master.gone_back)
+        return self.nextStep
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[int]:

@@ -51,7 +51,7 @@ class Recovery:
     """What happened to lost servers; one of ``ps.recoveries``.
 
     Attributes:
-        servers: their indices.
+        servers: their indices; none if a program let the fleet go back.
         reason: why they were lost.
         source: "replica", "handover" (the checkpoint with which a server ended in order) or "checkpoint". Only with
             "checkpoint" are later changes missing.
@@ -86,8 +86,9 @@ class Recovery:
         return self.detectS + self.startS + self.loadS
 
     def __str__(self) -> str:
-        which = ", ".join(map(str, self.servers))
-        text = f"server {which} is back after {self.seconds:.1f} s ({self.reason.splitlines()[0].rstrip(';')})"
+        why = self.reason.splitlines()[0].rstrip(";")
+        which = f"server {', '.join(map(str, self.servers))} is" if self.servers else "the fleet is"
+        text = f"{which} back after {self.seconds:.1f} s ({why})"
         if self.source == "replica":
             return f"{text}: from the copies, nothing is missing"
         if self.source == "handover":

@@ -157,12 +157,18 @@ class ServerRegistry:
                     self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
                 ),
                 silent_s=max(now_s - members[index].heard_s for index in indices),
-                mutations={index: (member.server_id, member.mutations) for index, member in members.items()},
+                mutations=self.counts(),
             )
             for index in indices:
                 self._restoring.setdefault(index, f"server {index}: {members[index].gone}")
                 self._membership.fence(index)
             return lost
+
+    def counts(self) -> dict[int, tuple[str, int]]:
+        """Return each server's id, and how many requests had changed data on it, by index."""
+        with self._lock:
+            members = self._membership.members
+            return {index: (member.server_id, member.mutations) for index, member in members.items()}
 
     def restored(self) -> None:
         """Note that all servers have their shards."""

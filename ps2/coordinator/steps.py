@@ -17,6 +17,7 @@ from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.stream_turns import StreamTurns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import shielded
@@ -55,6 +56,7 @@ class Steps:
         self._last_s = time.monotonic()  # when the last checkpoint began
         self._closing = threading.Event()
         self._inside = False  # the loop is in a step, or in the checkpoint at its end
+        self.streams = StreamTurns()
         # Checkpoints from which a loop of steps can continue. Others hold a part of a step, or the middle of a run.
         self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
         # The messages of finished runs. The current run has its own journal.
@@ -75,6 +77,7 @@ class Steps:
         if step is not None:
             _check_number("checkpoint: step", step)
         self._last_s = time.monotonic()
+        self.streams.wait()
         run = self._active.run
         if run is None:
             self._check()
@@ -135,7 +138,24 @@ class Steps:
     def has_way_back(self, checkpoint: str) -> bool:
         """Return True if the current run or step can continue from a checkpoint by itself."""
         run = self._active.run
-        return run.has_cut(checkpoint) if run is not None else self._inside and checkpoint in self._cuts
+        if run is not None:
+            return run.has_cut(checkpoint)
+        return (self._inside or self.streams.are_open) and checkpoint in self._cuts
+
+    @contextmanager
+    def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
+        """Take the turn of a stream's batch: no run, step or checkpoint begins meanwhile.
+
+        Args:
+            check: called while the batch waits; it may raise.
+        """
+
+        def is_free() -> bool:
+            check()
+            return self._active.run is None and not self._inside
+
+        with self.streams.batch(is_free):
+            yield
 
     @property
     def by_clock(self) -> bool:
@@ -158,6 +178,7 @@ class Steps:
         """
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
+        self.streams.wait()
         self._check()
         run.go_on(self._journal)
         self._active.run = run
@@ -238,7 +259,9 @@ class Steps:
         loop = GuardedLoop("ps2-checkpoints")
         while not self._closing.wait(self._conf.checkpointEveryS):
             # Steps and clocks make checkpoints at their ends. After a rollback, the loop must go back first.
-            if self._active.run is None and not self._inside and self._session.epoch == self._master.epoch:
+            # Streams make checkpoints of their own, between batches.
+            is_bare = self._active.run is None and not self._inside and not self.streams.are_open
+            if is_bare and self._session.epoch == self._master.epoch:
                 loop.run_once(lambda: self._automatic(self._between))
 
     def _between(self) -> Checkpoint:

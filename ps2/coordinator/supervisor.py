@@ -21,6 +21,7 @@ from ps2.errors import (
     RecoveryError,
     StoppedError,
 )
+from ps2.interrupts import sleep
 from ps2.transport.at_once import at_once
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 PAUSE_S = 1.0
 # Time for a silent server to answer.
 ASK_TIMEOUT_S = 1.0
+# Between two looks whether the fleet has gone back.
+WAIT_S = 0.1
+ASKED_FOR = "the driver asked for it"
 
 
 class Supervisor:
@@ -57,6 +61,25 @@ class Supervisor:
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
         self._dispossessed = False
+        self._wanted = 0  # the fleet shall have gone back so often
+
+    def go_back(self, timeout_s: float) -> None:
+        """Let the whole fleet go back to the newest checkpoint, and wait until it has. Callable from any thread.
+
+        Raises:
+            RecoveryError: there is no checkpoint that can be read, or it takes too long.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self._wanted = wanted = self._master.gone_back[0] + 1
+        try:
+            while self._master.gone_back[0] < wanted:
+                if self._checkpoints.newest is None:
+                    raise RecoveryError(f"the fleet cannot go back: {self._why_not_restorable()}")
+                if time.monotonic() > deadline_s:
+                    raise RecoveryError(f"the fleet has not gone back to a checkpoint within {timeout_s:.0f} s")
+                sleep(WAIT_S)
+        finally:
+            self._wanted = 0
 
     def poll(self) -> None:
         """Check all servers once; replace lost ones if their shards can be restored."""
@@ -80,6 +103,7 @@ class Supervisor:
         indices = set(self._master.registry.lost(self._launcher.replaces)) | self._pending
         if not indices:
             self._master.catch_up()
+            self._go_back_if_wanted()
         if not indices or time.monotonic() < self._next_attempt_s:
             return
         handed = self._drain.handed_over(indices)
@@ -168,6 +192,30 @@ class Supervisor:
         self._drain.forget(range(self._launcher.servers) if together else indices)
         log.warning("%s", recovery)
         self._master.publish()  # the catalog names the processes
+
+    def _go_back_if_wanted(self) -> None:
+        newest = self._checkpoints.newest
+        if newest is None or self._master.gone_back[0] >= self._wanted:
+            return
+        began_s = time.monotonic()
+        members = self._master.registry.counts()
+        try:
+            with self._master.unchanging(), ExitStack() as answering:
+                nbytes = self._from_checkpoint((), newest, True, answering)
+                self._going_back = False
+                lost = Lost((), ASKED_FOR, 0.0, members)
+                costs = (0.0, time.monotonic() - began_s, nbytes)
+                recovery = self._report(lost, "checkpoint", newest, True, costs)
+                self._recoveries.append(recovery)
+        except (CheckpointMissingError, CheckpointCorruptError) as error:
+            self._checkpoints.distrust(newest, str(error))
+            return
+        except PS2Error as error:
+            log.warning("the fleet has not gone back yet: %s", error)
+            return
+        self._drain.forget(range(self._launcher.servers))
+        log.warning("%s", recovery)
+        self._master.publish()
 
     def _report(
         self,

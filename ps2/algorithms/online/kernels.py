@@ -1,0 +1,217 @@
+"""Compiled passes over rows of keys: predict a row, then learn from it.
+
+A row is a list of (key, value) pairs. The model is a logistic regression (k = 1), or a factorization machine whose
+vectors have k - 1 numbers (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
+
+``blocks`` holds what an ``EmbeddingTable`` has of each distinct key: k weights (w, then v), n of each, and z of w if w
+takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights take steps of Adagrad.
+"""
+
+from __future__ import annotations
+
+from math import exp, log1p, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import Float64s, Int64s, kernel
+
+Array = npt.NDArray[Any]
+Float32s = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+
+# Of ``rates``: FTRL's alpha, beta, l1, l2; Adagrad's lr and eps; the L2 penalty of vectors, or of all with Adagrad.
+ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
+
+
+@kernel
+def sigmoid(margin: float) -> float:
+    """Return 1 / (1 + exp(-margin)) without overflow."""
+    if margin >= 0:
+        return 1.0 / (1.0 + exp(-margin))
+    odds = exp(margin)
+    return odds / (1.0 + odds)
+
+
+@kernel
+def log_loss(margin: float, is_positive: bool) -> float:
+    """Return the logistic loss of a margin."""
+    signed = margin if is_positive else -margin
+    return log1p(exp(-signed)) if signed >= 0 else log1p(exp(signed)) - signed
+
+
+@kernel
+def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
+    """Return the weight that FTRL's sums stand for."""
+    if abs(z) <= rates[L1]:
+        return 0.0
+    excess = z - rates[L1] if z > 0 else z + rates[L1]
+    return -excess / ((rates[BETA] + sqrt(n)) / rates[ALPHA] + rates[L2])
+
+
+@kernel
+def learn_rows(
+    indptr: Int64s,
+    places: Int32s,
+    values: Float32s,
+    labels: Float32s,
+    weights: Float32s,
+    blocks: Float32s,
+    changes: Float32s,
+    tail: int,
+    ftrl: bool,
+    rates: Float64s,
+    margins: Float64s,
+) -> None:
+    """Predict each row, and then take a step for it, on a copy of the model.
+
+    Args:
+        indptr: bounds of the rows, shape (n + 1,).
+        places: of each pair, the key's row in ``blocks``.
+        values: of each pair.
+        labels: 0 or 1, shape (n,).
+        weights: of the rows, shape (n,); empty: all 1.
+        blocks: shape (keys, block length), not changed.
+        changes: zeros of shape (keys, 2 k): what is to be added to the blocks; with FTRL from their second number on,
+            as w follows from the others.
+        tail: how many pairs at the end of each row have a linear weight only: 1 with an intercept.
+        margins: filled with the predictions, each before its row's step.
+    """
+    k = changes.shape[1] // 2
+    shift = 1 if ftrl else 0  # of a block's number in ``changes``
+    z_at = 2 * k
+    sums = np.zeros(k)
+    longest = 0
+    for row in range(labels.size):
+        longest = max(longest, indptr[row + 1] - indptr[row])
+    linear = np.zeros(longest)
+    for row in range(labels.size):
+        begin, end = indptr[row], indptr[row + 1]
+        margin = 0.0
+        sums[:] = 0.0
+        squares = 0.0
+        for i in range(begin, end):
+            place, x = places[i], float(values[i])
+            if ftrl:
+                z = float(blocks[place, z_at]) + float(changes[place, z_at - 1])
+                n = float(blocks[place, k]) + float(changes[place, k - 1])
+                w = ftrl_weight(z, n, rates)
+            else:
+                w = float(blocks[place, 0]) + float(changes[place, 0])
+            linear[i - begin] = w
+            margin += w * x
+            if i >= end - tail:
+                continue
+            for j in range(1, k):
+                product = (float(blocks[place, j]) + float(changes[place, j - shift])) * x
+                sums[j] += product
+                squares += product * product
+        for j in range(1, k):
+            margin += 0.5 * sums[j] * sums[j]
+        margin -= 0.5 * squares
+        margins[row] = margin
+        slope = sigmoid(margin) - float(labels[row])
+        if weights.size:
+            slope *= float(weights[row])
+        if slope == 0.0:
+            continue
+        for i in range(begin, end):
+            place, x = places[i], float(values[i])
+            g = slope * x
+            n = float(blocks[place, k]) + float(changes[place, k - shift])
+            if ftrl:
+                sigma = (sqrt(n + g * g) - sqrt(n)) / rates[ALPHA]
+                changes[place, z_at - 1] += np.float32(g - sigma * linear[i - begin])
+                changes[place, k - 1] += np.float32(g * g)
+            else:
+                g += rates[DECAY] * linear[i - begin]
+                changes[place, k] += np.float32(g * g)
+                changes[place, 0] -= np.float32(rates[LR] * g / (sqrt(n + g * g) + rates[EPS]))
+            if i >= end - tail:
+                continue
+            for j in range(1, k):
+                v = float(blocks[place, j]) + float(changes[place, j - shift])
+                g = slope * x * (sums[j] - v * x) + rates[DECAY] * v
+                n = float(blocks[place, k + j]) + float(changes[place, k + j - shift]) + g * g
+                changes[place, k + j - shift] += np.float32(g * g)
+                changes[place, j - shift] -= np.float32(rates[LR] * g / (sqrt(n) + rates[EPS]))
+
+
+@kernel
+def sum_gradients(
+    indptr: Int64s,
+    places: Int32s,
+    values: Float32s,
+    labels: Float32s,
+    weights: Float32s,
+    pulled: Float32s,
+    gradients: Float32s,
+    tail: int,
+    margins: Float64s,
+) -> None:
+    """Predict all rows, and add up their gradients; arguments as for ``learn_rows``.
+
+    Args:
+        pulled: the weights of each key, shape (keys, k).
+        gradients: zeros of shape (keys, k).
+    """
+    k = pulled.shape[1]
+    sums = np.zeros(k)
+    for row in range(labels.size):
+        begin, end = indptr[row], indptr[row + 1]
+        margin = margin_of(places, values, begin, end, tail, pulled, sums)
+        margins[row] = margin
+        slope = sigmoid(margin) - float(labels[row])
+        if weights.size:
+            slope *= float(weights[row])
+        for i in range(begin, end):
+            place, x = places[i], float(values[i])
+            gradients[place, 0] += np.float32(slope * x)
+            if i >= end - tail:
+                continue
+            for j in range(1, k):
+                gradients[place, j] += np.float32(slope * x * (sums[j] - float(pulled[place, j]) * x))
+
+
+@kernel
+def margin_of(
+    places: Int32s, values: Float32s, begin: int, end: int, tail: int, pulled: Float32s, sums: Float64s
+) -> float:
+    """Return the margin of one row, and leave in ``sums`` the sums of its vectors."""
+    margin, squares = 0.0, 0.0
+    k = pulled.shape[1]
+    sums[:] = 0.0
+    for i in range(begin, end):
+        place, x = places[i], float(values[i])
+        margin += float(pulled[place, 0]) * x
+        if i >= end - tail:
+            continue
+        for j in range(1, k):
+            product = float(pulled[place, j]) * x
+            sums[j] += product
+            squares += product * product
+    for j in range(1, k):
+        margin += 0.5 * sums[j] * sums[j]
+    return margin - 0.5 * squares
+
+
+@kernel
+def predict_rows(
+    indptr: Int64s, places: Int32s, values: Float32s, pulled: Float32s, tail: int, margins: Float64s
+) -> None:
+    """Fill in the margins of rows; arguments as for ``sum_gradients``."""
+    sums = np.zeros(pulled.shape[1])
+    for row in range(margins.size):
+        margins[row] = margin_of(places, values, indptr[row], indptr[row + 1], tail, pulled, sums)
+
+
+@kernel
+def with_intercept(
+    indptr: Int64s, places: Array, values: Float32s, place: Any, all_places: Int32s, all_values: Float32s
+) -> None:
+    """Copy rows, each with one more pair at its end: ``place`` and 1."""
+    for row in range(indptr.size - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            all_places[i + row], all_values[i + row] = places[i], values[i]
+        all_places[indptr[row + 1] + row], all_values[indptr[row + 1] + row] = place, np.float32(1.0)

@@ -1,0 +1,53 @@
+"""The estimators of online models, and their models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.online.ml.estimator import OnlineEstimator
+from ps2.algorithms.online.ml.models import OnlineModel
+from ps2.algorithms.online.ml.params import FactorParams
+from ps2.algorithms.online.settings import OnlineSettings
+
+
+class OnlineLogisticRegressionModel(OnlineModel):
+    """What ``OnlineLogisticRegression`` trains."""
+
+
+class OnlineLogisticRegression(OnlineEstimator):
+    """Logistic regression on keys without bound, that learns from batches and streams (McMahan et al., 2013).
+
+    Example::
+
+        estimator = OnlineLogisticRegression(keysCol="keys", labelCol="click", alpha=0.1, l1=1.0)
+        training = estimator.fitStream(clicks, checkpointLocation="hdfs:///jobs/clicks")
+        training.lastProgress  # each row was predicted before it was learned
+        training.model.transform(rows)
+    """
+
+    _MODEL = OnlineLogisticRegressionModel
+
+
+class OnlineFMModel(OnlineModel):
+    """What ``OnlineFM`` trains."""
+
+
+class OnlineFM(FactorParams, OnlineEstimator):
+    """Factorization machine on keys without bound, that learns from batches and streams (Rendle, 2010).
+
+    Example::
+
+        model = OnlineFM(keysCol="keys", labelCol="click", factorSize=8).fit(rows)
+    """
+
+    _MODEL = OnlineFMModel
+
+    setFactorSize = setter(FactorParams.factorSize)
+    setInitStd = setter(FactorParams.initStd)
+    setFactorL2 = setter(FactorParams.factorL2)
+
+    def _settings(self) -> OnlineSettings:
+        plain = super()._settings()
+        decay = self.getFactorL2() if plain.is_ftrl else plain.decay
+        return replace(plain, factors=self.getFactorSize(), init_scale=self.getInitStd(), decay=decay)

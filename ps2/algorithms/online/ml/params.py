@@ -1,0 +1,209 @@
+"""Params of online models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import (
+    HasFitIntercept,
+    HasLabelCol,
+    HasMaxIter,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasSeed,
+    HasThreshold,
+    HasWeightCol,
+)
+
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RANGES,
+    SHARE,
+    ByName,
+    Check,
+    SaysParams,
+    any_case,
+    described,
+    getter,
+    one_of,
+    own_param,
+    setter,
+)
+from ps2.algorithms.online.settings import OPTIMIZERS, OnlineSettings, OptimizerName
+
+UINT8: Check = (lambda value: 1 <= value <= 255, "a number from 1 to 255")
+
+
+class OnlineModelParams(ByName, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, HasThreshold, HasLabelCol):
+    """Params of a trained model: names of columns, and the threshold."""
+
+    _RANGES: Mapping[str, Check] = {**RANGES, "threshold": SHARE}
+
+
+class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter, HasSeed):
+    """Params of a training."""
+
+    maxIter: Param[int] = described(HasMaxIter.maxIter, "how often fit learns from the rows")
+    optimizer: Param[OptimizerName] = own_param(
+        "optimizer",
+        "of the linear weights: 'ftrl' (FTRL-Proximal), 'adagrad' or 'adam'; vectors take steps of Adagrad with 'ftrl'",
+        any_case(OPTIMIZERS),
+    )
+    alpha: Param[float] = own_param("alpha", "scale of FTRL's learning rate", TypeConverters.toFloat)
+    beta: Param[float] = own_param("beta", "offset of FTRL's learning rate", TypeConverters.toFloat)
+    lr: Param[float] = own_param("lr", "learning rate of Adagrad and Adam", TypeConverters.toFloat)
+    l1: Param[float] = own_param("l1", "strength of FTRL's L1 penalty", TypeConverters.toFloat)
+    l2: Param[float] = own_param(
+        "l2", "strength of the L2 penalty: FTRL's, else that of the weights that a row names", TypeConverters.toFloat
+    )
+    batchSize: Param[int] = own_param(
+        "batchSize", "rows that a task learns from between two requests", TypeConverters.toInt
+    )
+    localSteps: Param[bool] = own_param(
+        "localSteps",
+        "True: a task takes a step for each row, on a copy of the keys that batchSize rows name, and sends what that "
+        "has changed (the default; not 'adam'). False: it sends the sum of gradients, and the servers take one step",
+        TypeConverters.toBoolean,
+    )
+    timeCol: Param[str] = own_param(
+        "timeCol", "column of the rows' times: timestamps, or seconds; for lag and late rows", TypeConverters.toString
+    )
+    lateAfterS: Param[float] = own_param(
+        "lateAfterS",
+        "a row older than the newest one of earlier batches by more than this is left out, and counted as late",
+        TypeConverters.toFloat,
+    )
+    admitAfter: Param[int] = own_param(
+        "admitAfter", "the touch at which a key gets memory; see EmbeddingTable", TypeConverters.toInt
+    )
+    expireAfterS: Param[float] = own_param(
+        "expireAfterS", "seconds after its last touch at which a key goes", TypeConverters.toFloat
+    )
+    maxKeys: Param[int] = own_param(
+        "maxKeys", "the most keys; the least recently touched ones go first", TypeConverters.toInt
+    )
+
+    _RANGES: Mapping[str, Check] = {
+        **OnlineModelParams._RANGES,
+        "maxIter": COUNT,
+        "optimizer": one_of(OPTIMIZERS),
+        "alpha": POSITIVE,
+        "beta": NOT_NEGATIVE,
+        "lr": POSITIVE,
+        "l1": NOT_NEGATIVE,
+        "l2": NOT_NEGATIVE,
+        "batchSize": COUNT,
+        "lateAfterS": NOT_NEGATIVE,
+        "admitAfter": UINT8,
+        "expireAfterS": (lambda value: 0 < value < math.inf, "a number of seconds above 0"),
+        "maxKeys": COUNT,
+    }
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(
+            optimizer="ftrl",
+            alpha=0.1,
+            beta=1.0,
+            lr=0.05,
+            l1=0.0,
+            l2=0.0,
+            maxIter=1,
+            batchSize=8192,
+            fitIntercept=True,
+            threshold=0.5,
+            seed=0,
+        )
+
+    getOptimizer = getter(optimizer)
+    getAlpha = getter(alpha)
+    getBeta = getter(beta)
+    getLr = getter(lr)
+    getL1 = getter(l1)
+    getL2 = getter(l2)
+    getBatchSize = getter(batchSize)
+    getTimeCol = getter(timeCol)
+    getLateAfterS = getter(lateAfterS)
+    getAdmitAfter = getter(admitAfter)
+    getExpireAfterS = getter(expireAfterS)
+    getMaxKeys = getter(maxKeys)
+
+    def getLocalSteps(self) -> bool:
+        """Get localSteps: by default True, but with 'adam'."""
+        if self.isSet(self.localSteps):
+            return bool(self.getOrDefault(self.localSteps))
+        return self.getOptimizer() != "adam"
+
+    def _settings(self) -> OnlineSettings:
+        """Return the model's settings; raise ConfigError if they contradict each other."""
+        life = {name: self.getOrDefault(name) for name in ("admitAfter", "expireAfterS", "maxKeys") if self.isSet(name)}
+        return OnlineSettings(
+            optimizer=self.getOptimizer(),
+            alpha=self.getAlpha(),
+            beta=self.getBeta(),
+            lr=self.getLr(),
+            l1=self.getL1(),
+            l2=self.getL2() if self.getOptimizer() == "ftrl" else 0.0,
+            decay=0.0 if self.getOptimizer() == "ftrl" else self.getL2(),
+            local_steps=self.getLocalSteps(),
+            intercept=self.getOrDefault(self.fitIntercept),
+            seed=self.getOrDefault(self.seed),
+            life=life,
+        )
+
+
+class FactorParams(OnlineParams):
+    """Params of a factorization machine."""
+
+    factorSize: Param[int] = own_param("factorSize", "numbers of a key's vector", TypeConverters.toInt)
+    initStd: Param[float] = own_param("initStd", "standard deviation of the initial vectors", TypeConverters.toFloat)
+    factorL2: Param[float] = own_param("factorL2", "strength of the vectors' L2 penalty", TypeConverters.toFloat)
+
+    _RANGES: Mapping[str, Check] = {
+        **OnlineParams._RANGES,
+        "factorSize": COUNT,
+        "initStd": POSITIVE,
+        "factorL2": NOT_NEGATIVE,
+    }
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(factorSize=8, initStd=0.01, factorL2=0.0)
+
+    getFactorSize = getter(factorSize)
+    getInitStd = getter(initStd)
+    getFactorL2 = getter(factorL2)
+
+
+class OnlineSetters(SaysParams, OnlineParams):
+    """Setters of the params of a training."""
+
+    setLabelCol = setter(HasLabelCol.labelCol)
+    setWeightCol = setter(HasWeightCol.weightCol)
+    setPredictionCol = setter(HasPredictionCol.predictionCol)
+    setProbabilityCol = setter(HasProbabilityCol.probabilityCol)
+    setRawPredictionCol = setter(HasRawPredictionCol.rawPredictionCol)
+    setThreshold = setter(HasThreshold.threshold)
+    setFitIntercept = setter(HasFitIntercept.fitIntercept)
+    setMaxIter = setter(HasMaxIter.maxIter)
+    setSeed = setter(HasSeed.seed)
+    setNumWorkers = setter(ByName.numWorkers)
+    setNumServers = setter(ByName.numServers)
+    setOptimizer = setter(OnlineParams.optimizer)
+    setAlpha = setter(OnlineParams.alpha)
+    setBeta = setter(OnlineParams.beta)
+    setLr = setter(OnlineParams.lr)
+    setL1 = setter(OnlineParams.l1)
+    setL2 = setter(OnlineParams.l2)
+    setBatchSize = setter(OnlineParams.batchSize)
+    setLocalSteps = setter(OnlineParams.localSteps)
+    setTimeCol = setter(OnlineParams.timeCol)
+    setLateAfterS = setter(OnlineParams.lateAfterS)
+    setAdmitAfter = setter(OnlineParams.admitAfter)
+    setExpireAfterS = setter(OnlineParams.expireAfterS)
+    setMaxKeys = setter(OnlineParams.maxKeys)

@@ -1,0 +1,87 @@
+"""What a task does with rows of an online model: pull their distinct keys, predict, learn, push."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.online import kernels
+from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
+from ps2.algorithms.training.streams.labelled_rows import Float64s, Int64s, KeyedRows, LabelledRows
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.errors import InputError
+from ps2.ops.guards import readable
+
+Float32s = npt.NDArray[np.float32]
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class NumberedRows:
+    """Rows whose keys are places in a list of distinct keys.
+
+    Attributes:
+        indptr: bounds of the rows.
+        places, values: of each pair.
+        keys: distinct, ascending.
+    """
+
+    indptr: Int64s
+    places: Int32s
+    values: Float32s
+    keys: Int64s
+
+
+@dataclass(frozen=True)
+class OnlineProgram:
+    """The worker's program of logistic regression and factorization machines."""
+
+    settings: OnlineSettings
+    table: EmbeddingTable
+
+    def learn(self, found: LabelledRows) -> Float64s:
+        """Predict rows, and learn from them; return the margins before each row was learned."""
+        rows = numbered(found.rows, self.settings.intercept)
+        given = rows.indptr, rows.places, rows.values, readable(found.labels), readable(found.weights)
+        margins = np.empty(len(found.labels))
+        k, tail = self.settings.k, int(self.settings.intercept)
+        if not self.settings.local_steps:
+            gradients = np.zeros((len(rows.keys), k), np.float32)
+            kernels.sum_gradients(*given, readable(self.table.pull_distinct(rows.keys)), gradients, tail, margins)
+            self.table.push_distinct(rows.keys, gradients, wait=False)
+            return margins
+        matrix = self.table.matrix
+        blocks = matrix.pull(columns=rows.keys)
+        changes = np.zeros((len(rows.keys), 2 * k), np.float32)
+        is_ftrl = self.settings.is_ftrl
+        kernels.learn_rows(*given, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
+        matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl)
+        return margins
+
+    def margins(self, given: KeyedRows) -> Float64s:
+        """Predict rows; nothing changes."""
+        rows = numbered(given, self.settings.intercept)
+        margins = np.empty(len(given))
+        pulled = readable(self.table.pull_distinct(rows.keys))
+        kernels.predict_rows(rows.indptr, rows.places, rows.values, pulled, int(self.settings.intercept), margins)
+        return margins
+
+
+def numbered(rows: KeyedRows, intercept: bool) -> NumberedRows:
+    """Return rows with their distinct keys; with an intercept, each row gets one pair more.
+
+    Raises:
+        InputError: a row has the key of the intercept, 2**63 - 1.
+    """
+    keys, places = rows.distinct()
+    if len(keys) and keys[-1] == INTERCEPT:
+        raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
+    if not intercept:
+        return NumberedRows(readable(rows.indptr), readable(places.astype(np.int32)), readable(rows.values), keys)
+    indptr = rows.indptr + np.arange(len(rows.indptr))
+    some = np.empty(len(places) + len(rows), np.int32), np.empty(len(places) + len(rows), np.float32)
+    kernels.with_intercept(readable(rows.indptr), readable(places), readable(rows.values), np.int32(len(keys)), *some)
+    return NumberedRows(readable(indptr), readable(some[0]), readable(some[1]), np.append(keys, INTERCEPT))

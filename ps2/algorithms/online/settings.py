@@ -1,0 +1,107 @@
+"""What an online model is: its table of keys, its optimizer, and how workers take steps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ps2.algorithms.online import kernels
+from ps2.client.embedding_optimizers import TableOptimizer
+from ps2.client.embedding_settings import TableSettings
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.errors import ConfigError
+from ps2.ops.kernels import Float64s
+
+OptimizerName = Literal["ftrl", "adagrad", "adam"]
+OPTIMIZERS = ("ftrl", "adagrad", "adam")
+# The intercept is the weight of this key, with value 1 in each row.
+INTERCEPT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class OnlineSettings:
+    """An online model.
+
+    Attributes:
+        factors: numbers of a key's vector; 0: logistic regression.
+        optimizer: of the linear weights; vectors take steps of Adagrad with "ftrl".
+        alpha, beta: of FTRL-Proximal.
+        lr: learning rate of Adagrad and Adam.
+        l1, l2: FTRL's penalties of the linear weights.
+        decay: L2 penalty of the other weights that a row names.
+        local_steps: True: a worker takes a step for each row, on a copy of the keys that its rows name, and sends what
+            that has changed. False: it sends the sum of the rows' gradients, and the servers take one step.
+        intercept: whether there is one.
+        init_scale, seed: of the vectors' random initial values.
+        life: of the table's keys: arguments of ``EmbeddingTable``.
+    """
+
+    factors: int = 0
+    optimizer: OptimizerName = "ftrl"
+    alpha: float = 0.1
+    beta: float = 1.0
+    lr: float = 0.05
+    l1: float = 0.0
+    l2: float = 0.0
+    decay: float = 0.0
+    local_steps: bool = True
+    intercept: bool = True
+    init_scale: float = 0.01
+    seed: int = 0
+    life: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        if self.optimizer == "adam" and self.local_steps:
+            raise ConfigError("localSteps: expected False with optimizer 'adam', whose steps do not add up, got True")
+        if self.optimizer == "adagrad" and self.l1:
+            raise ConfigError(f"l1: expected 0 with optimizer 'adagrad', whose weights are never 0, got {self.l1:g}")
+
+    @property
+    def kind(self) -> str:
+        """The kind of the model in exports and records."""
+        return "fm" if self.factors else "logistic"
+
+    @property
+    def k(self) -> int:
+        """Weights of a key."""
+        return 1 + self.factors
+
+    @property
+    def is_ftrl(self) -> bool:
+        return self.optimizer == "ftrl"
+
+    @property
+    def rates(self) -> Float64s:
+        """The numbers that kernels take."""
+        rates = np.zeros(7)
+        rates[[kernels.ALPHA, kernels.BETA, kernels.L1, kernels.L2]] = self.alpha, self.beta, self.l1, self.l2
+        rates[[kernels.LR, kernels.EPS, kernels.DECAY]] = self.lr, 1e-8, self.decay
+        return rates
+
+    def new_table(self, name: str | None = None) -> EmbeddingTable:
+        """Create the table on the fleet of the active context."""
+        init = "normal" if self.factors else "zeros"
+        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.life}
+        return EmbeddingTable(self.k, self._of_table, zeroColumns=1, name=name, **self._hyperparameters, **start)
+
+    def table_settings(self) -> TableSettings:
+        """Return the settings of the table that ``new_table`` makes."""
+        return TableSettings(TableOptimizer.of(self._of_table, self.k, 1, self._hyperparameters), zero_columns=1)
+
+    @property
+    def _of_table(self) -> Any:
+        return "ftrl+adagrad" if self.is_ftrl and self.factors else self.optimizer
+
+    @property
+    def _hyperparameters(self) -> dict[str, Any]:
+        if not self.is_ftrl:
+            return {"lr": self.lr, "l2": self.decay}
+        ftrl = {"alpha": self.alpha, "beta": self.beta, "l1": self.l1, "l2": self.l2}
+        return {**ftrl, "lr": self.lr, "decay": self.decay} if self.factors else ftrl
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,28 @@
+"""Durations as Spark writes them: "5 minutes"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps2.errors import ConfigError
+
+UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+
+
+def seconds_of(given: Any, name: str) -> float:
+    """Return the seconds of a duration: a text such as "5 minutes" or "30 seconds", or a number of seconds.
+
+    Raises:
+        ConfigError: it is none, or not above 0; names it.
+    """
+    seconds = -1.0
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = float(given)
+    elif isinstance(given, str) and len(words := given.split()) == 2 and words[1].removesuffix("s") in UNITS:
+        try:
+            seconds = float(words[0]) * UNITS[words[1].removesuffix("s")]
+        except ValueError:
+            seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"{name}: expected a duration above 0 such as '5 minutes', got {given!r}")
+    return seconds

@@ -1,0 +1,117 @@
+"""Rows of a stream: keys with values, a label, perhaps a weight and a time; read from Arrow batches, and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.data.columns import named_column, read_numbers, read_weights
+from ps2.errors import InputError
+
+Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+NO_WEIGHTS: Float32s = np.empty(0, np.float32)
+NEVER = float("-inf")
+
+
+class KeyedRows(Protocol):
+    """Rows of (key, value) pairs, as ``ps2.data.key_rows`` has them."""
+
+    indptr: Int64s
+    keys: Int64s
+    values: Float32s
+
+    def __len__(self) -> int: ...
+
+    def distinct(self) -> tuple[Int64s, Any]:
+        """Return the distinct keys, ascending, and the place of each key among them."""
+
+
+class RowHasher(Protocol):
+    """Makes rows of keys of a batch: a ``FieldHasher``."""
+
+    def rows(self, batch: pa.RecordBatch) -> Any: ...
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows to learn from.
+
+    Attributes:
+        rows: keys and values of each row.
+        labels: 0 or 1, shape (n,).
+        weights: shape (n,); empty: all rows weigh 1.
+        newest_s: the largest time of a row; minus infinity without times.
+        late: rows that were left out as they came too late.
+    """
+
+    rows: KeyedRows
+    labels: Float32s
+    weights: Float32s = field(default_factory=lambda: NO_WEIGHTS)
+    newest_s: float = NEVER
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class LabelledReader:
+    """Reads the rows of a stream.
+
+    Attributes:
+        hasher: makes keys and values of the other columns.
+        label, weight, time: names of columns; None: there is none.
+    """
+
+    hasher: RowHasher
+    label: str
+    weight: str | None = None
+    time: str | None = None
+
+    def read(self, batch: pa.RecordBatch, before: int, least_s: float = NEVER) -> LabelledRows:
+        """Read a batch.
+
+        Args:
+            before: number of rows before it, for messages.
+            least_s: rows with an earlier time are left out, and counted.
+
+        Raises:
+            InputError: a column is missing or has another type; a label is not 0 or 1, a weight is negative, a number
+                is null, NaN or infinite; names the column, the row and what came.
+        """
+        newest_s, late = NEVER, 0
+        if self.time is not None:
+            times = read_times(batch, self.time, before)
+            newest_s = float(times.max(initial=NEVER))
+            is_late = times < least_s
+            late = int(np.count_nonzero(is_late))
+            if late:
+                batch = batch.filter(pa.array(~is_late))
+        labels = read_numbers(batch, self.label, before)
+        is_other = (labels != 0) & (labels != 1)
+        if is_other.any():
+            row = int(np.argmax(is_other))
+            raise InputError(f"column {self.label!r}, row {before + row}: expected a label 0 or 1, got {labels[row]:g}")
+        weights = NO_WEIGHTS
+        if self.weight is not None:
+            weights = read_weights(batch, self.weight, before).astype(np.float32)
+        return LabelledRows(self.hasher.rows(batch), labels.astype(np.float32), weights, newest_s, late)
+
+
+def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
+    """Return a column of times in seconds: timestamps, since 1970 in UTC; or numbers.
+
+    Raises:
+        InputError: there is no such column, it has another type, or a row has no time.
+    """
+    column = named_column(batch, name)
+    if pa.types.is_timestamp(column.type):
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise InputError(f"column {name!r}, row {before + row}: expected a time, got null")
+        numbers: Int64s = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
+        return numbers / 1e6
+    return read_numbers(batch, name, before)

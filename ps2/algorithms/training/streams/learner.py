@@ -1,0 +1,199 @@
+"""The driver's part in a batch: one Spark job that learns it, between two notes of the position on the servers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
+from ps2.algorithms.training.streams.positions import is_repeated
+from ps2.algorithms.training.streams.progressive import Progressive
+from ps2.algorithms.training.streams.state import Position, StreamState
+from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
+from ps2.errors import InputError, RecoveryError, RolledBack
+
+log = logging.getLogger(__name__)
+
+# How often the fleet may go back while it goes back.
+MOST_RETURNS = 20
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """What a batch was.
+
+    Attributes:
+        batch: its number.
+        rows, late: rows that were learned, and rows that were left out as they came too late.
+        validation: of this batch's rows, each predicted before it was learned; see ``Progressive``.
+        total: of all rows that the model has learned from this stream.
+        seconds: of the batch.
+        taskSeconds: where the tasks' time went: "wait" for Spark's rows, "read" and "learn".
+        lagS: how old the newest row was at the end, by its time and this machine's clock; None without times.
+    """
+
+    batch: int
+    rows: int
+    late: int
+    validation: Progressive
+    total: Progressive
+    seconds: float
+    taskSeconds: dict[str, float]
+    lagS: float | None
+
+    @property
+    def rowsPerS(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        found = self.validation
+        late = f", {self.late:,} late" if self.late else ""
+        lag = "" if self.lagS is None else f", lag {self.lagS:.1f} s"
+        return (
+            f"batch {self.batch}: {self.rows:,} rows{late}, AUC {found.auc:.4f}, log loss {found.logLoss:.4f}, "
+            f"calibration {found.calibration:.3f}, {self.rowsPerS:,.0f} rows/s{lag}"
+        )
+
+
+@dataclass(frozen=True)
+class LearnerOptions:
+    """How batches are learned.
+
+    Attributes:
+        rows: that a task learns from at once.
+        workers: tasks of a batch; None: as Spark reads it.
+        late_after_s: a row that is older than the newest one before its batch by more than this is late; None: none is.
+    """
+
+    rows: int
+    workers: int | None = None
+    late_after_s: float | None = None
+
+
+class BatchLearner:
+    """Learns batches in order, each of them once.
+
+    Attributes:
+        position: of the stream, as of the last batch.
+    """
+
+    def __init__(
+        self, ps: Any, program: LearningProgram, reader: LabelledReader, state: StreamState, options: LearnerOptions
+    ) -> None:
+        self._ps = ps
+        self._program = program
+        self._reader = reader
+        self._state = state
+        self._options = options
+        self._epoch = 0
+        self._is_torn = False  # the model may hold a part of a batch
+        self.position: Position
+        self.synchronize()
+
+    def learn(self, frame: Any, batch: int, check: Callable[[], None] = lambda: None) -> BatchProgress | None:
+        """Learn a batch; return None if the model holds it already.
+
+        After any error the model may hold a part of the batch, until ``go_back``.
+
+        Args:
+            check: called while the batch waits for its turn; it may raise.
+
+        Raises:
+            InputError: rows of the batch cannot be learned from; names the batch, the column and the row.
+            RolledBack: the fleet has gone back to a checkpoint.
+            RecoveryError: batches before this one are missing.
+        """
+        began_s = time.perf_counter()
+        with self._ps._steps.stream_batch(check):
+            self._check_epoch()
+            before = self.position
+            if is_repeated(before.learned, batch):
+                return None
+            self._is_torn = True
+            self._state.begin(batch)
+            reports = self._run(frame, batch, before)
+            newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
+            self._state.end(batch, newest_s)
+            # Another thread may have been told of it; then the position that was noted last is wrong.
+            self._check_epoch()
+            self.position = now = self._state.position()
+            self._is_torn = False
+        seconds = {key: sum(report.seconds[key] for report in reports) for key in TaskReport().seconds}
+        return BatchProgress(
+            batch,
+            sum(report.rows for report in reports),
+            sum(report.late for report in reports),
+            Progressive.of(now.tally - before.tally),
+            Progressive.of(now.tally),
+            time.perf_counter() - began_s,
+            seconds,
+            time.time() - now.newest_s if now.newest_s > NEVER else None,
+        )
+
+    def _run(self, frame: Any, batch: int, before: Position) -> list[TaskReport]:
+        self._ps._application.join(frame.sparkSession.sparkContext, self._epoch)
+        late_after_s = self._options.late_after_s
+        least_s = NEVER if late_after_s is None else before.newest_s - late_after_s
+        task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
+        if self._options.workers is not None:
+            frame = frame.coalesce(self._options.workers)
+        reports = [TaskReport.from_json(row[0]) for row in frame.mapInArrow(task, SCHEMA).collect()]
+        if fault := next((report.fault for report in reports if report.fault), None):
+            raise InputError(f"batch {batch}: {fault}")
+        return reports
+
+    def synchronize(self) -> None:
+        """Read the position from the servers."""
+        for _ in range(MOST_RETURNS):
+            epoch = self._ps._fleet.master.epoch
+            with suppress(RolledBack):
+                self.position = self._state.position()
+                if self._ps._fleet.master.epoch == epoch:
+                    self._epoch = epoch
+                    return
+        raise RecoveryError("the position of the stream cannot be read: the fleet goes back again and again")
+
+    def go_back(self, check: Callable[[], None] = lambda: None) -> None:
+        """After an error: make the model hold whole batches only, and find out which.
+
+        The whole fleet goes back to its newest checkpoint if a batch was under way.
+
+        Args:
+            check: as for ``learn``.
+
+        Raises:
+            RecoveryError: there is no checkpoint to go back to, or it holds a part of a batch.
+        """
+        with self._ps._steps.stream_batch(check):
+            if self._is_torn:
+                self._ps.rollBack()
+            self.synchronize()
+        if not self.position.is_whole:
+            raise RecoveryError(
+                f"the newest checkpoint holds a part of batch {self.position.begun}: it was made while another driver "
+                "learned that batch"
+            )
+        self._is_torn = False
+
+    def _check_epoch(self) -> None:
+        if self._ps._fleet.master.epoch != self._epoch:
+            raise RolledBack("the fleet went back to a checkpoint", None)
+
+
+def progress_line(progress: BatchProgress) -> dict[str, Any]:
+    """Return a batch's progress as plain data: NaN as None."""
+
+    def plain(measures: Progressive) -> dict[str, Any]:
+        return {
+            key: None if isinstance(value, float) and np.isnan(value) else value
+            for key, value in vars(measures).items()
+        }
+
+    measures = {"validation": plain(progress.validation), "total": plain(progress.total)}
+    return {**vars(progress), **measures, "rowsPerS": progress.rowsPerS}

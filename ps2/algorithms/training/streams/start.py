@@ -1,0 +1,147 @@
+"""How a stream starts: with a new model, with one that the fleet has, or from the newest snapshot."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.algorithms.training.streams.durations import seconds_of
+from ps2.algorithms.training.streams.labelled_rows import LabelledReader
+from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
+from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_record, snapshots_in
+from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
+from ps2.algorithms.training.streams.state import StreamState
+from ps2.algorithms.training.streams.training import StreamingTraining, StreamOptions
+from ps2.coordinator.context import PS2Context
+from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
+from ps2.storage import folders
+
+
+@dataclass(frozen=True)
+class StreamModel:
+    """What a family says of the model that learns.
+
+    Attributes:
+        kind: of model.
+        settings: JSON data that must be the same when the stream goes on.
+        begin: returns a new model on the fleet, whose vectors have names that begin with the given one.
+        known: returns the model of that name which the fleet has: ``known(name, ps)``.
+        program: returns the tasks' program for a model.
+        reader: of rows.
+    """
+
+    kind: str
+    settings: dict[str, Any]
+    begin: Callable[[str], Any]
+    known: Callable[[str, Any], Any]
+    program: Callable[[Any], Any]
+    reader: LabelledReader
+
+
+def start_stream(  # noqa: PLR0913 - keywords
+    frame: Any,
+    location: str,
+    family: StreamModel,
+    options: LearnerOptions,
+    *,
+    given: Any = None,
+    snapshot_every: str | float,
+    trigger: Mapping[str, Any],
+    query_name: str | None,
+    on_progress: Callable[[BatchProgress], object] | None,
+    servers: int | None,
+) -> StreamingTraining:
+    """Start to learn from a streaming DataFrame; see ``fitStream`` of the estimators.
+
+    Args:
+        given: a model that goes on; it has the attribute ``name``.
+    """
+    if not frame.isStreaming:
+        raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
+    every_s = seconds_of(snapshot_every, "snapshotEvery")
+    record = read_record(location)
+    ps = _context(frame, record, servers)
+    if ps.conf.recover == "shard":
+        raise ConfigError(
+            "fitStream: expected recover 'auto' or 'consistent', got 'shard': each row counts once only if "
+            "the whole fleet goes back"
+        )
+    name = record.model if record is not None and given is None else getattr(given, "name", "")
+    name = name or f"online-{uuid.uuid4().hex[:12]}"
+    snapshots = ps.conf.checkpointDir or snapshots_in(location)
+    checkpoint = SparkCheckpoint(frame.sparkSession.sparkContext, location)
+    columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    wanted = StreamRecord("", name, family.kind, family.settings, columns, snapshots)
+    closing = ps._steps.streams.stream(name)
+    closing.__enter__()
+    try:
+        found = claimed(checkpoint, wanted)
+        model, state = _model_and_state(ps, family, found, given, record is None)
+        learner = BatchLearner(ps, family.program(model), family.reader, state, options)
+        if not learner.position.is_whole:
+            raise RecoveryError(
+                f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, as a driver "
+                f"was killed while it learned it: start from the snapshot, PS2Context.getOrCreate(..., "
+                f"restore={found.snapshots!r})"
+            )
+        of_stream = StreamOptions(
+            None if ps.conf.checkpointDir else snapshots,
+            every_s,
+            trigger=trigger,
+            query_name=query_name,
+            on_progress=on_progress,
+        )
+        training = StreamingTraining(ps, frame, learner, checkpoint, of_stream, model)
+        training.on_end = lambda: closing.__exit__(None, None, None)
+        training.snapshot()
+    except BaseException:
+        closing.__exit__(None, None, None)
+        raise
+    return training.start()
+
+
+def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS2Context:
+    """Return the active context, or start one: from the newest snapshot of the stream, if there is one."""
+    active = PS2Context.getActive()
+    if active is not None or record is None:
+        return PS2Context.getOrCreate(frame.sparkSession, servers)
+    try:
+        folders.newest(record.snapshots)
+    except CheckpointMissingError:
+        return PS2Context.getOrCreate(frame.sparkSession, servers)
+    return PS2Context.getOrCreate(frame.sparkSession, servers, restore=record.snapshots)
+
+
+def _model_and_state(
+    ps: PS2Context, family: StreamModel, record: StreamRecord, given: Any, is_new: bool
+) -> tuple[Any, StreamState]:
+    """Return the model and the state of the stream on the fleet; make what a new stream lacks."""
+    name = f"stream-{record.stream}"
+    try:
+        state = StreamState(ps.vector(name))
+    except NotFoundError:
+        if not is_new and _has_snapshot(record):
+            raise UsageError(
+                f"the fleet does not hold model {record.model}, which learns from this checkpointLocation: start from "
+                f"its snapshot, PS2Context.getOrCreate(..., restore={record.snapshots!r}), or without a context"
+            ) from None
+        return given if given is not None else _known_or_new(ps, family, record.model), StreamState.new(name)
+    return (given if given is not None else family.known(record.model, ps)), state
+
+
+def _known_or_new(ps: PS2Context, family: StreamModel, name: str) -> Any:
+    """Return the model of that name. A driver may have been killed between making it and the first snapshot."""
+    try:
+        return family.known(name, ps)
+    except NotFoundError:
+        return family.begin(name)
+
+
+def _has_snapshot(record: StreamRecord) -> bool:
+    try:
+        folders.newest(record.snapshots)
+    except CheckpointMissingError:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""What a task does with its rows of a batch: read, predict, measure, learn."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ps2.algorithms.training.streams.labelled_rows import NEVER, Float64s, LabelledReader, LabelledRows
+from ps2.algorithms.training.streams.progressive import tally_of
+from ps2.algorithms.training.streams.state import StreamState
+from ps2.client.sessions import flush
+from ps2.errors import InputError
+
+SCHEMA = "report string"
+
+
+class LearningProgram(Protocol):
+    """A family's program; it is pickled with its handles to the model."""
+
+    def learn(self, rows: LabelledRows) -> Float64s:
+        """Predict rows, then learn from them; return the margins (logits) before learning, float64 of shape (n,)."""
+
+
+@dataclass
+class TaskReport:
+    """What a task tells the driver.
+
+    Attributes:
+        rows, late: numbers of rows that it learned from, and that it left out.
+        newest_s: the largest time of a row; minus infinity: none.
+        seconds: where its time went.
+        fault: what is wrong with its rows; "": nothing.
+    """
+
+    rows: int = 0
+    late: int = 0
+    newest_s: float = NEVER
+    seconds: dict[str, float] = field(default_factory=lambda: {"wait": 0.0, "read": 0.0, "learn": 0.0})
+    fault: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> TaskReport:
+        return TaskReport(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """The function of a batch's tasks, for ``mapInArrow``.
+
+    Attributes:
+        program: of the family.
+        reader: of the rows.
+        state: of the stream, which takes the measures.
+        rows: to learn from at once, at most.
+        least_s: rows with an earlier time are late.
+    """
+
+    program: LearningProgram
+    reader: LabelledReader
+    state: StreamState
+    rows: int
+    least_s: float = NEVER
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        report = TaskReport()
+        try:
+            self._learn(batches, report)
+        except InputError as error:
+            # Another attempt of the task would fail as well.
+            report.fault = str(error)
+        flush()
+        yield pa.record_batch([pa.array([report.to_json()])], names=["report"])
+
+    def _learn(self, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
+        seconds, began_s, before = report.seconds, time.perf_counter(), 0
+        for batch in in_chunks(batches, self.rows):
+            got_s = time.perf_counter()
+            found = self.reader.read(batch, before, self.least_s)
+            read_s = time.perf_counter()
+            if len(found.labels):
+                margins = self.program.learn(found)
+                self.state.add(tally_of(margins, found.labels, found.weights), found.late)
+            elif found.late:
+                self.state.add(None, found.late)
+            learned_s = time.perf_counter()
+            seconds["wait"] += got_s - began_s
+            seconds["read"] += read_s - got_s
+            seconds["learn"] += learned_s - read_s
+            before, began_s = before + batch.num_rows, learned_s
+            report.rows += len(found.labels)
+            report.late += found.late
+            report.newest_s = max(report.newest_s, found.newest_s)
+
+
+def in_chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches in order, ``rows`` at a time; the last time fewer."""
+    kept: list[Any] = []
+    count = 0
+    for batch in batches:
+        while count + batch.num_rows >= rows:
+            take = rows - count
+            kept.append(batch.slice(0, take))
+            yield _joined(kept)
+            kept, count, batch = [], 0, batch.slice(take)
+        if batch.num_rows:
+            kept.append(batch)
+            count += batch.num_rows
+    if count:
+        yield _joined(kept)
+
+
+def _joined(batches: list[Any]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

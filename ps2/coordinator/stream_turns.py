@@ -1,0 +1,70 @@
+"""Whose turn it is: a batch of a stream, a run, or a checkpoint. A checkpoint never holds a part of a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ps2.errors import UsageError
+
+# Between two looks whether a run has ended.
+POLL_S = 0.05
+
+
+class StreamTurns:
+    """The streams of one coordinator. Their batches take turns, with each other and with runs.
+
+    Any stream can go back to any checkpoint: the position of each is in the fleet, so in the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._models: set[str] = set()
+        self._thread: int | None = None  # of the batch under way
+
+    @property
+    def are_open(self) -> bool:
+        """Whether there is a stream."""
+        return bool(self._models)
+
+    @contextmanager
+    def stream(self, model: str) -> Iterator[None]:
+        """Let a model learn from a stream. The whole fleet goes back to a checkpoint meanwhile if a server is lost.
+
+        Raises:
+            UsageError: the model learns from a stream already.
+        """
+        with self._changed:
+            if model in self._models:
+                raise UsageError(f"model {model} learns from a stream already: stop that query first")
+            self._models.add(model)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._models.remove(model)
+
+    @contextmanager
+    def batch(self, is_free: Callable[[], bool]) -> Iterator[None]:
+        """Take the turn of a batch.
+
+        Args:
+            is_free: returns False while a run or a step of the driver's own is under way: the batch waits for its end.
+        """
+        with self._changed:
+            while self._thread is not None or not is_free():
+                self._changed.wait(POLL_S)
+            self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._thread = None
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until no batch of another thread is under way."""
+        with self._changed:
+            while self._thread not in (None, threading.get_ident()):
+                self._changed.wait(POLL_S)

@@ -1,0 +1,114 @@
+"""Online models on real Spark: batches, streams, and where they go on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ps2.algorithms import OnlineFM, OnlineLogisticRegression
+from ps2.errors import InputError, UsageError
+
+pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
+
+FIELDS, IDS = 6, 50
+SCHEMA = "label double, keys array<bigint>"
+
+
+def rows_of(count, seed):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, IDS, (count, FIELDS)) + np.arange(FIELDS) * 10**12
+    effect = np.random.default_rng(9).normal(size=FIELDS * IDS)
+    margins = effect[(ids % 10**12) + np.arange(FIELDS) * IDS].sum(axis=1)
+    labels = (rng.random(count) < 1 / (1 + np.exp(-margins))).astype(float)
+    return pa.table({"label": labels, "keys": pa.array(list(ids))})
+
+
+def write(folder, *counts, first=0):
+    folder.mkdir(exist_ok=True)
+    for number, count in enumerate(counts, first):
+        pq.write_table(rows_of(count, number), folder / f".{number}")
+        (folder / f".{number}").rename(folder / f"{number:04}.parquet")
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    """``stream()``: the files of a folder, one in each batch."""
+    return lambda: spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+
+
+@pytest.fixture(scope="module")
+def rows(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    write(folder, 4000)
+    return spark.read.schema(SCHEMA).parquet(str(folder))
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        OnlineLogisticRegression(maxIter=2),
+        OnlineLogisticRegression(maxIter=2, optimizer="adam", batchSize=200),
+        OnlineFM(maxIter=2, optimizer="adagrad", factorSize=2),
+    ],
+)
+def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator):
+    model = estimator.fit(rows)
+    first, second = model.progress
+    assert first.rows == second.rows == 4000
+    assert second.validation.logLoss < first.validation.logLoss
+    assert model.numKeys == FIELDS * IDS + 1
+    right = model.transform(rows).where("label = prediction").count()
+    assert right / 4000 > 0.75
+
+
+def test_fit_stream_when_it_starts_again_then_each_row_counts_once(ps, stream, tmp_path):
+    write(tmp_path / "in", 300, 400)
+    estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
+    training = estimator.fitStream(stream(), location, trigger={"availableNow": True})
+    assert training.awaitTermination(60)
+    assert (training.learned, training.lastProgress.total.rows) == (1, 700)
+    write(tmp_path / "in", 500, first=2)
+    again = estimator.fitStream(stream(), location, trigger={"availableNow": True})
+    assert again.awaitTermination(60)
+    assert (again.learned, again.lastProgress.rows, again.lastProgress.total.rows) == (2, 500, 1200)
+    assert again.model.name == training.model.name
+
+
+def test_fit_stream_when_a_label_is_wrong_then_names_the_batch(ps, stream, tmp_path):
+    write(tmp_path / "in", 100, 100)
+    bad = rows_of(10, 5).set_column(0, "label", pa.array([2.0] * 10))
+    pq.write_table(bad, tmp_path / "in" / "bad.parquet")
+    training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "c"), trigger={"availableNow": True})
+    with pytest.raises(InputError, match=r"batch 2: column 'label', row 0: expected a label 0 or 1, got 2"):
+        training.awaitTermination(60)
+    # A snapshot was made before the first batch only: the model is whole, and has learned nothing.
+    assert training.learned == -1
+    assert training.model.numKeys == 0
+
+
+def test_fit_stream_when_a_model_learns_already_then_is_refused(ps, stream, tmp_path):
+    write(tmp_path / "in", 100)
+    estimator = OnlineLogisticRegression()
+    training = estimator.fitStream(stream(), str(tmp_path / "a"))
+    with pytest.raises(UsageError, match=f"model {training.model.name} learns from a stream already"):
+        estimator.fitStream(stream(), str(tmp_path / "b"), model=training.model)
+    training.stop(60)
+
+
+def test_fit_stream_when_location_is_of_another_then_is_refused(ps, spark, stream, tmp_path, rows):
+    write(tmp_path / "in", 100)
+    estimator, location = OnlineLogisticRegression(), str(tmp_path / "a")
+    training = estimator.fitStream(stream(), location, trigger={"availableNow": True})
+    training.awaitTermination(60)
+    other = estimator.partialFit(rows)
+    with pytest.raises(UsageError, match=f"belongs to model {training.model.name}, got model {other.name}"):
+        estimator.fitStream(stream(), location, model=other)
+    with pytest.raises(UsageError, match=r"alpha: expected 0.1, as when the stream began, got 0.2"):
+        OnlineLogisticRegression(alpha=0.2).fitStream(stream(), location)
+    query = stream().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "b")).start()
+    query.processAllAvailable()
+    query.stop()
+    with pytest.raises(UsageError, match="it is of a query that fitStream has not started"):
+        estimator.fitStream(stream(), str(tmp_path / "b"))

@@ -1,0 +1,84 @@
+"""Where a model and Spark's checkpoint are, and what makes them agree, in every order of the two commits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.training.streams.durations import seconds_of
+from ps2.algorithms.training.streams.positions import Rewind, is_repeated, rewind_to
+from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.errors import ConfigError, RecoveryError
+
+HERE = "/checkpoints/clicks"
+
+
+def next_batches(learned, offsets, commits):
+    """What Spark runs first after the rewind, by its own rule: the newest batch without a commit, else the next one."""
+    rewind = rewind_to(learned, offsets, commits, HERE)
+    offsets, commits = set(offsets) - set(rewind.offsets), set(commits) - set(rewind.commits)
+    newest = max(offsets, default=-1)
+    return newest if newest not in commits and newest >= 0 else newest + 1
+
+
+@pytest.mark.parametrize("committed", [-1, 0, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("learned", range(-1, 10))
+def test_rewind_when_one_is_ahead_then_no_batch_is_lost(learned, committed):
+    planned = committed + 1  # Spark plans a batch before it runs it
+    offsets, commits = range(planned + 1), range(committed + 1)
+    if learned > planned:
+        with pytest.raises(RecoveryError, match="not the checkpoint that the model has learned from"):
+            rewind_to(learned, offsets, commits, HERE)
+        return
+    batch = next_batches(learned, offsets, commits)
+    assert batch in (learned, learned + 1)
+    assert is_repeated(learned, batch) == (batch == learned)
+
+
+def test_rewind_when_spark_has_removed_the_offsets_then_says_so():
+    with pytest.raises(
+        RecoveryError, match=r"up to batch 3, and Spark has removed the offsets of batch 3; .* batch 10"
+    ):
+        rewind_to(3, range(10, 20), range(10, 19), HERE)
+
+
+def test_rewind_when_called_again_then_nothing_is_left_to_remove():
+    first = rewind_to(5, range(9), range(8), HERE)
+    assert first == Rewind((7, 8), (6, 7))
+    assert not rewind_to(5, range(7), range(6), HERE)
+
+
+def test_is_repeated_when_batches_are_missing_then_raises():
+    with pytest.raises(RecoveryError, match="expected batch 4, got batch 6"):
+        is_repeated(3, 6)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("5 minutes", 300), ("1 hour", 3600), (2, 2), ("0.5 second", 0.5)])
+def test_seconds_when_a_duration_is_given_then_its_length(given, seconds):
+    assert seconds_of(given, "snapshotEvery") == seconds
+
+
+@pytest.mark.parametrize("given", ["5", "minutes", "x minutes", 0, -1, True, None, "nan days", "3 fortnights"])
+def test_seconds_when_it_is_no_duration_then_names_it(given):
+    with pytest.raises(ConfigError, match="snapshotEvery: expected a duration"):
+        seconds_of(given, "snapshotEvery")
+
+
+def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
+    rng = np.random.default_rng(0)
+    margins, labels = rng.normal(size=500), (rng.random(500) < 0.4).astype(np.float32)
+    weights = rng.random(500).astype(np.float32)
+    found = Progressive.of(tally_of(margins, labels, weights))
+    better = (margins[labels == 1][:, None] > margins[labels == 0]) * np.outer(
+        weights[labels == 1], weights[labels == 0]
+    )
+    pairs = np.outer(weights[labels == 1], weights[labels == 0]).sum()
+    loss = np.logaddexp(0, margins) - labels * margins
+    assert found.rows == 500
+    assert found.auc == pytest.approx(better.sum() / pairs, abs=2e-3)
+    assert found.logLoss == pytest.approx(np.average(loss, weights=weights))
+    assert found.calibration == pytest.approx((weights / (1 + np.exp(-margins))).sum() / weights[labels == 1].sum())
+
+
+def test_area_when_there_is_one_label_then_nan():
+    assert np.isnan(area(np.zeros(3), np.ones(3)))
