@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import select
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from tests.exporting import export, values_of
 from tests.faults.disks import fill, small_disk
 
 KEYS = np.array([3, 5, 8, 2**62, 2**63 - 1])
+MANY = np.arange(20_000)
 
 
 def test_base_when_read_then_holds_what_was_written(tmp_path):
@@ -185,3 +190,27 @@ def test_export_on_another_file_system_then_read_by_copy():
     scorer = Scorer("memory://exports-a")
     np.testing.assert_array_equal(scorer.vectors([4, 5]), [*values_of([4], 1), *values_of([5])])
     assert not scorer.lookUp(3)[1]
+
+
+def test_writer_when_killed_then_the_export_is_whole(tmp_path):
+    script = f"from tests.unit.test_exports import write_on; write_on({str(tmp_path)!r})"
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        before = find_manifest(str(tmp_path))
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
+            for _ in range(int(rng.integers(2, 6))):
+                writer.stdout.readline()
+            select.select([writer.stdout], [], [], float(rng.uniform(0, 0.02)))
+            writer.kill()
+        scorer = Scorer(str(tmp_path))
+        assert scorer.number > (before.number if before else 0)
+        shifts = np.unique(np.round(scorer.vectors(MANY)[:, 0] - values_of(MANY)[:, 0]))
+        assert len(shifts) == 1
+
+
+def write_on(path):
+    """Export without end: a base, then deltas of all keys."""
+    for shift in itertools.count():
+        since = None if find_manifest(path) is None or shift % 4 == 3 else "last"
+        export(path, MANY, shift=shift, since=since)
+        print(shift, flush=True)
