@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import ConfigError, DTypeError, ShapeError, UsageError
 from ps2.matrix.partition import Int64Array
-from ps2.ops.distinct import find_distinct
+from ps2.ops.distinct import find_distinct, sum_rows
+from ps2.ops.guards import readable
+from ps2.ops.table import Array
+from ps2.torch.bag_kernels import add_bag_gradients
 
 Mode = Literal["none", "sum", "mean"]
 
@@ -73,11 +77,12 @@ class RemoteEmbedding(torch.nn.Module):
         """
         self._check(keys, offsets, per_sample_weights)
         batch = self._batch(keys)
-        rows = _Lookup.apply(torch.empty(0, requires_grad=torch.is_grad_enabled()), self, batch)
-        if self.mode == "none":
-            return functional.embedding(batch.positions, rows)
+        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        if per_sample_weights is None:
+            return _Lookup.apply(anchor, self, batch, self.mode, offsets)
+        rows = _Lookup.apply(anchor, self, batch, None, None)
         return functional.embedding_bag(
-            batch.positions, rows, offsets, mode=self.mode, per_sample_weights=per_sample_weights
+            batch.positions, rows, offsets, mode="sum", per_sample_weights=per_sample_weights
         )
 
     def prefetch(self, keys: Any) -> None:
@@ -106,8 +111,8 @@ class RemoteEmbedding(torch.nn.Module):
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.is_of(keys) else _Batch(keys)
 
-    def _push(self, distinct: Int64Array, gradients: Any) -> None:
-        self.table.push_distinct(distinct, gradients.contiguous().numpy(), wait=self.wait)
+    def _push(self, distinct: Int64Array, gradients: Array) -> None:
+        self.table.push_distinct(distinct, gradients, wait=self.wait)
 
     def _check(self, keys: Any, offsets: Any, weights: Any, is_ahead: bool = False) -> None:
         if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
@@ -148,17 +153,45 @@ class _Batch:
         """Return the weights of the distinct keys: float32, shape (distinct, k)."""
         return torch.from_numpy(table.pull(self.distinct) if self.is_ahead else table.pull_distinct(self.distinct))
 
+    def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
+        """Return the summed gradients of the distinct keys: float32, shape (distinct, k).
+
+        Args:
+            gradients: float32, of the keys, or of bags of them.
+            offsets: as of ``RemoteEmbedding.forward``.
+        """
+        gradients, positions = readable(gradients), readable(self.positions.reshape(-1).numpy())
+        k = gradients.shape[-1]
+        if mode == "none":
+            return sum_rows(gradients.reshape(-1, k), positions, len(self.distinct))
+        if offsets is None:
+            begins = np.arange(len(gradients) + 1, dtype=np.int64) * self.positions.shape[1]
+        else:
+            begins = np.append(offsets.numpy().astype(np.int64), positions.size)
+        sums = np.zeros((len(self.distinct), k), np.float32)
+        add_bag_gradients(readable(begins[:-1]), readable(begins[1:]), gradients, positions, mode == "mean", sums)
+        return sums
+
 
 class _Lookup(torch.autograd.Function):
-    """Pulls rows of distinct keys; the backward pass pushes their gradients."""
+    """Pulls rows of distinct keys, and returns them, or those of all keys, or bags; backward pushes gradients."""
 
     @staticmethod
-    def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch) -> Any:
-        """``_anchor`` needs a gradient, so that the result does."""
-        ctx.module, ctx.distinct = module, batch.distinct
-        return batch.pull(module.table)
+    def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any) -> Any:
+        """``_anchor`` needs a gradient, so that the result does. ``mode`` None: the rows of the distinct keys."""
+        ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
+        rows = batch.pull(module.table)
+        if mode is None:
+            return rows
+        if mode == "none":
+            return functional.embedding(batch.positions, rows)
+        return functional.embedding_bag(batch.positions, rows, offsets, mode=mode)
 
     @staticmethod
-    def backward(ctx: Any, gradients: Any) -> tuple[None, None, None]:
-        ctx.module._push(ctx.distinct, gradients)
-        return None, None, None
+    def backward(ctx: Any, gradients: Any) -> tuple[None, None, None, None, None]:
+        if ctx.mode is None:
+            sums = gradients.contiguous().numpy()
+        else:
+            sums = ctx.batch.sums(gradients.numpy(), ctx.mode, ctx.offsets)
+        ctx.module._push(ctx.batch.distinct, sums)
+        return None, None, None, None, None

@@ -1,0 +1,18 @@
+"""Compile the kernels of ``ps2.torch`` (``python -m ps2.torch.warm``, without PyTorch); else they are at first use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.ops.guards import readable
+from ps2.torch.bag_kernels import add_bag_gradients
+
+
+def warm() -> None:
+    """Call the kernels on one bag of one row."""
+    one, position = readable(np.ones((1, 1), np.float32)), readable(np.zeros(1, np.int64))
+    add_bag_gradients(position, readable(np.ones(1, np.int64)), one, position, False, np.zeros((1, 1), np.float32))
+
+
+if __name__ == "__main__":
+    warm()
