@@ -116,9 +116,16 @@ def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: 
     return KeyTable(keys, readable(values), readable(gone), readable(starts), shift)
 
 
+def found_in(keys: Int64s, wanted: Int64s) -> npt.NDArray[np.bool_]:
+    """Return for each wanted key whether it is one of the keys, which ascend."""
+    at = np.searchsorted(keys, wanted)
+    at[at == len(keys)] = 0
+    return keys[at] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+
+
 def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
     """Return a delta as a table; None if it is empty. A key that is removed and has values was made anew."""
-    removed = np.setdiff1d(removed, keys, assume_unique=True) if len(keys) else removed
+    removed = removed[~found_in(keys, removed)]
     if not len(removed):
         return key_table(keys, values, where=where) if len(keys) else None
     gone = np.zeros(len(keys) + len(removed), np.uint8)
@@ -133,9 +140,7 @@ def merged(older: KeyTable | None, newer: KeyTable | None) -> KeyTable | None:
     """Return the table that holds for each key what the newer one says, else the older one."""
     if older is None or newer is None:
         return newer if older is None else older
-    at = np.searchsorted(newer.keys, older.keys)
-    at[at == len(newer)] = 0
-    kept = newer.keys[at] != older.keys
+    kept = ~found_in(newer.keys, older.keys)
     keys = np.concatenate([older.keys[kept], newer.keys])
     order = np.argsort(keys, kind="stable")  # a merge of two ascending runs
     values = np.concatenate([older.values[kept], newer.values])[order]
