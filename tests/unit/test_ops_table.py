@@ -133,7 +133,8 @@ def test_lookup_when_nothing_is_like_it_then_names_the_list(name):
 
 
 def test_table_when_listed_then_only_additive_writes_create_keys():
-    assert {op.name for op in TABLE.values() if op.creates} == {
+    # A family's operations are there once something has used the family.
+    assert {op.name for op in TABLE.values() if op.creates and "." not in op.name} == {
         "scatter",
         "scatter_add",
         "scatter_sub",
