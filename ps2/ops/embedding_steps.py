@@ -22,7 +22,7 @@ from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
 from ps2.ops.parallel import over_blocks
-from ps2.ops.prefetch import AHEAD, prefetch
+from ps2.ops.prefetch import AHEAD, prefetch, prefetch_short
 from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
 
 FLOAT = ("float32",)
@@ -30,6 +30,8 @@ Width = Annotated[int, Range(at_least=1)]
 # Large enough for the state of every optimizer at k = 1.
 Table = Annotated[Blocks, Tiny(lambda dtype: np.ones((1, 5), dtype))]
 Gradients = Annotated[Values, along(SLOTS, "k")]
+# How many blocks ahead to prefetch where only weights are read or written: they are a line or two.
+WEIGHTS_AHEAD = 16
 
 
 def sgd_block(k: int) -> int:
@@ -208,8 +210,8 @@ def _singles(*values: float) -> tuple[np.float32, ...]:
 def take(m: Array, slots: Int64s, out: Array) -> None:
     """Set ``out[i]`` to the first values of the block at ``slots[i]``, or to zeros where the slot is -1."""
     for i in range(slots.size):
-        if i + AHEAD < slots.size:
-            prefetch(m, slots[i + AHEAD])
+        if i + WEIGHTS_AHEAD < slots.size:
+            prefetch_short(m, slots[i + WEIGHTS_AHEAD])
         slot = slots[i]
         if slot >= 0:
             for j in range(out.shape[1]):
@@ -217,6 +219,10 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
         else:
             for j in range(out.shape[1]):
                 out[i, j] = 0
+
+
+# A step's loops run over views of one block: with indices of the whole table LLVM would not use SIMD instructions, and
+# they would take two to four times as long. A loop computes all results of a weight before it stores any.
 
 
 @kernel
@@ -229,16 +235,20 @@ def _shrink(w: Any, threshold: Any, divisor: Any) -> Any:
 
 @kernel
 def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any, divisor: Any) -> None:
+    k = gradients.shape[1]
     is_plain = threshold == 0 and divisor == 1
     for i in range(slots.size):
-        if i + AHEAD < slots.size:
-            prefetch(m, slots[i + AHEAD])
-        slot = slots[i]
-        if slot < 0:
+        if i + WEIGHTS_AHEAD < slots.size:
+            prefetch_short(m, slots[i + WEIGHTS_AHEAD])
+        if slots[i] < 0:
             continue
-        for j in range(gradients.shape[1]):
-            w = m[slot, j] - lr * gradients[i, j]
-            m[slot, j] = w if is_plain else _shrink(w, threshold, divisor)
+        w, g = m[slots[i]][:k], gradients[i]
+        if is_plain:
+            for j in range(k):
+                w[j] -= lr * g[j]
+        else:
+            for j in range(k):
+                w[j] = _shrink(w[j] - lr * g[j], threshold, divisor)
 
 
 @kernel
@@ -249,16 +259,17 @@ def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> Non
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
-        slot = slots[i]
-        if slot < 0:
+        if slots[i] < 0:
             continue
+        block, gradient = m[slots[i]], gradients[i]
+        w, s = block[:k], block[k : 2 * k]
         for j in range(k):
-            g = gradients[i, j]
-            s = m[slot, k + j] + g * g
-            rate = lr / (sqrt(s) + eps)
-            w = m[slot, j] - rate * g
-            m[slot, k + j] = s
-            m[slot, j] = w if is_plain else _shrink(w, rate * l1, one + rate * l2)
+            g = gradient[j]
+            square = s[j] + g * g
+            rate = lr / (sqrt(square) + eps)
+            moved = w[j] - rate * g
+            s[j] = square
+            w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)
 
 
 @kernel
@@ -269,54 +280,56 @@ def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
-        slot = slots[i]
-        if slot < 0:
+        if slots[i] < 0:
             continue
+        block, gradient = m[slots[i]], gradients[i]
+        w, velocity, square = block[:k], block[k : 2 * k], block[2 * k : 3 * k]
         # 1 - beta^t by the recurrence of the mean itself: no power, and no count that ends.
-        unbias1 = beta1 * m[slot, 3 * k] + rest1
-        unbias2 = beta2 * m[slot, 3 * k + 1] + rest2
-        m[slot, 3 * k], m[slot, 3 * k + 1] = unbias1, unbias2
+        unbias1 = beta1 * block[3 * k] + rest1
+        unbias2 = beta2 * block[3 * k + 1] + rest2
+        block[3 * k], block[3 * k + 1] = unbias1, unbias2
         for j in range(k):
-            g = gradients[i, j]
-            v = beta1 * m[slot, k + j] + rest1 * g
-            s = beta2 * m[slot, 2 * k + j] + rest2 * (g * g)
+            g = gradient[j]
+            v = beta1 * velocity[j] + rest1 * g
+            s = beta2 * square[j] + rest2 * (g * g)
             rate = lr / (sqrt(s / unbias2) + eps)
-            w = m[slot, j] - rate * (v / unbias1)
-            m[slot, k + j] = v
-            m[slot, 2 * k + j] = s
-            m[slot, j] = w if is_plain else _shrink(w, rate * l1, one + rate * l2)
-
-
-@kernel
-def _step_ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Any) -> tuple[Any, Any, Any]:
-    alpha, beta, l1, l2 = scalars
-    zero = np.float32(0)
-    root = sqrt(n)
-    if n == zero and z == zero and w != zero:
-        z = -w * (beta / alpha + l2) - (l1 if w > zero else -l1)
-    n = n + g * g
-    new_root = sqrt(n)
-    z = z + (g - (new_root - root) / alpha * w)
-    excess = z - l1 if z > zero else z + l1
-    return zero if abs(z) <= l1 else -excess / ((beta + new_root) / alpha + l2), z, n
+            moved = w[j] - rate * (v / unbias1)
+            velocity[j] = v
+            square[j] = s
+            w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)
 
 
 @kernel
 def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, scalars: Any, others: Any) -> None:
-    lr, eps, _, decay = others
+    (alpha, beta, l1, l2), (lr, eps, _, decay) = scalars, others
     zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
+    per_alpha = one / alpha
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
-        slot = slots[i]
-        if slot < 0:
+        if slots[i] < 0:
             continue
+        block, gradient = m[slots[i]], gradients[i]
+        w, n, z = block[:k], block[k : 2 * k], block[2 * k : 2 * k + linear]
         for j in range(linear):
-            w, z, n = _step_ftrl(m[slot, j], m[slot, 2 * k + j], m[slot, k + j], gradients[i, j], scalars)
-            m[slot, j], m[slot, 2 * k + j], m[slot, k + j] = w, z, n
-        for j in range(linear, k):
-            g = gradients[i, j]
-            s = m[slot, k + j] + g * g
-            rate = lr / (sqrt(s) + eps)
-            m[slot, k + j] = s
-            m[slot, j] = _shrink(m[slot, j] - rate * g, zero, one + rate * decay)
+            g, weight, total, square = gradient[j], w[j], z[j], n[j]
+            # A weight that no step has made: z as the formula at the end has it for this weight.
+            signed = l1 if weight > zero else (-l1 if weight < zero else zero)
+            begun = -weight * (beta * per_alpha + l2) - signed
+            total = begun if square == zero and total == zero else total
+            new_square = square + g * g
+            root = sqrt(new_square)
+            total = total + (g - (root - sqrt(square)) * per_alpha * weight)
+            excess = total - l1 if total > zero else total + l1
+            moved = -excess / ((beta + root) * per_alpha + l2)
+            n[j] = new_square
+            z[j] = total
+            w[j] = zero if abs(total) <= l1 else moved
+        w, s, gradient = block[linear:k], block[k + linear : 2 * k], gradient[linear:]
+        for j in range(k - linear):
+            g = gradient[j]
+            square = s[j] + g * g
+            rate = lr / (sqrt(square) + eps)
+            moved = w[j] - rate * g
+            s[j] = square
+            w[j] = _shrink(moved, zero, one + rate * decay)

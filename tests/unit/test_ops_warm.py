@@ -36,7 +36,6 @@ from ps2.ops.warm import compile_all, compiling_alone, warm
 INNER = {
     "ps2.ops.blocks.fit",
     "ps2.ops.embedding_steps._shrink",
-    "ps2.ops.embedding_steps._step_ftrl",
     "ps2.ops.keyindex._mix",
     "ps2.ops.keyindex._cell",
     "ps2.ops.keyindex.find",
