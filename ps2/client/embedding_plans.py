@@ -2,66 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ps2.client.arguments import as_sent
 from ps2.client.embedding_settings import TableSettings
-from ps2.client.keysets import GROUP_KEYS, split_blocks
+from ps2.client.keysets import MIN_NAMED_KEYS, SplitKeys, split_blocks
 from ps2.client.plans import Plan, Target
+from ps2.errors import OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array
+from ps2.ops.distinct import number_distinct, sum_rows, take_rows
+from ps2.ops.packing import is_ascending
 from ps2.ops.table import Array
-from ps2.protocol.messages import Operation, Result
+from ps2.protocol.messages import Operation, key_digest
 
 
-def pull(target: Target, settings: TableSettings, columns: Int64Array) -> Plan[Array]:
-    """Plan to read the weights of distinct columns: float32 of shape (n, k), in the order given."""
-    k = settings.k
-    parts = split_blocks(replace(target.spec, rows=k), target.route, columns)
-    received = np.empty((columns.size, k), np.float32)
-    operations = tuple(
-        Operation(
-            "embedding_pull",
-            target.matrix,
-            partition,
-            params={"k": k},
-            keys=keys,
-            reply_bytes=received[where].nbytes,
-            into=received[where],
+@dataclass(frozen=True)
+class TableKeys:
+    """The distinct columns of a call, grouped by partition.
+
+    Attributes:
+        parts: the columns as they are sent.
+        positions: of each of the caller's keys, the position of its column among those sent; None if the caller's keys
+            are the columns sent.
+    """
+
+    target: Target
+    parts: SplitKeys
+    positions: Int64Array | None
+
+    @staticmethod
+    def of(target: Target, settings: TableSettings, keys: Int64Array, are_distinct: bool = False) -> TableKeys:
+        """Group keys of shape (n,), which the settings have checked."""
+        columns, positions = settings.columns(keys), None
+        if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
+            numbered, positions = number_distinct(columns)
+            if are_distinct and settings.hash_bits is None:
+                _check_distinct(columns, numbered.size)
+                positions = None
+            else:
+                columns = numbered
+        parts = _named(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
+        if parts.order is not None:
+            sent_at = np.empty_like(parts.order)
+            sent_at[parts.order] = np.arange(parts.order.size)
+            positions = sent_at if positions is None else sent_at[positions]
+        return TableKeys(target, parts, positions)
+
+    def pull(self, k: int) -> Plan[Array]:
+        """Plan to read the k weights of the caller's keys: float32 of shape (n, k)."""
+        received = np.empty((self.parts.columns.size, k), np.float32)
+        operations = tuple(
+            Operation(
+                "embedding_pull",
+                self.target.matrix,
+                partition,
+                params={"k": k},
+                keys=keys,
+                reply_bytes=received[where].nbytes,
+                into=received[where],
+            )
+            for partition, where, keys in self.parts.key_sets()
         )
-        for partition, where, keys in parts.key_sets()
-    )
 
-    def merge(_: object) -> Array:
-        if parts.order is None:
-            return received
-        answer = np.empty_like(received)
-        answer[parts.order] = received
-        return answer
+        def merge(_: object) -> Array:
+            return received if self.positions is None else take_rows(received, self.positions)
 
-    return Plan(target.matrix, target.route, operations, merge, mutates=False)
+        return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
+    def step(self, settings: TableSettings, gradients: Array) -> Plan[None]:
+        """Plan the optimizer's step by the gradients of the caller's keys: float32 of shape (n, k).
 
-def step(target: Target, settings: TableSettings, columns: Int64Array, gradients: Array) -> Plan[None]:
-    """Plan the optimizer's step by the gradients of distinct columns: float32 of shape (n, k)."""
-    optimizer = settings.optimizer
-    parts = split_blocks(replace(target.spec, rows=settings.k), target.route, columns)
-    if parts.order is not None:
-        gradients = gradients.take(parts.order, axis=0)
-    operations = tuple(
-        Operation(
-            optimizer.operation,
-            target.matrix,
-            partition,
-            params=optimizer.scalars,
-            arrays=(gradients[where],),
-            keys=keys,
-            wire=settings.wire,
+        Raises:
+            OutOfRangeError: the sum of a key's gradients is not finite, or does not fit the wire dtype.
+        """
+        target, optimizer, wire = self.target, settings.optimizer, settings.wire
+        if self.positions is not None:
+            gradients = sum_rows(gradients, self.positions, self.parts.columns.size)
+        if not np.isfinite(gradients).all():
+            row, weight = np.argwhere(~np.isfinite(gradients))[0]
+            key = self.parts.columns[row]
+            raise OutOfRangeError(
+                f"gradients: expected finite numbers, got {gradients[row, weight]} for key {key}, weight {weight}"
+            )
+        as_sent(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
+        operations = tuple(
+            Operation(
+                optimizer.operation,
+                target.matrix,
+                partition,
+                params=optimizer.scalars,
+                arrays=(gradients[where],),
+                keys=keys,
+                wire=wire,
+            )
+            for partition, where, keys in self.parts.key_sets()
         )
-        for partition, where, keys in parts.key_sets()
-    )
-    return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+        return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+
+
+def _check_distinct(keys: Int64Array, count: int) -> None:
+    if count < keys.size:
+        found, times = np.unique(keys, return_counts=True)
+        key = found[np.argmax(times)]
+        raise UsageError(f"keys: expected distinct keys, got {key} {times.max()} times; pull and push take any keys")
 
 
 def count(target: Target) -> Plan[int]:
@@ -76,19 +121,12 @@ def count(target: Target) -> Plan[int]:
     )
 
 
-def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
-    """Plan to read the first ``counts`` active keys of each partition: sorted."""
-    windows = [
-        (p.index, start, min(start + GROUP_KEYS, count))
-        for p, count in zip(target.partitions, counts, strict=True)
-        for start in range(0, count, GROUP_KEYS)
-    ]
-    operations = tuple(
-        Operation("keys", target.matrix, index, (), {"start": start, "stop": stop}, reply_bytes=8 * (stop - start))
-        for index, start, stop in windows
+def _named(parts: SplitKeys) -> SplitKeys:
+    """Return the split with digests of its larger groups: keys that are pulled and then pushed travel once."""
+    groups = tuple(
+        group
+        if group.end - group.begin < MIN_NAMED_KEYS
+        else replace(group, digest=key_digest(parts.columns[group.begin : group.end]))
+        for group in parts.groups
     )
-
-    def merge(results: list[Result]) -> Int64Array:
-        return np.sort(np.concatenate([np.empty(0, np.int64), *(result.arrays[0] for result in results)]))
-
-    return Plan(target.matrix, target.route, operations, merge, mutates=False)
+    return replace(parts, groups=groups)

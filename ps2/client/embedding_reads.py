@@ -1,4 +1,4 @@
-"""Pulls of an embedding table in the background (``EmbeddingTable.prefetch``)."""
+"""Calls of an embedding table: their keys, which a pull and the push after it share, and pulls in the background."""
 
 from __future__ import annotations
 
@@ -8,32 +8,61 @@ from typing import Any
 
 import numpy as np
 
-from ps2.client import embedding_plans
 from ps2.client.batch import submit
+from ps2.client.embedding_plans import TableKeys
 from ps2.client.embedding_settings import TableSettings
 from ps2.client.matrix import DCVMatrix
 from ps2.client.plans import Plan
 from ps2.errors import RolledBack
 from ps2.interrupts import join
 from ps2.matrix.partition import Int64Array
-from ps2.ops.distinct import find_distinct
 from ps2.ops.table import Array
 from ps2.protocol.messages import key_digest
 
 # Reads that are kept until somebody pulls their keys; the oldest are dropped first.
 MOST_READS = 8
+# Key sets that are kept, grouped, for the push after a pull.
+MOST_KEYS = MOST_READS
 
 Name = tuple[bytes, tuple[int, ...]]
+
+
+class RecentKeys:
+    """The keys of recent calls, grouped by partition: a push usually has the keys of a pull. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Name, TableKeys] = OrderedDict()
+
+    def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64Array, are_distinct: bool) -> TableKeys:
+        """Return keys of any shape, grouped; the settings have checked them."""
+        target, name = matrix._target(), _name(keys)
+        with self._lock:
+            known = self._known.get(name)
+            if known is not None and known.target.route is target.route:
+                self._known.move_to_end(name)
+                return known
+        # The caller may change its array.
+        found = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
+        with self._lock:
+            self._known[name] = found
+            if len(self._known) > MOST_KEYS:
+                self._known.popitem(last=False)
+        return found
 
 
 class EmbeddingRead:
     """A pull of keys of any shape; ``start`` runs it in a thread of its own."""
 
-    def __init__(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64Array) -> None:
-        self._target = matrix._target()
+    def __init__(
+        self, matrix: DCVMatrix, settings: TableSettings, recent: RecentKeys, keys: Int64Array, are_distinct: bool
+    ) -> None:
+        self._matrix = matrix
         self._session = matrix._session
         self._settings = settings
+        self._recent = recent
         self._keys = keys
+        self._are_distinct = are_distinct
         self._thread: threading.Thread | None = None
         self._epoch = 0
         self._answer: Array | None = None
@@ -76,9 +105,8 @@ class EmbeddingRead:
 
     def _plan(self) -> Plan[Array]:
         shape = (*self._keys.shape, self._settings.k)
-        columns, positions = find_distinct(self._settings.columns(self._keys.reshape(-1)))
-        plan = embedding_plans.pull(self._target, self._settings, columns)
-        return plan.then(lambda weights: weights[positions].reshape(shape))
+        keys = self._recent.of(self._matrix, self._settings, self._keys, self._are_distinct)
+        return keys.pull(self._settings.k).then(lambda weights: weights.reshape(shape))
 
 
 class EmbeddingReads:

@@ -11,20 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.client import embedding_plans, storage, table_export
-from ps2.client.arguments import as_sent, as_values
+from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
 from ps2.client.embedding_optimizers import TableOptimizer
-from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads
+from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads, RecentKeys
 from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
 from ps2.client.handle import Handle
 from ps2.client.matrix import DCVMatrix
 from ps2.client.table_export import ExportedModel
-from ps2.errors import CheckpointMissingError, ConfigError, OutOfRangeError, UsageError
+from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
 from ps2.matrix.key_life import Clock, InitialKind
 from ps2.matrix.partition import Int64Array, Wire
-from ps2.ops.distinct import find_distinct, sum_rows
-from ps2.ops.packing import is_ascending
 from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, write_json
 
@@ -131,6 +129,7 @@ class EmbeddingTable:
     def _begin(self, matrix: DCVMatrix, settings: TableSettings) -> None:
         self._matrix = matrix
         self.settings = settings
+        self._recent = RecentKeys()
         self._reads = EmbeddingReads()
 
     @classmethod
@@ -197,29 +196,24 @@ class EmbeddingTable:
         Raises:
             DTypeError, OutOfRangeError: the keys are not integers, or one is not in [0, dim).
         """
-        checked = self.settings.checked_keys(keys)
-        read = self._reads.take(checked)
-        return self._read(checked).now() if read is None else read.result()
+        return self._pull(self.settings.checked_keys(keys), are_distinct=False)
 
     def pull_distinct(self, keys: Int64Array) -> Any:
-        """Read weights of keys that ascend strictly: float32 of shape (n, k). For programs that have sorted keys.
+        """Read weights of distinct keys of shape (n,): float32 of shape (n, k). Keys that ascend are checked faster.
 
         Raises:
-            UsageError: the keys do not ascend strictly.
+            UsageError: a key comes twice.
         """
-        columns = self._distinct(keys)
-        if self.settings.hash_bits is not None:
-            return self.pull(keys)
-        return self._submit(embedding_plans.pull(self._matrix._target(), self.settings, columns))
+        return self._pull(self._distinct(keys), are_distinct=True)
 
     def prefetch(self, keys: Any) -> EmbeddingTable:
-        """Begin to read the weights of keys in the background. The next ``pull`` of the same keys takes the answer.
+        """Begin to read the weights of keys in the background. The next pull of the same keys takes the answer.
 
         The answer is as of about now: it lacks what is pushed between this call and that pull, such as the step of the
         batch before. So a program that prefetches learns from weights that are one step late.
         """
         checked = self.settings.checked_keys(keys).copy()
-        self._reads.begin(checked, self._read(checked))
+        self._reads.begin(checked, self._read(checked, are_distinct=False))
         return self
 
     def keysCount(self) -> int:
@@ -242,12 +236,10 @@ class EmbeddingTable:
         """
         checked = self.settings.checked_keys(keys)
         values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")
-        columns, positions = find_distinct(self.settings.columns(checked.reshape(-1)))
-        sums = sum_rows(values.reshape(-1, self.k), positions, columns.size)
-        return self._step(columns, sums, wait)
+        return self._step(checked, values.reshape(-1, self.k), wait, are_distinct=False)
 
     def push_distinct(self, keys: Int64Array, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
-        """Take the optimizer's step at keys that ascend strictly. For programs that have sorted keys.
+        """Take the optimizer's step at distinct keys, which are checked faster if they ascend.
 
         Args:
             keys: int64 of shape (n,).
@@ -255,13 +247,11 @@ class EmbeddingTable:
                 afterwards.
 
         Raises:
-            UsageError: the keys do not ascend strictly.
+            UsageError: a key comes twice.
         """
-        columns = self._distinct(keys)
-        if self.settings.hash_bits is not None:
-            return self.push(keys, gradients, wait)
-        values = as_values(gradients, np.dtype(np.float32), (columns.size, self.k), "gradients")
-        return self._step(columns, values, wait)
+        checked = self._distinct(keys)
+        values = as_values(gradients, np.dtype(np.float32), (checked.size, self.k), "gradients")
+        return self._step(checked, values, wait, are_distinct=True)
 
     # -- the life of the table -------------------------------------------------------------------------------------
 
@@ -350,27 +340,24 @@ class EmbeddingTable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._begin(state["matrix"], state["settings"])
 
-    def _read(self, keys: Int64Array) -> EmbeddingRead:
-        return EmbeddingRead(self._matrix, self.settings, keys)
+    def _pull(self, keys: Int64Array, are_distinct: bool) -> Any:
+        read = self._reads.take(keys)
+        return self._read(keys, are_distinct).now() if read is None else read.result()
+
+    def _read(self, keys: Int64Array, are_distinct: bool) -> EmbeddingRead:
+        return EmbeddingRead(self._matrix, self.settings, self._recent, keys, are_distinct)
 
     def _distinct(self, keys: Int64Array) -> Int64Array:
-        columns = self.settings.checked_keys(keys)
-        if columns.ndim != 1 or not is_ascending(columns):
-            raise UsageError("keys: expected one dimension of strictly ascending keys; pull and push take any keys")
-        return columns
+        checked = self.settings.checked_keys(keys)
+        if checked.ndim != 1:
+            raise ShapeError(f"keys: expected one dimension, got shape {checked.shape}; pull and push take any shape")
+        return checked
 
-    def _step(self, columns: Int64Array, gradients: Float32s, wait: bool) -> EmbeddingTable:
-        if not np.isfinite(gradients).all():
-            at = np.argwhere(~np.isfinite(gradients))[0]
-            raise OutOfRangeError(
-                f"gradients: expected finite numbers, got {gradients[tuple(at)]} for key {columns[at[0]]}, "
-                f"weight {at[1]}"
-            )
-        target = self._matrix._target()
-        as_sent(gradients, target.spec, gradients.shape, "gradients")
-        if not columns.size:
+    def _step(self, keys: Int64Array, gradients: Float32s, wait: bool, are_distinct: bool) -> EmbeddingTable:
+        if not keys.size:
             return self
-        plan = embedding_plans.step(target, self.settings, columns, gradients)
+        grouped = self._recent.of(self._matrix, self.settings, keys, are_distinct)
+        plan = grouped.step(self.settings, gradients)
         if wait or in_batch():
             self._submit(plan)
         else:

@@ -14,6 +14,8 @@ import numpy as np
 from ps2.config import WireConfig
 from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
+from ps2.ops.distinct import group_by_partition
+from ps2.ops.kernels import FEW
 from ps2.ops.packing import is_ascending, narrowest
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
@@ -141,6 +143,9 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKe
     count = len(route.addresses)
     if count == 1:
         return SplitKeys(columns, _groups([0, columns.size], _blocks_in_group(spec)))
+    if spec.kind == "sparse" and columns.size > FEW:
+        columns, sorting, begins = group_by_partition(columns, np.asarray(route.bounds, np.int64))
+        return SplitKeys(columns, _groups(begins.tolist(), _blocks_in_group(spec)), sorting)
     owners = partition_of(spec, route.bounds, columns)
     order: Int64Array | None = None
     if (owners[1:] < owners[:-1]).any():

@@ -1,22 +1,70 @@
-"""Distinct keys of a batch, and sums of the values that belong to equal keys."""
+"""Distinct keys of a batch, keys by their partition, and rows that go with them: what a client does to a batch."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, kernel, number_rows
+from ps2.ops.prefetch import prefetch
+from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
+
+# How many rows ahead to prefetch.
+AHEAD = 8
+# The finaliser of SplitMix64, as in ``ps2.matrix.partition.hash_bucket``.
+SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the position of each given key among them, int64.
+    """Return the distinct keys, ascending, and the position of each key among them.
 
     Args:
-        keys: int64 of shape (n,), any order.
+        keys: int64 of shape (n,), not negative.
     """
-    distinct, positions = np.unique(keys, return_inverse=True)
-    return distinct, positions.astype(np.int64, copy=False).reshape(-1)
+    numbered, numbers = number_distinct(keys)
+    distinct, order = sort_keys(numbered)
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(order.size)
+    return distinct, ranks[numbers]
+
+
+def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the distinct keys in the order of their first appearance, and the position of each key among them.
+
+    Twice as fast as ``find_distinct``.
+
+    Args:
+        keys: int64 of shape (n,), not negative.
+    """
+    distinct, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    cells = np.full(1 << (2 * keys.size).bit_length(), -1, np.int32)
+    count = number_rows(readable(keys), distinct, positions, cells)
+    return distinct[:count], positions
+
+
+def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Group sparse keys by the partition that holds them; within a partition they keep their order.
+
+    Args:
+        keys: int64 of shape (n,).
+        bounds: the p + 1 bounds of the partitions, in hash buckets.
+
+    Returns:
+        The grouped keys, the position of each among the given ones, and where each partition begins, int64 of shape
+        (p + 1,).
+    """
+    grouped, order, begins = np.empty_like(keys), np.empty_like(keys), np.zeros(bounds.size, np.int64)
+    _group(readable(keys), readable(bounds), np.empty(keys.size, np.int32), grouped, order, begins)
+    return grouped, order, begins
+
+
+def take_rows(rows: Array, positions: Int64s) -> Array:
+    """Return the rows of shape (m, k) at the positions, each in [0, m)."""
+    out = np.empty((positions.size, rows.shape[1]), rows.dtype)
+    _take_rows(readable(rows), readable(positions), out)
+    return out
 
 
 def sum_rows(values: Array, positions: Int64s, count: int) -> Array:
@@ -27,13 +75,52 @@ def sum_rows(values: Array, positions: Int64s, count: int) -> Array:
         positions: int64 of shape (n,), each in [0, count).
     """
     sums = np.zeros((count, values.shape[1]), values.dtype)
-    _add_rows(readable(values), readable(positions), sums)
+    _sum_rows(readable(values), readable(positions), sums)
     return sums
 
 
 @kernel
-def _add_rows(values: Array, positions: Int64s, sums: Array) -> None:
+def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: Int64s, begins: Int64s) -> None:
+    last = bounds.size - 2
+    per_bucket = (last + 1) / bounds[last + 1]
+    for i in range(keys.size):
+        x = np.uint64(keys[i])
+        x = (x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]
+        x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
+        bucket = np.int64((x ^ (x >> SHIFTS[2])) >> np.uint64(32))
+        # Partitions are nearly equal, so this is nearly always the right one.
+        owner = min(np.int64(bucket * per_bucket), last)
+        while bucket < bounds[owner]:
+            owner -= 1
+        while bucket >= bounds[owner + 1]:
+            owner += 1
+        owners[i] = owner
+        begins[owner + 1] += 1
+    for owner in range(last + 1):
+        begins[owner + 1] += begins[owner]
+    at = begins.copy()
+    for i in range(keys.size):
+        to = at[owners[i]]
+        at[owners[i]] = to + 1
+        grouped[to] = keys[i]
+        order[to] = i
+
+
+@kernel
+def _take_rows(rows: Array, positions: Int64s, out: Array) -> None:
     for i in range(positions.size):
-        at = positions[i]
-        for j in range(values.shape[1]):
-            sums[at, j] += values[i, j]
+        if i + AHEAD < positions.size:
+            prefetch(rows, positions[i + AHEAD])
+        row, to = rows[positions[i]], out[i]
+        for j in range(row.size):
+            to[j] = row[j]
+
+
+@kernel
+def _sum_rows(values: Array, positions: Int64s, sums: Array) -> None:
+    for i in range(positions.size):
+        if i + AHEAD < positions.size:
+            prefetch(sums, positions[i + AHEAD])
+        row, to = values[i], sums[positions[i]]
+        for j in range(row.size):
+            to[j] += row[j]

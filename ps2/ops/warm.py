@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from ps2.matrix.key_life import Initial
-from ps2.matrix.partition import DTYPES, Partition
+from ps2.matrix.partition import DTYPES, HASH_SPACE, Partition
 from ps2.ops import distinct, kernels, packing, sorting
 from ps2.ops.all import TABLE
 from ps2.ops.compiling import warn_once
@@ -94,7 +94,9 @@ def compile_all() -> None:
         packing.unpack_keys(*packing.pack_keys(np.append(many, last)))
     packing.is_ascending(many)
     sorting.sort_keys(many)
-    distinct.sum_rows(np.ones((1, 1), np.float32), *distinct.find_distinct(np.zeros(1, np.int64))[1:], 1)
+    numbers, values = np.zeros(1, np.int64), np.ones((1, 1), np.float32)
+    distinct.group_by_partition(distinct.find_distinct(numbers)[0], np.array([0, HASH_SPACE]))
+    distinct.sum_rows(distinct.take_rows(values, numbers), numbers, 1)
     touched = Touched(1)
     touched.mark(np.arange(1))
     touched.clear()
