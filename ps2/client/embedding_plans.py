@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ps2.client.arguments import as_sent
 from ps2.client.embedding_settings import TableSettings
-from ps2.client.keysets import MIN_NAMED_KEYS, SplitKeys, split_blocks
+from ps2.client.keysets import GROUP_KEYS, MIN_NAMED_KEYS, SplitKeys, split_blocks
 from ps2.client.plans import Plan, Target
 from ps2.errors import OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array
 from ps2.ops.distinct import number_distinct, sum_rows, take_rows
 from ps2.ops.packing import is_ascending
 from ps2.ops.table import Array
-from ps2.protocol.messages import Operation, key_digest
+from ps2.protocol.messages import Operation, Result, key_digest
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,24 @@ class TableKeys:
             for partition, where, keys in self.parts.key_sets()
         )
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+
+
+def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
+    """Plan to read the first ``counts`` active keys of each partition: sorted."""
+    windows = [
+        (p.index, start, min(start + GROUP_KEYS, count))
+        for p, count in zip(target.partitions, counts, strict=True)
+        for start in range(0, count, GROUP_KEYS)
+    ]
+    operations = tuple(
+        Operation("keys", target.matrix, index, (), {"start": start, "stop": stop}, reply_bytes=8 * (stop - start))
+        for index, start, stop in windows
+    )
+
+    def merge(results: list[Result]) -> Int64Array:
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(result.arrays[0] for result in results)]))
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
 
 def _check_distinct(keys: Int64Array, count: int) -> None:

@@ -89,7 +89,7 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
         x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
         bucket = np.int64((x ^ (x >> SHIFTS[2])) >> np.uint64(32))
         # Partitions are nearly equal, so this is nearly always the right one.
-        owner = min(np.int64(bucket * per_bucket), last)
+        owner: int = min(int(bucket * per_bucket), last)
         while bucket < bounds[owner]:
             owner -= 1
         while bucket >= bounds[owner + 1]:
