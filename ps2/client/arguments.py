@@ -28,7 +28,10 @@ def as_indices(indices: Any) -> Int64Array:
     """Return indices as int64 of shape (n,). ``split`` checks later that each one is in ``[0, dim)``."""
     array = as_integers("indices", indices)
     if array.ndim != 1:
-        raise ShapeError(f"indices: expected one dimension, got shape {array.shape}")
+        raise ShapeError(
+            f"indices: expected one dimension, got shape {array.shape}: flatten them by .reshape(-1); "
+            "ps2.EmbeddingTable takes keys of any shape"
+        )
     if array.size > MAX_KEYS:
         raise LimitError(f"indices: at most {MAX_KEYS:,} in one call, got {array.size:,}")
     return array

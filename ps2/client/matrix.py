@@ -15,6 +15,7 @@ from ps2.client.handle import Handle, derive_all, known
 from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
+from ps2.client.zipped_matrix import ZippedMatrix
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.all import has_answer, lookup
@@ -190,6 +191,12 @@ class DCVMatrix:
             UsageError: ``wait=False`` for an operation that returns something.
         """
         op = lookup(name)
+        if set(op.operands) == {"row"}:
+            rest = ", ".join(op.names[1:])
+            raise UsageError(
+                f"operation {name!r} works on vectors ({', '.join(op.names)}): m.zip({rest}).apply({name!r}, ...) "
+                "runs it on each row of matrices; ps2.EmbeddingTable keeps keys' weights together with their optimizer"
+            )
         if not wait and (has_answer(name) or not op.writes):
             raise UsageError(
                 f"operation {name!r} returns something: wait=False is only for operations that return nothing"
@@ -206,6 +213,15 @@ class DCVMatrix:
             return self._submit(plan)
         submit_later(self._session, plan)
         return None
+
+    def zip(self, *others: DCVMatrix) -> ZippedMatrix[DCVMatrix]:
+        """Combine matrices of this shape for operations on vectors: ``m.zip(s, g).apply("adagrad", lr=0.1)``.
+
+        Raises:
+            NotColocatedError: a matrix is not co-located with this one, as sparse ones never are.
+            ShapeError, ConfigError: a matrix has another shape, or comes twice.
+        """
+        return ZippedMatrix((self, *others))
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
         """Return the inner product of each pair of rows: float64 of shape (n,). Only scalars travel."""
