@@ -132,7 +132,7 @@ $(TORCH): pyproject.toml | $(INSTALLED)
 	@$(TORCH_VENV)/bin/pip install -q --disable-pip-version-check --root-user-action=ignore --no-compile -c $(TORCH_VENV)/versions -e '.[torch,torch-test]'
 	@touch $@
 
-torch-test: $(WARM) $(ARCHIVE) $(TORCH) ## run the tests of ps2.torch in .venv-torch, with PyTorch (ARGS: pytest's)
+torch-test: $(WARM) $(TORCH) ## run the tests of ps2.torch in .venv-torch, with PyTorch (ARGS: pytest's)
 	@echo "torch-test: pytest"
 	@$(with_java) PYSPARK_PYTHON=$(CURDIR)/$(TORCH_VENV)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(TORCH_VENV)/bin/python \
 		$(TORCH_VENV)/bin/python -m pytest -q tests/pytorch $(ARGS)
