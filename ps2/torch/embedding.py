@@ -11,7 +11,7 @@ from torch.nn import functional
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import ConfigError, DTypeError, ShapeError, UsageError
 from ps2.matrix.partition import Int64Array
-from ps2.ops.distinct import find_distinct, sum_rows
+from ps2.ops.distinct import number_distinct, sum_rows
 from ps2.ops.guards import readable
 from ps2.ops.table import Array
 from ps2.torch.bag_kernels import add_bag_gradients
@@ -94,7 +94,7 @@ class RemoteEmbedding(torch.nn.Module):
             keys: as of ``forward``.
         """
         self._check(keys, None, None, is_ahead=True)
-        self._ahead = _Batch(keys.clone(), is_ahead=True)
+        self._ahead = _Batch(keys.clone())
         self.table.prefetch(self._ahead.distinct)
 
     def flush(self) -> None:
@@ -135,23 +135,17 @@ class _Batch:
     """The keys of one batch.
 
     Attributes:
-        distinct: sorted.
+        distinct: in the order of their first appearance.
         positions: of each key among the distinct ones, int64, in the shape of the keys.
-        is_ahead: whether the table has been told to prefetch the distinct keys.
     """
 
-    def __init__(self, keys: Any, is_ahead: bool = False) -> None:
+    def __init__(self, keys: Any) -> None:
         self._keys = keys
-        self.is_ahead = is_ahead
-        self.distinct, positions = find_distinct(keys.reshape(-1).numpy())
+        self.distinct, positions = number_distinct(keys.reshape(-1).numpy())
         self.positions = torch.from_numpy(positions).view(keys.shape)
 
     def is_of(self, keys: Any) -> bool:
         return torch.equal(self._keys, keys)
-
-    def pull(self, table: EmbeddingTable) -> Any:
-        """Return the weights of the distinct keys: float32, shape (distinct, k)."""
-        return torch.from_numpy(table.pull(self.distinct) if self.is_ahead else table.pull_distinct(self.distinct))
 
     def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradients of the distinct keys: float32, shape (distinct, k).
@@ -180,7 +174,7 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any) -> Any:
         """``_anchor`` needs a gradient, so that the result does. ``mode`` None: the rows of the distinct keys."""
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
-        rows = batch.pull(module.table)
+        rows = torch.from_numpy(module.table.pull_distinct(batch.distinct))
         if mode is None:
             return rows
         if mode == "none":

@@ -1,0 +1,18 @@
+"""The example with PyTorch runs as its first lines say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_torch_clicks_when_run_then_both_ways_agree():
+    command = [sys.executable, "examples/torch_clicks.py", "--rows", "4096", "--days", "1", "--ids", "2000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    found = re.findall(r"(?:servers|in process): +test AUC (\S+), loss (\S+),", done.stdout)
+    assert len(found) == 2, done.stderr
+    assert found[0] == found[1]
