@@ -40,6 +40,10 @@ class NotColocatedError(UsageError):
     """Two vectors are not co-located and the context is strict about it."""
 
 
+class StaleMarkError(UsageError):
+    """The servers cannot tell what has changed since a mark: all keys have to be read instead."""
+
+
 class StoppedError(UsageError):
     """The required context, fleet or Spark application has been stopped."""
 

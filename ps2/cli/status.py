@@ -56,6 +56,8 @@ MATRIX_COLUMNS = (
     Column("rows", right=True),
     Column("bytes", right=True),
     Column("active keys", right=True),
+    Column("waiting", right=True),
+    Column("gone", right=True),
     Column("names", folds=True),
 )
 OPERATION_COLUMNS = (
@@ -158,7 +160,7 @@ def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -
                     "dtype": held.spec.dtype,
                     "rows": 0,
                     "bytes": 0,
-                    "active_keys": 0 if held.spec.kind == "sparse" else None,
+                    **dict.fromkeys(held.of_keys, 0 if held.spec.kind == "sparse" else None),
                     "servers": 0,
                     "names": list(names.get(held.matrix, ())),
                 },
@@ -166,8 +168,9 @@ def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -
             matrix["rows"] = max(matrix["rows"], held.rows)
             matrix["bytes"] += held.bytes
             matrix["servers"] += 1
-            if matrix["active_keys"] is not None:
-                matrix["active_keys"] += held.active_keys
+            if held.spec.kind == "sparse":
+                for name, number in held.of_keys.items():
+                    matrix[name] += number
     return [matrix for _, matrix in sorted(found.items())]
 
 
@@ -190,7 +193,8 @@ def _server_row(server: Mapping[str, Any], table: Sequence[tuple[Column, str, Ca
 
 
 def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
-    keys = matrix["active_keys"]
+    keys, waiting = matrix["active_keys"], matrix["waiting_keys"]
+    gone = None if keys is None else matrix["expired_keys"] + matrix["evicted_keys"]
     return [
         matrix["id"],
         matrix["kind"],
@@ -199,7 +203,7 @@ def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
         matrix["dtype"],
         f"{matrix['rows']:,}",
         size(matrix["bytes"]),
-        "-" if keys is None else f"{keys:,}",
+        *("-" if number is None else f"{number:,}" for number in (keys, waiting, gone)),
         ", ".join(matrix["names"]) or "-",
     ]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ps2.client.batch import OPEN, hold
 from ps2.client.fleet import FleetRef
+from ps2.client.key_life import KeyStatus, LivingMatrix
 from ps2.client.owners import Owner
 from ps2.client.plans import Target
 from ps2.client.session import Session
@@ -73,6 +74,46 @@ class Handle:
         attempt of the task would write to the row again.
         """
         free_all([self])
+
+    @shielded
+    def advance(self, nowS: float) -> None:
+        """Set the time of the vector's matrix, in seconds, with ``clock="event"``. It never goes back.
+
+        Raises:
+            OutOfRangeError: the time is before the present one.
+        """
+        self._keys("advance").advance(nowS)
+
+    @shielded
+    def expire(self, olderThanS: float | None = None) -> int:
+        """Remove the keys whose last touch is so long ago, from all rows of the matrix; return how many.
+
+        Args:
+            olderThanS: seconds; default: the matrix's ``expireAfterS``.
+        """
+        return self._keys("expire").expire(olderThanS)
+
+    @shielded
+    def evict(self, keep: int) -> int:
+        """Remove the least recently touched keys until about ``keep`` are left; return how many were removed.
+
+        Each partition keeps an equal share of them.
+        """
+        return self._keys("evict").evict(keep)
+
+    @shielded
+    def remove(self, keys: Any) -> int:
+        """Remove keys from all rows of the matrix; return how many of them had a slot.
+
+        Args:
+            keys: int64 of shape (n,), any order, duplicates allowed.
+        """
+        return self._keys("remove").remove(keys)
+
+    @shielded
+    def keyStatus(self) -> KeyStatus:
+        """Return the counts of the matrix's keys, and its time."""
+        return self._keys("keyStatus").status()
 
     @property
     def dim(self) -> int:
@@ -152,6 +193,10 @@ class Handle:
         """Return the row as a target without a wire dtype, for files and copies."""
         target = self._target()
         return replace(target, spec=replace(target.spec, wire=None))
+
+    def _keys(self, what: str) -> LivingMatrix:
+        """Return the keys of the matrix; raises UsageError if they have no life."""
+        return LivingMatrix.of(what, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:
         return type(self)(self._fleet, self._matrix, row, self._spec, self._route)

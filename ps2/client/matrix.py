@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, known
+from ps2.client.key_life import KeyStatus, Mark
 from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
@@ -295,6 +297,61 @@ class DCVMatrix:
         """
         rows = pairs.Embeddings(self._session, self._target(), self._spare_rows)
         return pairs.update(rows, rows_a, rows_b, coefficients, via)
+
+    def advance(self, nowS: float) -> DCVMatrix:
+        """Set the time of the matrix, as ``DCV.advance`` does."""
+        self._first.advance(nowS)
+        return self
+
+    def expire(self, olderThanS: float | None = None) -> int:
+        """Remove the keys whose last touch is so long ago, as ``DCV.expire`` does; return how many."""
+        return self._first.expire(olderThanS)
+
+    def evict(self, keep: int) -> int:
+        """Remove the least recently touched keys, as ``DCV.evict`` does; return how many."""
+        return self._first.evict(keep)
+
+    def remove(self, keys: Any) -> int:
+        """Remove keys, as ``DCV.remove`` does; return how many of them had a slot."""
+        return self._first.remove(keys)
+
+    def keyStatus(self) -> KeyStatus:
+        """Return the counts of the matrix's keys, and its time."""
+        return self._first.keyStatus()
+
+    def mark(self) -> Mark:
+        """Return a mark of the present state, for ``changed`` and ``removed``.
+
+        From the first mark on, the servers remember removed keys: the last million of each partition.
+        """
+        return self._first._keys("mark").mark()
+
+    def changed(self, since: Mark | None = None, positions: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield the keys that were touched since a mark, and their values now, piece by piece.
+
+        Changes go on meanwhile: each piece is of one moment. To miss none, make a new mark first. A key may come twice;
+        the values that come last are the newer ones.
+
+        Args:
+            since: None: all keys.
+            positions: how many rows to read, from the first on; default: all.
+
+        Yields:
+            int64 keys of shape (n,), in any order, and values of shape (n, positions).
+
+        Raises:
+            StaleMarkError: the servers cannot tell, so all keys have to be read: the matrix was loaded or went back to
+                a checkpoint.
+        """
+        return self._first._keys("changed").changed(since, positions)
+
+    def removed(self, since: Mark) -> Any:
+        """Return the keys that were removed since a mark: int64 of shape (n,). Some may be active again.
+
+        Raises:
+            StaleMarkError: as for ``changed``; or more keys were removed than the servers remember.
+        """
+        return self._first._keys("removed").removed(since)
 
     def save(self, url: str) -> None:
         """Write all rows in their stored dtype to a folder; ``DCVMatrix.load`` reads it.

@@ -23,6 +23,7 @@ from ps2.coordinator.binding import binding_of
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over
 from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.recovery import Policy, Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import named_vector
@@ -187,6 +188,8 @@ class PS2Context:
             undo.pop_all()
         install(self._session)
         fleet.watch(self._supervisor.poll, self._application.renew)
+        self._key_clock = KeyClock(fleet.master, transport, f"{id}/keys")
+        self._key_clock.start()
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
             self._application.reach(spark_context)
@@ -419,6 +422,7 @@ class PS2Context:
             ending.callback(self._steps.close)
             ending.callback(self._runs.stop)
             ending.callback(self._fleet.stop_watching)
+            ending.callback(self._key_clock.stop)
 
     @shielded
     def _end_at_exit(self, pid: int) -> None:

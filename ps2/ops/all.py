@@ -25,9 +25,12 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
 )
 from ps2.ops.table import TABLE, Op, families
 
-# Operations that the server implements itself: run a user's function that may write, run one that only reads, and
-# return the keys of a sparse shard.
-SERVERS = ("map", "look", "keys")
+# Operations on keys that live (``ps2.server.key_operations``).
+KEY_READS = ("keys_state", "keys_changed", "keys_removed")
+KEY_CHANGES = ("keys_advance", "keys_mark", "keys_expire", "keys_evict", "keys_remove")
+# Operations that the server implements itself: run a user's function that may write, run one that only reads, return
+# the keys of a sparse shard, and those on keys that live.
+SERVERS = ("map", "look", "keys", *KEY_READS, *KEY_CHANGES)
 # How many similar names an error for an unknown operation lists.
 CLOSEST = 4
 LIKENESS = 0.5
@@ -36,7 +39,17 @@ MATCHED_CHARS = 64
 # Families that are imported whole. A module's operations are in the table before the functions below them exist.
 _LOADED: set[str] = set()
 
-__all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "optimizer_steps", "writes"]
+__all__ = [
+    "KEY_CHANGES",
+    "KEY_READS",
+    "SERVERS",
+    "TABLE",
+    "has_answer",
+    "lookup",
+    "lookup_at",
+    "optimizer_steps",
+    "writes",
+]
 
 
 def lookup(name: str) -> Op:
@@ -77,7 +90,7 @@ def optimizer_steps() -> dict[str, Op]:
 
 def writes(name: str) -> bool:
     """Return True if an operation changes data. Names in ``SERVERS`` are the server's own operations."""
-    return name == "map" or (name not in SERVERS and bool(lookup(name).writes))
+    return name == "map" or name in KEY_CHANGES or (name not in SERVERS and bool(lookup(name).writes))
 
 
 def has_answer(name: str) -> bool:

@@ -17,16 +17,18 @@ import numpy as np
 
 from ps2.matrix.key_life import Initial
 from ps2.matrix.partition import DTYPES, HASH_SPACE, Partition
-from ps2.ops import distinct, kernels, packing, sorting
+from ps2.ops import distinct, kernels, packing, slots, sorting
 from ps2.ops.all import TABLE
 from ps2.ops.compiling import warn_once
 from ps2.ops.initial import fill_initial
 from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
+from ps2.ops.living_index import LivingIndex
 from ps2.ops.modules import brought
 from ps2.ops.operands import Along
 from ps2.ops.table import FLOATS, Op
 from ps2.ops.touched import Touched
+from ps2.ops.waiting import WaitingKeys
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +102,32 @@ def compile_all() -> None:
     touched = Touched(1)
     touched.mark(np.arange(1))
     touched.clear()
-    for dtype in FLOATS:
-        one = np.zeros(1, np.int64)
-        fill_initial(np.empty(1, DTYPES[dtype]), Initial("normal"), one, one, one, one)
     index = KeyIndex()
     index.missing(index.insert(np.arange(100)))
+    _compile_living()
+
+
+def _compile_living() -> None:
+    """Call the kernels of keys that live."""
+    one = np.zeros(1, np.int64)
+    for dtype in FLOATS:
+        fill_initial(np.empty(1, DTYPES[dtype]), Initial("normal"), one, one, one, one)
+    for numbers in (*DTYPES.values(), np.dtype(np.uint32)):
+        slots.move_blocks(np.zeros((1, 1), numbers), one, one)
+    index, keys = LivingIndex(), np.arange(2000)
+    index.insert(keys)
+    index.lookup(keys)
+    index.remove(keys[:1900:-1].copy())
+    index.settle(0)
+    waiting = WaitingKeys(3, exact_keys=1)
+    for tick in (1, 2):
+        waiting.touch(keys[:3], tick, 0)
+    waiting.put_back(keys[:1], 2)
+    ticks = np.ones(1, np.uint32)
+    slots.stamp(ticks, one, 1)
+    slots.older(ticks, 2, 1, 1, 1)
+    slots.oldest(ticks, 1, 1)
+    slots.newer(ticks, 1, 1, 1, 1)
 
 
 def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:

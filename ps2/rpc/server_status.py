@@ -52,7 +52,14 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class MatrixStatus:
-    """A server's part of one matrix; ``bytes`` and ``active_keys`` count this server's share."""
+    """A server's part of one matrix; bytes and keys count this server's share.
+
+    Attributes:
+        slots: for which a sparse matrix has memory.
+        waiting_keys: keys that live and wait for their slots.
+        admitted_keys, expired_keys, evicted_keys: how many keys that live got their slots, went by their age, and went
+            for others or by a call, so far.
+    """
 
     matrix: int
     spec: MatrixSpec
@@ -60,6 +67,20 @@ class MatrixStatus:
     bytes: int
     active_keys: int
     partitions: tuple[Partition, ...]
+    slots: int = 0
+    waiting_keys: int = 0
+    admitted_keys: int = 0
+    expired_keys: int = 0
+    evicted_keys: int = 0
+
+    @property
+    def of_keys(self) -> dict[str, int]:
+        """The numbers of keys, by name."""
+        return {name: getattr(self, name) for name in OF_KEYS}
+
+
+# Numbers of keys in a MatrixStatus.
+OF_KEYS = ("active_keys", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
 
 
 @dataclass(frozen=True)
@@ -163,11 +184,16 @@ class ServerStatus(Counts):
 
 def metrics_of(status: ServerStatus) -> list[tuple[Metric, float]]:
     """Return all single-number metrics."""
-    active = sum(matrix.active_keys for matrix in status.matrices)
+    sums = {name: sum(getattr(matrix, name) for matrix in status.matrices) for name in OF_KEYS}
     return [
         *((metric, getattr(status, name)) for name, metric in _metrics().items()),
         (Metric("ps2_matrices", "gauge", "Matrices that this server holds a part of"), len(status.matrices)),
-        (Metric("ps2_active_keys", "gauge", "Keys of sparse matrices on this server"), active),
+        (Metric("ps2_active_keys", "gauge", "Keys of sparse matrices on this server"), sums["active_keys"]),
+        (Metric("ps2_key_slots", "gauge", "Keys of sparse matrices that there is memory for"), sums["slots"]),
+        (Metric("ps2_waiting_keys", "gauge", "Keys that wait for their slots"), sums["waiting_keys"]),
+        (Metric("ps2_admitted_keys", "counter", "Keys that got their slots"), sums["admitted_keys"]),
+        (Metric("ps2_expired_keys", "counter", "Keys that went by their age"), sums["expired_keys"]),
+        (Metric("ps2_evicted_keys", "counter", "Keys that went for others or by a call"), sums["evicted_keys"]),
     ]
 
 
@@ -186,8 +212,8 @@ def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
             spec=spec_to_pb(held.spec),
             rows=held.rows,
             bytes=held.bytes,
-            active_keys=held.active_keys,
             partitions=map(partition_to_pb, held.partitions),
+            **held.of_keys,
         )
         for held in status.matrices
     ]
@@ -208,6 +234,11 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
             held.bytes,
             held.active_keys,
             tuple(map(partition_from_pb, held.partitions)),
+            held.slots,
+            held.waiting_keys,
+            held.admitted_keys,
+            held.expired_keys,
+            held.evicted_keys,
         )
         for held in message.matrices
     )

@@ -24,6 +24,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.OutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
     errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.NotColocatedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StaleMarkError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StoppedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RunEndedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,

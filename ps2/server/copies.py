@@ -3,7 +3,7 @@
 A change is sent as the operation itself, so that the copy goes through the same states, bit by bit, with keys in the
 same slots. A user's function is not run twice: the primary sends the rows that it wrote. A full state transfer of a
 shard is called a filling. It is a sequence of operations that only servers send ("clear", "insert", "push", "kept",
-"state", "full"). Fillings are numbered, so that delayed requests of an aborted filling change nothing.
+"living", "state", "full"). Fillings are numbered, so that delayed requests of an aborted filling change nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, ShapeError, StaleRouteError
-from ps2.ops.all import lookup
+from ps2.ops.all import KEY_CHANGES, lookup
 from ps2.ops.table import Array
 from ps2.protocol.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
+from ps2.server.key_operations import run_on_keys
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
@@ -109,6 +110,9 @@ def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operati
         for keys in _blocks(shard.index.keys):
             yield Operation("insert", *place, arrays=(keys,))
     yield from _columns(place, shard) if shard.spec.layout == "column" else _rows(place, shard)
+    if shard.living is not None:
+        for block in _blocks(np.frombuffer(shard.living.state(), np.uint8)):
+            yield Operation("living", *place, arrays=(block,))
     for one in kept.of(place):
         yield _kept(one)
     for block in _blocks(np.frombuffer(ids_of(shard, ()), np.uint8)):
@@ -223,6 +227,8 @@ class Copies:
             self._kept.put(CachedReply(id, int(operation.params["position"]), place, Result(arrays=(result,))))
         elif operation.name == "kept":
             self._kept.put(_kept_of(operation, id))
+        elif operation.name in KEY_CHANGES:
+            run_on_keys(operation, shards[0], keys)
         elif operation.name != "noted":
             call(lookup(operation.name), operation, shards, keys)
 
@@ -234,7 +240,7 @@ class Copies:
             if session <= shard.newest_filling:
                 raise StaleRouteError(f"this filling of {where} is no longer current")
             shard.newest_filling, shard.incomplete = session, True
-            shard.arriving = []
+            shard.arriving, shard.arriving_keys = [], []
             self._kept.forget(place)
             self._keys.forget(operation.matrix)
             shard.reset(int(operation.params["rows"]))
@@ -247,13 +253,17 @@ class Copies:
             call(lookup(operation.name), operation, (shard,), None)
         elif operation.name == "kept":
             self._kept.put(_kept_of(operation, None))
+        elif operation.name == "living":
+            shard.arriving_keys.append(operation.arrays[0])
         elif operation.name == "state":
             shard.arriving.append(operation.arrays[0])
         elif operation.name == "full":
             state = json.loads(np.concatenate(shard.arriving).tobytes())
             shard.retire_rows(state["unused"])
             shard.applied = AppliedIds.from_json(state["applied"])
-            shard.incomplete, shard.arriving = False, []
+            if shard.living is not None:
+                shard.living.restore(np.concatenate(shard.arriving_keys).tobytes())
+            shard.incomplete, shard.arriving, shard.arriving_keys = False, [], []
         else:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
 
@@ -280,7 +290,7 @@ def _is_known(shard: Shard, id: RequestId, begun: int) -> bool:
 def _insert(operation: Operation, shard: Shard) -> None:
     if shard.index is None or len(operation.arrays) != 1 or operation.arrays[0].dtype != np.int64:
         raise ProtocolError("operation 'insert' takes one array of keys, for a sparse shard")
-    shard.slots(operation.arrays[0], create=True)
+    shard.place(operation.arrays[0])
 
 
 def _write_rows(operation: Operation, shards: Sequence[Shard], values: Sequence[Array]) -> None:

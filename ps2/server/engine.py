@@ -25,6 +25,7 @@ from ps2.server.copies import FILLING, Copies
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
 from ps2.server.keycache import KeyCache
+from ps2.server.living_shard import shard_of
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
@@ -70,7 +71,7 @@ class Engine:
             _check_partitions(matrix, spec, held + absent)
             try:
                 for partition in absent:
-                    made[matrix, partition.index] = Shard(spec, partition, self.memory, copies)
+                    made[matrix, partition.index] = shard_of(spec, partition, self.memory, copies)
             except Exception:
                 for shard in made.values():
                     shard.free()
@@ -246,17 +247,7 @@ class Engine:
             if shard.copy:
                 continue
             by_matrix.setdefault(matrix, []).append(shard)
-        return [
-            MatrixStatus(
-                matrix=matrix,
-                spec=group[0].spec,
-                rows=group[0].rows,
-                bytes=sum(shard.nbytes for shard in group),
-                active_keys=sum(shard.live for shard in group if shard.index is not None),
-                partitions=tuple(shard.partition for shard in group),
-            )
-            for matrix, group in by_matrix.items()
-        ]
+        return [_status_of(matrix, group) for matrix, group in by_matrix.items()]
 
     def _note_copies(self) -> None:
         self.memory.holds_copies = any(shard.copy for shard in self._shards.values())
@@ -306,6 +297,24 @@ class Engine:
     def _check_stage(self, id: RequestId | None) -> None:
         if id is not None and self._ended.has(id.series, id.stage):
             raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
+
+
+def _status_of(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
+    living = [shard.living for shard in shards if shard.living is not None]
+    sparse = [shard for shard in shards if shard.index is not None]
+    return MatrixStatus(
+        matrix=matrix,
+        spec=shards[0].spec,
+        rows=shards[0].rows,
+        bytes=sum(shard.nbytes for shard in shards),
+        active_keys=sum(shard.live for shard in sparse),
+        partitions=tuple(shard.partition for shard in shards),
+        slots=sum(int(shard.array.shape[1]) for shard in sparse),
+        waiting_keys=sum(len(keys.waiting) for keys in living),
+        admitted_keys=sum(keys.counts.admitted for keys in living),
+        expired_keys=sum(keys.counts.expired for keys in living),
+        evicted_keys=sum(keys.counts.evicted for keys in living),
+    )
 
 
 def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:

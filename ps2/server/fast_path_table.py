@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ps2.ops.all import writes
+from ps2.ops.keyindex import KeyIndex
 from ps2.protocol import binary
 from ps2.protocol.arrays import NUMBER_OF
 from ps2.protocol.binary import Shape
@@ -88,7 +89,7 @@ class HandleTable:
         line[[DATA, LIVE, WIDTH]] = numbers.ctypes.data, shard.array.shape[1], 1 if operation.rows else shard.rows
         if shard.index is None:
             line[BEGIN] = shard.partition.begin
-        else:
+        elif isinstance(shard.index, KeyIndex):
             cells = shard.index.cells
             line[[CELLS, CELL_COUNT]] = cells.ctypes.data, len(cells)
         line[DTYPE] = NUMBER_OF[shard.spec.np_dtype]

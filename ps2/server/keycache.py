@@ -24,7 +24,7 @@ class KeySet:
     Attributes:
         count: number of keys.
         columns: the keys as sent, int64; None once ``slots`` is set.
-        slots: the keys' slots in ``home``, set once all keys exist there: slots never change.
+        slots: the keys' slots in ``home``, set once all keys exist there and if keys keep their slots there.
         name: cache name of a key set to remember; None if it has no digest, or was remembered already.
         home: the shard of ``slots``.
     """
@@ -47,7 +47,7 @@ class KeySet:
             return self.slots
         assert self.columns is not None
         slots = shard.slots(self.columns, create)
-        if shard.index is None or slots.min() >= 0:
+        if shard.living is None and (shard.index is None or slots.min() >= 0):
             self.slots, self.columns, self.home = slots, None, shard
         return slots
 

@@ -12,6 +12,7 @@ import numpy as np
 from ps2.errors import LimitError, RecoveryError, StaleRouteError
 from ps2.protocol.messages import RequestId
 from ps2.server.engine import Engine
+from ps2.server.living_shard import shard_of
 from ps2.server.reading import Reader, check_fits
 from ps2.server.shard import Shard
 from ps2.storage.files import place
@@ -51,7 +52,7 @@ class Loading:
                 for matrix in matrices:
                     check_fits(matrix)
                     for partition in matrix.partitions:
-                        shards[matrix.matrix, partition.index] = Shard(matrix.spec, partition, self._engine.memory)
+                        shards[matrix.matrix, partition.index] = shard_of(matrix.spec, partition, self._engine.memory)
                 reader = Reader(fs, root, self._engine.memory)
                 reader.fill(matrices, shards)
                 for matrix in matrices:

@@ -15,11 +15,12 @@ from ps2.errors import CheckpointCorruptError
 from ps2.matrix.partition import Int64Array, Partition, hash_bucket
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
+from ps2.server.living_keys import read_state
 from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.shard import Shard
 from ps2.storage.manifest import LoadMatrix, SavedShard
-from ps2.storage.shard_files import checked, count_keys, read_json, read_keys, read_values
+from ps2.storage.shard_files import checked, count_keys, read_bytes, read_json, read_keys, read_values
 
 READERS = 4
 
@@ -96,6 +97,9 @@ class Reader:
             # All keys are inserted first, as this may reallocate the arrays.
             located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
             _all([partial(self._read, source) for sources in located for source in sources])
+            for sources in located:
+                for source in sources:
+                    self._read_life(source)
 
     def restore_ids(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
         """Read the applied ids into the shards whose partitions have not changed; raises like ``fill``."""
@@ -157,8 +161,22 @@ class Reader:
         with shard.lock:
             self.check(shard)
             before = shard.live
-            shard.slots(keys, create=True)
+            shard.place(keys)
             return shard.live - before == keys.size
+
+    def _read_life(self, source: _Source) -> None:
+        """Let the shards take over what a saved shard knew of the life of its keys."""
+        if (file := source.saved.files.get("life")) is None:
+            return
+        with checked(self.fs, self.root, file) as reading:
+            state = read_state(reading.path, read_bytes(reading), source.columns)
+        for part in source.parts:
+            with part.shard.lock:
+                self.check(part.shard)
+                if part.shard.living is not None:
+                    chosen = part.columns if isinstance(part, _Chosen) else np.arange(part.begin, part.end)
+                    part.shard.living.adopt_ticks(state, chosen, part.at)
+                    part.shard.living.adopt(state)
 
     def _read(self, source: _Source) -> None:
         """Read the values of a saved shard, and verify the checksum of its ids."""

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ps2.errors import NotFoundError
-from ps2.ops.all import lookup
+from ps2.ops.all import KEY_READS, lookup
 from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Axis
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import Outline, Place
+from ps2.server.key_operations import LARGEST
 from ps2.server.shard import Shard
 
 SHORT_BYTES = 2
@@ -48,7 +49,7 @@ class _Bringing:
     """The names of operations whose results are arrays; a family's operations are included once it is loaded."""
 
     def __contains__(self, name: object) -> bool:
-        if name == "keys":
+        if name == "keys" or name in KEY_READS:
             return True
         try:
             return bool(lookup(str(name)).answers)
@@ -61,6 +62,9 @@ BRINGING = _Bringing()
 
 def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]]]:
     """Yield the maximum number of elements and the dtype of each array of a result."""
+    if outline.name in KEY_READS:
+        yield LARGEST[outline.name], np.dtype(np.uint8)
+        return
     if outline.name in ("pull", "keys"):
         start, stop = (outline.params.get(name) for name in ("start", "stop"))
         start = start if isinstance(start, int) else 0

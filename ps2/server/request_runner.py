@@ -10,11 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, UsageError
-from ps2.ops.all import has_answer, lookup, writes
+from ps2.ops.all import KEY_CHANGES, KEY_READS, has_answer, lookup, writes
 from ps2.protocol.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
 from ps2.server import udf
 from ps2.server.call import call, keys_of, result_of
 from ps2.server.copies import Change, answered, applied, inserted, mapped
+from ps2.server.key_operations import run_on_keys
 from ps2.server.keycache import KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
@@ -90,7 +91,7 @@ class RequestRunner:
         results: list[Result] = []
         for position, (operation, own) in enumerate(zip(request.operations, shards, strict=True)):
             again = id is not None and own[0].applied.covers(id, position)
-            live = own[0].live
+            live, touched = own[0].live, own[0].touched_keys
             began_s = time.perf_counter()
             try:
                 results.append(self._run_one(request, position, own, keys[position]))
@@ -99,7 +100,8 @@ class RequestRunner:
                 if id is not None:
                     for done in changed.values():
                         done.applied.add_begun(id, position)
-                    changes += _changes_of_failed(operation, own, live, error, copying)
+                    before = own[0].touched_keys != touched, live
+                    changes += _changes_of_failed(operation, own, before, error, copying)
                     _forward(copying, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
@@ -132,6 +134,8 @@ class RequestRunner:
             return Result(arrays=(keys_of(shards[0], operation),))
         if operation.name == "look":
             return self._map(operation, shards)
+        if operation.name in KEY_READS:
+            return result_of(run_on_keys(operation, shards[0], keys))
         if not writes(operation.name):
             if alone and (streamed := streamed_blocks(operation, shards[0], keys)) is not None:
                 return Result(streamed=streamed)
@@ -142,6 +146,8 @@ class RequestRunner:
             return self.replies.get(id, position, operation) if answers else NO_RESULT
         if operation.name == "map":
             result = self._map(operation, shards)
+        elif operation.name in KEY_CHANGES:
+            result = result_of(run_on_keys(operation, shards[0], keys))
         else:
             result = result_of(call(lookup(operation.name), operation, shards, keys))
         if answers:
@@ -177,12 +183,18 @@ def _forward(
 
 
 def _changes_of_failed(
-    operation: Operation, shards: Sequence[Shard], live: int, error: Exception, copying: Copying | None
+    operation: Operation, shards: Sequence[Shard], found: tuple[bool, int], error: Exception, copying: Copying | None
 ) -> list[Change]:
-    """Return the changes of a failed operation: keys that it added."""
+    """Return the changes of a failed operation: keys that it added.
+
+    Args:
+        found: whether it has touched keys that live, and the number of keys before.
+    """
+    has_touched, live = found
     if copying is None or not any(map(copying.wants, shards)):
         return []
-    if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error):
+    # Touches cannot be repeated on the copy, as keys are counted, admitted and evicted by them.
+    if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or has_touched:
         copying.lose(shards)
         return []
     return [inserted(operation, shards[0], live)] if shards[0].live > live else []

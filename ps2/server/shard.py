@@ -10,10 +10,11 @@ import numpy as np
 
 from ps2.errors import LimitError, NotColocatedError, NotFoundError, OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
-from ps2.ops.initial import fill_initial
 from ps2.ops.keyindex import KeyIndex
+from ps2.ops.living_index import LivingIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
+from ps2.server.living_keys import LivingKeys
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
@@ -35,14 +36,19 @@ class Shard:
     Attributes:
         incomplete: the shard must not be used, because another server is sending its content or has yet to send it.
         newest_filling: the newest transfer of the shard's content that has begun, as (route version, number).
-        arriving: pieces of the applied ids' JSON that the current filling has brought so far.
+        arriving, arriving_keys: pieces of the applied ids' JSON, and of the state of living keys, that the current
+            filling has brought so far.
         restored: replies read from a checkpoint, until the shard is put in place.
         refused_version: for a copy that was sent to a replacement server, changes at this or an older route version are
             refused; else -1.
         rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
         layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
             knows of the rows is valid for one value of it.
+        living: the life of its keys; None for a dense shard, and for a sparse one whose keys stay.
+        touched_keys: how often keys that live were touched, or others removed.
     """
+
+    living: LivingKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
         """Allocate the rows as zeros; raises LimitError before any allocation.
@@ -56,14 +62,16 @@ class Shard:
         self.incomplete = copy
         self.newest_filling = (-1, -1)
         self.arriving: list[Array] = []
+        self.arriving_keys: list[Array] = []
         self.refused_version = -1
         self.rows_changed = (-1, 0)
         self.lock = ShardLock()
         self.layout = np.array([0])
         self.applied = AppliedIds()
         self.restored: list[CachedReply] = []
-        self.index = KeyIndex() if spec.kind == "sparse" else None
+        self._new_index()
         self._memory = memory
+        self.touched_keys = 0
         self._unused: set[int] = set()
         self._freed = False
         columns = MIN_CAPACITY if self.index is not None else partition.width
@@ -139,7 +147,7 @@ class Shard:
         if self._unused and (gone := self._unused.intersection(numbers.tolist())):
             raise NotFoundError(f"row {min(gone)} was freed")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
-            raise OutOfRangeError(f"row {_outside(numbers, 0)} is outside [0, {self.rows})")
+            raise OutOfRangeError(f"row {outside(numbers, 0)} is outside [0, {self.rows})")
 
     def slots(self, columns: Int64Array, create: bool) -> Int64Array:
         """Return the local column of each global column, or the slot of each key (-1 if absent).
@@ -152,21 +160,25 @@ class Shard:
             local = columns - self.partition.begin
             if local.size and (local.min() < 0 or local.max() >= self.partition.width):
                 raise OutOfRangeError(
-                    f"column {_outside(columns, self.partition.begin)} is outside this partition, "
+                    f"column {outside(columns, self.partition.begin)} is outside this partition, "
                     f"[{self.partition.begin}, {self.partition.end})"
                 )
             return local
+        assert isinstance(self.index, KeyIndex)
         slots = self.index.lookup(columns)
         if not create or not len(absent := columns[slots < 0]):
             return slots
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
-            raise OutOfRangeError(f"key {_outside(columns, 0)} is outside [0, {self.spec.dim})")
+            raise OutOfRangeError(f"key {outside(columns, 0)} is outside [0, {self.spec.dim})")
         self._make_room(self.index.missing(absent))
-        before, live = self.index.cells, self.live
+        before = self.index.cells
         slots = self.index.insert(columns)
         self.layout += self.index.cells is not before
-        self._begin(live)
         return slots
+
+    def place(self, keys: Int64Array) -> None:
+        """Give distinct keys their slots, in the order given, without values: they come from a file or a server."""
+        self.slots(keys, create=True)
 
     def clear_free(self, numbers: Sequence[Int64Array]) -> None:
         """Zero the columns without a key in some rows: an operation on whole rows may leave NaN there (0 * infinity).
@@ -210,7 +222,8 @@ class Shard:
         self._unused.clear()
         columns = int(self.array.shape[1])
         if self.index is not None:
-            self.index, columns = KeyIndex(), MIN_CAPACITY
+            self._new_index()
+            columns = MIN_CAPACITY
         # The old array is freed first, so that both never exist at the same time.
         self.array = self._zeros(0, columns)
         self.touched.resize(columns)
@@ -225,16 +238,6 @@ class Shard:
         self.array = self._zeros(0, 0)
         self._memory.give(self._counted)
         self._counted = 0
-
-    def _begin(self, first: int) -> None:
-        """Write the initial values of the keys in the slots from ``first`` on."""
-        if self.index is None or self.spec.life is None or self.spec.life.initial.is_zero:
-            return
-        slots, rows = np.arange(first, self.live), np.arange(self.rows)
-        columns = int(self.array.shape[1])
-        step, apart, flat = (1, columns, self.array) if self.spec.layout == "row" else (self.rows, 1, self.array.T)
-        keys = self.index.keys[first:]
-        fill_initial(flat.reshape(-1), self.spec.life.initial, keys, slots * step, rows, rows * apart)
 
     def _make_room(self, added: int) -> None:
         """Make room for ``added`` more keys by doubling the columns."""
@@ -258,6 +261,10 @@ class Shard:
             self.layout += 1
             self.array = grown
 
+    def _new_index(self) -> None:
+        """Begin without keys."""
+        self.index: KeyIndex | LivingIndex | None = KeyIndex() if self.spec.kind == "sparse" else None
+
     def _zeros(self, rows: int, columns: int) -> Array:
         # The system allocates zero pages on first access: until then reserved rows take no physical memory.
         return np.zeros((rows, columns), self.spec.np_dtype, order="C" if self.spec.layout == "row" else "F")
@@ -279,7 +286,7 @@ class Shard:
         self._counted = total
 
 
-def _outside(numbers: Int64Array, begin: int) -> int:
+def outside(numbers: Int64Array, begin: int) -> int:
     """Return a number that is outside an interval: the smallest if it is below ``begin``, else the largest."""
     low, high = int(numbers.min()), int(numbers.max())
     return low if low < begin else high

@@ -70,6 +70,8 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     arrays = {"values": values}
     if shard.index is not None:
         arrays["keys"] = (shard.index.keys,)
+    if shard.living is not None:
+        arrays["life"] = (np.frombuffer(shard.living.state(), np.uint8),)
     return ShardSnapshot(matrix, shard.partition, arrays)
 
 

@@ -39,7 +39,8 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """The files of one shard: "values"; "keys" if the matrix is sparse; "ids" in the checkpoint of a fleet.
+    """The files of one shard: "values"; "keys" if the matrix is sparse, and "life" if its keys have one; "ids" in the
+    checkpoint of a fleet.
 
     Values are a .npy file of shape (rows in use, columns); with layout "column", of shape (columns, rows of the
     matrix).
@@ -88,7 +89,8 @@ class SaveMatrix:
 
 def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
     """Return the kinds of array files that a shard of such a matrix has."""
-    return ("keys", "values") if spec.kind == "sparse" else ("values",)
+    living = ("life",) if spec.life is not None else ()
+    return ("keys", *living, "values") if spec.kind == "sparse" else ("values",)
 
 
 def file_name(stem: str, matrix: int, partition: Partition, kind: str) -> str:

@@ -106,6 +106,13 @@ def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
         yield start, keys[0]
 
 
+def read_bytes(reading: CheckedFile) -> bytes:
+    """Return the bytes that a file holds as an array of uint8."""
+    header = read_npy_header(reading.path, reading)
+    check_dtype(reading.path, header, np.dtype(np.uint8))
+    return b"".join(iter(reading.read, b""))
+
+
 def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64Array, columns: int) -> Iterator[Values]:
     """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
@@ -147,6 +154,9 @@ def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, Save
     if kind == "values" and matrix.spec.kind == "sparse":
         columns = count_keys(fs, root, shard.files["keys"])
     with checked(fs, root, file, progress) as reading:
+        if kind == "life":
+            read_bytes(reading)
+            return
         read = read_keys(reading) if kind == "keys" else _values_of(reading, matrix, columns)
         for _ in read:
             pass

@@ -7,13 +7,16 @@ from dataclasses import replace
 import cloudpickle
 import numpy as np
 
+from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.ops.all import TABLE
+from ps2.ops.all import KEY_CHANGES, TABLE
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 
 # As many as an operation takes at most.
 ROWS = 5
 WIDE = 1 << 17  # wide enough for sets of touched columns
+LIFE = KeyLife(2, 20.0, 300, Initial("normal", seed=7, end=3))
+LIVING = (11, 12)
 MATRICES = {
     1: (MatrixSpec(600, ROWS, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
     2: (MatrixSpec(2**40, ROWS, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
@@ -25,6 +28,8 @@ MATRICES = {
     8: (MatrixSpec(2**40, ROWS, dtype="int64", kind="sparse", layout="column"), [Partition(0, 0, HASH_SPACE)]),
     9: (MatrixSpec(600, ROWS, dtype="float32", layout="column"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
     10: (MatrixSpec(WIDE, ROWS, dtype="float32"), [Partition(0, 0, WIDE)]),
+    11: (MatrixSpec(2**40, ROWS, kind="sparse", life=LIFE), [Partition(0, 0, HASH_SPACE)]),
+    12: (MatrixSpec(2**40, ROWS, kind="sparse", layout="column", life=LIFE), [Partition(0, 0, HASH_SPACE)]),
 }
 # Co-located, and of one dtype.
 TOGETHER = {1: (1, 9), 9: (1, 9), 4: (4, 10), 10: (4, 10)}
@@ -57,6 +62,7 @@ class History:
         self._seed = seed
         self._sent = []
         self._scopes = {}
+        self._time_s = 0
 
     def requests(self, count):
         for _ in range(count):
@@ -86,14 +92,34 @@ class History:
         if before is not None and rng.random() < 0.3:
             matrix, partition = before.matrix, MATRICES[before.matrix][1][before.partition]
             spec = MATRICES[matrix][0]
+        if matrix in LIVING and rng.random() < 0.3:
+            return self._of_keys(matrix)
         if rng.random() < 0.15:
             rows = tuple(int(row) for row in rng.choice(4, 2, replace=False))
             fn, others = FUNCTIONS[rng.random() < 0.3], self._others(matrix, 1)
             return Operation("map", matrix, partition.index, rows, arrays=(fn,), others=others)
         if rng.random() < 0.1:
             return Operation("sum", matrix, partition.index, (0,))
-        op = TABLE[rng.choice([name for name in WRITING if spec.dtype in TABLE[name].dtypes])]
+        wanted = [name for name in WRITING if spec.dtype in TABLE[name].dtypes]
+        if matrix in LIVING:
+            # An operation that fails after it has touched keys has the whole copy sent again: a test of its own.
+            unfit = "block" if spec.layout == "column" else "blocks"
+            wanted = [name for name in wanted if unfit not in TABLE[name].operands or "slots" not in TABLE[name].arrays]
+        op = TABLE[rng.choice(wanted)]
         return self._call(op, matrix, partition, before)
+
+    def _of_keys(self, matrix):
+        name = str(self._rng.choice([*KEY_CHANGES, "keys_advance"]))
+        columns = np.sort(self._rng.choice(5000, 50, replace=False))
+        self._time_s += 1
+        params = {
+            "keys_advance": {"now_s": float(self._time_s), "tick": int(self._rng.integers(2))},
+            "keys_mark": {"tick": 0},
+            "keys_expire": {"older_s": 20.0, "begin": -1},
+            "keys_evict": {"keep": int(self._rng.integers(50, 300))},
+        }
+        keys = Keys(columns.size, columns) if name == "keys_remove" else None
+        return Operation(name, matrix, 0, params=params.get(name, {}), keys=keys)
 
     def _call(self, op, matrix, partition, before):
         rng = self._rng
@@ -180,6 +206,7 @@ def held(engine, copies):
             "rows": [shard.row(n).tobytes() for n in range(shard.rows) if n not in shard.unused],
             "unused": shard.unused,
             "keys": None if shard.index is None else shard.index.keys.tolist(),
+            "life": None if shard.living is None else {n: a.tobytes() for n, a in shard.living.arrays().items()},
             "applied": shard.applied.to_json(),
             "kept": {(k.id, k.position): k.to_json() for k in engine.kept.of(place)},
         }

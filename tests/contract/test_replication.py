@@ -15,7 +15,7 @@ import pytest
 
 from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError, UnavailableError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.protocol.messages import Request, RequestId
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.rpc.control import Activation, ServerControl
 from ps2.server.engine import Engine
 from ps2.storage.manifest import LoadMatrix, SaveMatrix
@@ -125,7 +125,7 @@ def row_of(engine, matrix=3, number=0, partition=0):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, seed):
+def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, until, seed):
     primary, backup = pair
     done = failed = 0
     for request in History(seed).requests(150):
@@ -135,7 +135,21 @@ def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, see
             fleet.try_to_send(primary, again)
     assert done > 50
     assert failed > 10
-    assert behind(primary) == 0
+    until(lambda: behind(primary) == 0, "the copies are in step")
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_living_keys_are_touched_in_vain_then_sent(fleet, pair, until):
+    primary, backup = pair
+    keys = np.arange(40)
+    for name, number in (("scatter_add", 1), ("columns_add", 2), ("scatter_add", 3)):
+        rows = (0,) if name == "scatter_add" else ()
+        values = np.ones((40, 5) if name == "columns_add" else 40, np.float32)
+        operation = Operation(name, 11, 0, rows, arrays=(keys, values))
+        outcome = fleet.try_to_send(primary, Request((operation,), RequestId("driver", number)))
+        assert isinstance(outcome, PS2Error) is (name == "columns_add")
+    until(lambda: behind(primary) == 0, "the copies are in step")
+    assert primary.engine.shards()[11, 0].living.counts.admitted == 40
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 

@@ -624,20 +624,30 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MatrixStatus(_message.Message):
-    __slots__ = ("matrix", "spec", "rows", "bytes", "active_keys", "partitions")
+    __slots__ = ("matrix", "spec", "rows", "bytes", "active_keys", "partitions", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_KEYS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_KEYS_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     spec: MatrixSpec
     rows: int
     bytes: int
     active_keys: int
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., active_keys: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    slots: int
+    waiting_keys: int
+    admitted_keys: int
+    expired_keys: int
+    evicted_keys: int
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., active_keys: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., slots: _Optional[int] = ..., waiting_keys: _Optional[int] = ..., admitted_keys: _Optional[int] = ..., expired_keys: _Optional[int] = ..., evicted_keys: _Optional[int] = ...) -> None: ...
 
 class OperationStatus(_message.Message):
     __slots__ = ("name", "count", "failures", "seconds", "keys")

@@ -1,0 +1,229 @@
+"""Calls on the keys of a matrix that live: time, expiry, removal, counts, and what has changed since a mark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ps2.client.arguments import as_indices
+from ps2.client.batch import in_batch, submit
+from ps2.client.keysets import SPLITS
+from ps2.client.plans import Plan, Target
+from ps2.client.session import Session
+from ps2.errors import ConfigError, OutOfRangeError, StaleMarkError, UsageError
+from ps2.matrix.key_life import KeyLife
+from ps2.matrix.partition import Int64Array
+from ps2.ops.table import Array
+from ps2.protocol.messages import Operation, Result
+
+Params = Mapping[str, int | float]
+Merge = Callable[[list[Result]], Any]
+
+# Slices begin at the last slot.
+BEGIN = -1
+MASK = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class KeyStatus:
+    """The keys of a matrix on all servers.
+
+    Attributes:
+        active: keys with a slot.
+        waiting: keys that were touched fewer than ``admitAfter`` times; beyond an exact bound, an estimate.
+        admitted: how often a key got its slot.
+        expired, evicted: how often a key went by its age, or for other keys and by ``evict`` and ``remove``.
+        nowS: the time of the matrix, in seconds.
+    """
+
+    active: int
+    waiting: int
+    admitted: int
+    expired: int
+    evicted: int
+    nowS: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point in the changes of a matrix, for ``changed`` and ``removed``.
+
+    Attributes:
+        lineage: of the matrix's partitions. It differs after the matrix was loaded, or went back to a checkpoint.
+        tick: changes in and after this tick are those since the mark.
+    """
+
+    lineage: int
+    tick: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"lineage": self.lineage, "tick": self.tick}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Mark:
+        return cls(int(content["lineage"]), int(content["tick"]))
+
+
+@dataclass(frozen=True)
+class LivingMatrix:
+    """The keys of one matrix, as one process calls for them."""
+
+    session: Session
+    target: Target
+
+    @classmethod
+    def of(cls, what: str, session: Session, target: Target) -> LivingMatrix:
+        """Raises UsageError if the keys of the matrix have no life, or a batch is open.
+
+        Args:
+            what: the name of the call, for errors.
+        """
+        if target.spec.life is None:
+            raise UsageError(
+                f"{what}: expected a sparse matrix whose keys have a life (DCV.sparse(..., admitAfter=, expireAfterS=, "
+                "maxKeys= or init=)), got one without"
+            )
+        if in_batch():
+            raise UsageError(f"{what} cannot be part of a batch: call it before or after")
+        return cls(session, target)
+
+    @property
+    def life(self) -> KeyLife:
+        assert self.target.spec.life is not None
+        return self.target.spec.life
+
+    def status(self) -> KeyStatus:
+        numbers, now_s = self._states()
+        _, _, active, waiting, admitted, expired, evicted, _ = numbers.sum(axis=0).tolist()
+        return KeyStatus(active, waiting, admitted, expired, evicted, now_s)
+
+    def advance(self, now_s: float) -> None:
+        now_s = _seconds("advance: nowS", now_s, least=0)
+        numbers, before_s = self._states()
+        if now_s < before_s:
+            raise OutOfRangeError(
+                f"advance: the time of a matrix never goes back: expected at least {before_s:g}, got {now_s:g}"
+            )
+        self._everywhere("keys_advance", {"now_s": now_s, "tick": _next_tick(numbers)}, mutates=True)
+
+    def expire(self, older_s: float | None) -> int:
+        older_s = self.life.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
+        if older_s is None:
+            raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
+        return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, BEGIN)
+
+    def evict(self, keep: int) -> int:
+        if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or keep < 0:
+            raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
+        # Keys are spread evenly over the partitions by their hash.
+        each = -(-int(keep) // len(self.target.partitions))
+        return self._in_slices("keys_evict", lambda left: {"keep": each}, BEGIN)
+
+    def remove(self, keys: Any) -> int:
+        parts = SPLITS.split(self.target.spec, self.target.route, as_indices(keys))
+        operations = tuple(
+            Operation("keys_remove", self.target.matrix, index, keys=some) for index, _, some in parts.key_sets()
+        )
+        return self._submit(operations, _total, mutates=True)
+
+    def mark(self) -> Mark:
+        numbers, _ = self._states()
+        tick = _next_tick(numbers)
+        self._everywhere("keys_mark", {"tick": tick}, mutates=True)
+        return Mark(_lineage(numbers), tick)
+
+    def removed(self, since: Mark) -> Int64Array:
+        self._check_lineage(since.lineage)
+        pieces = self._everywhere("keys_removed", {"since": since.tick})
+        self._check_lineage(since.lineage)
+        return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
+
+    def changed(self, since: Mark | None, positions: int | None) -> Iterator[tuple[Int64Array, Array]]:
+        if positions is None:
+            positions = self.target.spec.rows
+        lineage = _lineage(self._states()[0]) if since is None else since.lineage
+        self._check_lineage(lineage)
+        tick = 0 if since is None else since.tick
+        left = {partition.index: BEGIN for partition in self.target.partitions}
+        while left:
+            operations = tuple(
+                Operation(
+                    *("keys_changed", self.target.matrix, index),
+                    params={"since": tick, "positions": positions, "begin": begin},
+                )
+                for index, begin in left.items()
+            )
+            pieces = self._submit(operations, _arrays)
+            for index, (at, keys, values) in zip(tuple(left), pieces, strict=True):
+                left[index] = int(at[0])
+                if not left[index]:
+                    del left[index]
+                if keys.size:
+                    yield keys, values
+        self._check_lineage(lineage)
+
+    def _states(self) -> tuple[Int64Array, float]:
+        """Return the numbers of each partition (``ps2.server.key_operations``), and the matrix's time."""
+        states = self._everywhere("keys_state", {})
+        return np.stack([numbers for numbers, _ in states]), max(float(now_s[0]) for _, now_s in states)
+
+    def _check_lineage(self, expected: int) -> None:
+        if _lineage(self._states()[0]) != expected:
+            raise StaleMarkError(
+                "the matrix was loaded, or went back to a checkpoint, since the mark: read all keys instead"
+            )
+
+    def _in_slices(self, name: str, params: Callable[[int], Params], begin: int) -> int:
+        """Repeat an operation that answers (what is left, keys removed) until nothing is left; return the sum."""
+        left, total = {partition.index: begin for partition in self.target.partitions}, 0
+        while left:
+            operations = tuple(
+                Operation(name, self.target.matrix, index, params=params(at)) for index, at in left.items()
+            )
+            answers = self._submit(operations, _arrays, mutates=True)
+            total += sum(int(answer[0][1]) for answer in answers)
+            left = {index: int(answer[0][0]) for index, answer in zip(left, answers, strict=True) if answer[0][0]}
+        return total
+
+    def _everywhere(
+        self, name: str, params: Mapping[str, int | float], mutates: bool = False
+    ) -> list[tuple[Array, ...]]:
+        operations = tuple(
+            Operation(name, self.target.matrix, partition.index, params=params) for partition in self.target.partitions
+        )
+        return self._submit(operations, _arrays, mutates)
+
+    def _submit(
+        self, operations: tuple[Operation, ...], merge: Callable[[list[Result]], Any], mutates: bool = False
+    ) -> Any:
+        return submit(self.session, Plan(self.target.matrix, self.target.route, operations, merge, mutates))
+
+
+def _arrays(results: Sequence[Result]) -> list[tuple[Array, ...]]:
+    return [result.arrays for result in results]
+
+
+def _total(results: Sequence[Result]) -> int:
+    return sum(int(result.arrays[0][0]) for result in results)
+
+
+def _next_tick(numbers: Int64Array) -> int:
+    """Return a tick that has begun in no partition."""
+    return int(numbers[:, 0].max()) + 1
+
+
+def _lineage(numbers: Int64Array) -> int:
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & MASK
+
+
+def _seconds(name: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ConfigError(f"{name}: expected a number of seconds, got {value!r}")
+    if not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}: expected a number of seconds, at least {least:g}, got {value!r}")
+    return float(value)

@@ -1,0 +1,140 @@
+"""The time of matrices whose keys live, by the driver's clock.
+
+The driver advances the time of each such matrix by the time that has passed here, and lets keys expire. So a fleet that
+was down, and went on from a checkpoint, has not aged meanwhile. Servers never read a clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ps2.coordinator.catalog import Entry
+from ps2.coordinator.master import Master
+from ps2.errors import PS2Error, TransientError
+from ps2.guarded_loop import GuardedLoop
+from ps2.matrix.key_life import KeyLife
+from ps2.matrix.route import Route
+from ps2.ops.all import KEY_CHANGES
+from ps2.ops.table import Array
+from ps2.protocol.messages import Operation, Request, RequestId
+from ps2.rpc.network import Network
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+# The time of a matrix advances so often in the age at which its keys expire, within the bounds.
+PARTS_OF_AGE = 100
+SHORTEST_S, LONGEST_S = 0.1, 60.0
+# For a matrix with a limit of keys only.
+LIMITED_S = 1.0
+
+
+@dataclass
+class _Clock:
+    """When the time of a matrix was last advanced, and when it is due again, in seconds of this process's clock."""
+
+    last_s: float
+    due_s: float
+
+
+class KeyClock:
+    """Advances the time of all matrices with ``clock="wall"``, in a thread of its own."""
+
+    def __init__(
+        self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args:
+        scope: of the mutations' ids; no other sender has it.
+        """
+        self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
+        self._numbers = itertools.count()
+        self._clocks: dict[int, _Clock] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ps2-key-clock", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def poll(self) -> None:
+        """Advance the time of the matrices that are due."""
+        now_s = self._now_s()
+        wanted = {entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.life) is not None}
+        self._clocks = {id: clock for id, clock in self._clocks.items() if id in wanted}
+        for id, entry in wanted.items():
+            interval_s = _interval_s(entry.spec.life) or 0.0
+            clock = self._clocks.setdefault(id, _Clock(now_s, now_s + interval_s))
+            if now_s < clock.due_s or self._stopping.is_set():
+                continue
+            try:
+                self._advance(entry, now_s - clock.last_s)
+            except TransientError as error:
+                # A server is being replaced: the time that has passed is added once it is back.
+                log.debug("the time of matrix %x is advanced later: %s", id, error)
+                clock.due_s = now_s + interval_s
+                continue
+            clock.last_s, clock.due_s = now_s, now_s + interval_s
+
+    def _run(self) -> None:
+        loop = GuardedLoop("ps2-key-clock")
+        while not self._stopping.wait(POLL_S):
+            loop.run_once(self.poll)
+
+    def _advance(self, entry: Entry, passed_s: float) -> None:
+        route, _ = self._master.where(entry)
+        every = [partition.index for partition in route.partitions]
+        states = self._send(entry, route, "keys_state", {index: {} for index in every})
+        now_s = max(float(time_s[0]) for _, time_s in states.values()) + passed_s
+        tick = max(int(numbers[0]) for numbers, _ in states.values()) + 1
+        self._send(entry, route, "keys_advance", {index: {"now_s": now_s, "tick": tick} for index in every})
+        life = entry.spec.life
+        if life is None or life.expire_after_s is None:
+            return
+        left = dict.fromkeys(every, -1)
+        while left and not self._stopping.is_set():
+            older_s = life.expire_after_s
+            slices = {index: {"older_s": older_s, "begin": begin} for index, begin in left.items()}
+            answers = self._send(entry, route, "keys_expire", slices)
+            left = {index: int(arrays[0][0]) for index, arrays in answers.items() if arrays[0][0]}
+
+    def _send(
+        self, entry: Entry, route: Route, name: str, params: Mapping[int, Mapping[str, int | float]]
+    ) -> dict[int, tuple[Array, ...]]:
+        """Send an operation with its parameters to some partitions; return the arrays of their answers.
+
+        A mutation is not sent again after an error: the next one has another id. Time never goes back, and a slice of
+        an expiry that has run twice removes nothing else.
+        """
+        requests: dict[str, list[Request]] = {}
+        asked: dict[str, list[int]] = {}
+        for index, own in params.items():
+            number = next(self._numbers)
+            id = RequestId(self._scope, number, number) if name in KEY_CHANGES else None
+            operation = Operation(name, entry.id, index, params=own)
+            requests.setdefault(route.addresses[index], []).append(Request((operation,), id, route.version))
+            asked.setdefault(route.addresses[index], []).append(index)
+        answers: dict[int, tuple[Array, ...]] = {}
+        for address, outcomes in self._network.exchange(requests).items():
+            for index, outcome in zip(asked[address], outcomes, strict=True):
+                if isinstance(outcome, PS2Error):
+                    raise outcome
+                answers[index] = outcome.results[0].arrays
+        return answers
+
+
+def _interval_s(life: KeyLife | None) -> float | None:
+    """Return how often the driver advances the time of a matrix; None: never."""
+    if life is None or life.clock != "wall" or (life.expire_after_s is None and life.max_keys is None):
+        return None
+    if life.expire_after_s is None:
+        return LIMITED_S
+    return min(max(life.expire_after_s / PARTS_OF_AGE, SHORTEST_S), LONGEST_S)

@@ -1,0 +1,51 @@
+"""The time of a matrix whose keys live: ticks, and the seconds at which they began. Pure.
+
+Each change of a key is stamped with the current tick. Servers never read a clock: the driver or the program advances
+the time with a mutation, so that checkpoints and copies hold it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+# So many ticks' times are kept; then every second one of the older half goes. An age is short by a thousandth at most.
+MOST_TIMES = 4096
+FIRST_TICK = 1
+
+
+class MatrixTime:
+    """Ticks ascend from 1; a tick begins when the time advances, or when a mark is set.
+
+    Attributes:
+        tick: the current tick.
+        ticks, times_s: some ticks, and the matrix's times in seconds when they began; both ascend.
+    """
+
+    def __init__(self, ticks: list[int] | None = None, times_s: list[float] | None = None, tick: int = FIRST_TICK):
+        self.ticks, self.times_s = ticks or [FIRST_TICK], times_s or [0.0]
+        self.tick = tick
+
+    @property
+    def now_s(self) -> float:
+        return self.times_s[-1]
+
+    def advance(self, now_s: float, tick: int) -> None:
+        """Begin a tick at a time, at least at number ``tick``; an earlier time than the current one changes nothing."""
+        if now_s <= self.now_s:
+            return
+        self.mark(tick)
+        self.ticks.append(self.tick)
+        self.times_s.append(now_s)
+        if len(self.ticks) > MOST_TIMES:
+            half = MOST_TIMES // 2
+            self.ticks = self.ticks[:half:2] + self.ticks[half:]
+            self.times_s = self.times_s[:half:2] + self.times_s[half:]
+
+    def mark(self, tick: int) -> None:
+        """Begin a tick at the current time, at least at number ``tick``."""
+        self.tick = max(self.tick + 1, tick)
+
+    def first_after(self, time_s: float) -> int:
+        """Return the first tick that began after a time; the current tick plus 1 if none did."""
+        at = bisect_right(self.times_s, time_s)
+        return self.ticks[at] if at < len(self.ticks) else self.tick + 1

@@ -1,0 +1,301 @@
+"""A key index whose keys come and go: int64 key -> slot, an open-addressing hash table that is rebuilt step by step.
+
+Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell holds a slot and 32 bits of its
+key's hash, so a look-up reads a key only where these bits agree, and a table is rebuilt without reading keys. While a
+table is rebuilt with another size, look-ups ask the new table and then the old one, and each insertion moves some cells
+on. So no call takes time for all keys (Redis's dictionaries do the same).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps2.errors import LimitError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.keyindex import _mix
+from ps2.ops.mapped import PAGE, MappedArray
+from ps2.ops.prefetch import prefetch_short
+
+ABSENT = -1
+MIN_CELLS = 1024
+MIN_SLOTS = 512
+MOST_SLOTS = 2**31 - 2
+# A table is rebuilt when more than MOST / 16 of its cells hold a slot, or fewer than LEAST / 16. From SOON / 16 on, the
+# pages of the next table are touched bit by bit, as the system needs long for all of them at once.
+MOST, SOON, LEAST = 11, 9, 2
+TOUCHED_PER_KEY, TOUCHED_PER_CALL = 32, 1 << 15
+# Cells that an insertion or a removal moves from the old table: some for each key, and some more.
+MOVED_PER_KEY, MOVED_PER_CALL = 8, 1 << 12
+# A cell is 0 if it is empty, DEAD if its key was removed from an old table, else (slot + 1) << 32 | hash bits.
+EMPTY, DEAD = 0, 1
+HASH_BITS = 32
+HASH_MASK = (1 << HASH_BITS) - 1
+# How many keys ahead the loops prefetch cells, and the keys of a batch of look-ups.
+AHEAD, BATCH = 16, 256
+
+
+class LivingIndex:
+    """Assigns slots ``[0, len(self))`` to int64 keys. Not thread-safe: callers hold the shard's lock."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._keys = MappedArray(1, MIN_SLOTS, np.int64)
+        self._cells = MappedArray(1, MIN_CELLS, np.int64)
+        self._old: MappedArray | None = None
+        # Cells of the old table before this one are moved.
+        self._moved = 0
+        self._next: MappedArray | None = None
+        # Cells of the next table before this one are touched.
+        self._touched = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def keys(self) -> Int64s:
+        """The key of each slot: a read-only int64 view of shape (len(self),), valid until the next change."""
+        return readable(self._keys.array[0, : self._count])
+
+    @property
+    def nbytes(self) -> int:
+        tables = (self._keys, self._cells, self._old, self._next)
+        return sum(table.nbytes for table in tables if table is not None)
+
+    def nbytes_after(self, added: int) -> int:
+        """Return the most bytes that the index takes after ``added`` more keys, with a table that is being rebuilt."""
+        count, cells = self._count + added, self._cells.columns
+        while count * 16 > cells * SOON:
+            cells *= 2
+        more = 8 * cells if cells > self._cells.columns and self._next is None else 0
+        slots = 8 * max(self._slots_for(count) - self._keys.columns, 0) if count > self._keys.columns else 0
+        return self.nbytes + more + slots + PAGE
+
+    def lookup(self, keys: Int64s) -> Int64s:
+        """Return the slot of each key, -1 for an absent key; any order, duplicates allowed."""
+        slots = np.empty(keys.size, dtype=np.int64)
+        _lookup(self._table, self._old_table, self._keys.array[0], readable(keys), slots)
+        return slots
+
+    def insert(self, keys: Int64s) -> None:
+        """Add distinct absent keys; they get the slots from ``len(self)`` on, in their order.
+
+        Raises:
+            LimitError: there are no slots left; nothing is added.
+        """
+        count = self._count + keys.size
+        if count > MOST_SLOTS:
+            raise LimitError(f"a partition has at most {MOST_SLOTS:,} active keys, got {count:,}")
+        if count > self._keys.columns:
+            self._keys.resize(self._slots_for(count))
+        if count * 16 > self._cells.columns * MOST:
+            self._rebuild(count)
+        elif count * 16 > self._cells.columns * SOON and self._next is None and self._old is None:
+            self._next, self._touched = MappedArray(1, 2 * self._cells.columns, np.int64), 0
+        _insert(self._table, self._keys.array[0], readable(keys), self._count)
+        self._count = count
+        self._step(keys.size)
+
+    def remove(self, slots: Int64s) -> Int64s:
+        """Remove the keys of distinct slots. The last slots move into the holes.
+
+        Args:
+            slots: in descending order.
+
+        Returns:
+            For each slot, in the same order, the slot whose key moved there; the slot itself if it was the last one.
+        """
+        sources = np.empty(slots.size, np.int64)
+        _remove(self._table, self._old_table, self._keys.array[0], self._count, readable(slots), sources)
+        self._count -= slots.size
+        self.settle(slots.size)
+        if self._count * 4 < self._keys.columns * 3 and self._keys.columns > MIN_SLOTS:
+            self._keys.resize(self._slots_for(self._count))
+        return sources
+
+    def settle(self, keys: int) -> None:
+        """Move cells as if so many keys were removed, and begin a smaller table if this one is too large."""
+        self._step(keys)
+        if self._count * 16 < self._cells.columns * LEAST and self._cells.columns > MIN_CELLS and self._old is None:
+            self._rebuild(self._count)
+
+    @property
+    def _table(self) -> Int64s:
+        return self._cells.array[0]
+
+    @property
+    def _old_table(self) -> Int64s:
+        return self._cells.array[0, :0] if self._old is None else self._old.array[0]
+
+    @staticmethod
+    def _slots_for(count: int) -> int:
+        return max(MIN_SLOTS, count + count // 8)
+
+    def _rebuild(self, count: int) -> None:
+        """Begin a table for ``count`` keys and twice as many."""
+        self._step(2**62)
+        cells = MIN_CELLS
+        while count * 16 * 3 > cells * MOST * 2:
+            cells *= 2
+        following, self._next = self._next, None
+        if cells == self._cells.columns:
+            return
+        self._old, self._moved = self._cells, 0
+        fits = following is not None and following.columns == cells
+        self._cells = following if following is not None and fits else MappedArray(1, cells, np.int64)
+
+    def _step(self, keys: int) -> None:
+        """Move some cells of the old table, or touch some of the next, for a call of so many keys."""
+        if self._next is not None:
+            end = min(self._next.columns, self._touched + keys * TOUCHED_PER_KEY + TOUCHED_PER_CALL)
+            self._next.array[0, self._touched : end : PAGE // 8] = EMPTY
+            self._touched = end
+        if self._old is None:
+            return
+        end = min(self._old.columns, self._moved + keys * MOVED_PER_KEY + MOVED_PER_CALL)
+        _move(self._old_table, self._table, self._moved, end)
+        self._moved = end
+        if end == self._old.columns:
+            self._old = None
+
+
+@kernel
+def hash_bits(key: int) -> Any:
+    return np.int64(_mix(key)) & np.int64(HASH_MASK)
+
+
+@kernel
+def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
+    """Return the cell of a key, or -1."""
+    last = np.int64(cells.size - 1)
+    at = bits & last
+    while cells[at] != EMPTY:
+        cell = cells[at]
+        if (cell & HASH_MASK) == bits and cell > HASH_MASK and slot_keys[(cell >> HASH_BITS) - 1] == key:
+            return at
+        at = (at + 1) & last
+    return -1
+
+
+@kernel
+def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
+    bits = hash_bits(key)
+    at = _find(cells, slot_keys, key, bits)
+    if at >= 0:
+        return (cells[at] >> HASH_BITS) - 1
+    if old.size:
+        at = _find(old, slot_keys, key, bits)
+        if at >= 0:
+            return (old[at] >> HASH_BITS) - 1
+    return ABSENT
+
+
+@kernel
+def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: Int64s) -> None:
+    # In batches, stage by stage: so the cache misses of a batch's cells overlap, and then those of its keys.
+    last = np.int64(cells.size - 1)
+    bits = np.empty(BATCH, np.int64)
+    for begin in range(0, keys.size, BATCH):
+        count = min(BATCH, keys.size - begin)
+        for i in range(count):
+            bits[i] = hash_bits(keys[begin + i])
+            prefetch_short(cells, bits[i] & last)
+        for i in range(count):
+            at = bits[i] & last
+            cell = cells[at]
+            while cell != EMPTY and (cell & HASH_MASK) != bits[i]:
+                at = (at + 1) & last
+                cell = cells[at]
+            slots[begin + i] = (cell >> HASH_BITS) - 1
+            if cell != EMPTY:
+                prefetch_short(slot_keys, (cell >> HASH_BITS) - 1)
+        for i in range(count):
+            key, slot = keys[begin + i], slots[begin + i]
+            if slot >= 0:
+                # Another key may have the same hash bits.
+                if slot_keys[slot] != key:
+                    slots[begin + i] = _slot(cells, old, slot_keys, key)
+            elif old.size:
+                slots[begin + i] = _slot(cells, old, slot_keys, key)
+
+
+@kernel
+def _put(cells: Int64s, bits: Any, cell: Any) -> None:
+    """Write a cell to the first empty place from its hash bits on."""
+    last = np.int64(cells.size - 1)
+    at = bits & last
+    while cells[at] != EMPTY:
+        at = (at + 1) & last
+    cells[at] = cell
+
+
+@kernel
+def _insert(cells: Int64s, slot_keys: Int64s, keys: Int64s, count: int) -> None:
+    last = np.int64(cells.size - 1)
+    for i in range(keys.size):
+        if i + AHEAD < keys.size:
+            prefetch_short(cells, hash_bits(keys[i + AHEAD]) & last)
+        bits = hash_bits(keys[i])
+        slot_keys[count + i] = keys[i]
+        _put(cells, bits, ((count + i + 1) << HASH_BITS) | bits)
+
+
+@kernel
+def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
+    last = np.int64(cells.size - 1)
+    for at in range(begin, end):
+        if at + AHEAD < end:
+            prefetch_short(cells, old[at + AHEAD] & last)
+        if old[at] > HASH_MASK:
+            _put(cells, old[at] & HASH_MASK, old[at])
+
+
+@kernel
+def _close_gap(cells: Int64s, gap: Any) -> None:
+    """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
+    last = np.int64(cells.size - 1)
+    at = gap
+    while True:
+        at = (at + 1) & last
+        cell = cells[at]
+        if cell == EMPTY:
+            break
+        home = cell & last
+        if ((at - home) & last) >= ((at - gap) & last):
+            cells[gap] = cell
+            gap = at
+    cells[gap] = EMPTY
+
+
+@kernel
+def _remove(cells: Int64s, old: Int64s, slot_keys: Int64s, count: int, slots: Int64s, sources: Int64s) -> None:
+    last = np.int64(cells.size - 1)
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_short(cells, hash_bits(slot_keys[slots[i + AHEAD]]) & last)
+        slot = slots[i]
+        bits = hash_bits(slot_keys[slot])
+        at = _find(cells, slot_keys, slot_keys[slot], bits)
+        if at >= 0:
+            _close_gap(cells, at)
+        if old.size:
+            at = _find(old, slot_keys, slot_keys[slot], bits)
+            if at >= 0:
+                old[at] = DEAD
+        count -= 1
+        sources[i] = count
+        if count != slot:
+            key = slot_keys[count]
+            bits = hash_bits(key)
+            cell = ((slot + 1) << HASH_BITS) | bits
+            at = _find(cells, slot_keys, key, bits)
+            if at >= 0:
+                cells[at] = cell
+            if old.size:
+                at = _find(old, slot_keys, key, bits)
+                if at >= 0:
+                    old[at] = cell
+            slot_keys[slot] = key
+        slot_keys[count] = 0

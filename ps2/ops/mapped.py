@@ -1,0 +1,133 @@
+"""Arrays whose columns come and go without copying: their memory is mapped, and its pages are moved.
+
+A resize of a mapped array takes time for its page tables, about a hundredth of the time that copying would take, and
+gives freed pages back to the system. Where the system has no ``mremap``, the columns are copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+
+from ps2.ops.table import Array
+
+PAGE = mmap.PAGESIZE
+# Of Linux's mman.h.
+PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+MAY_MOVE, FIXED, KEEP_OLD_RANGE = 1, 2, 4
+WITH_HUGE_PAGES, HUGE_PAGE = 14, 2 << 20
+FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_moves = getattr(_libc, "mremap", None)
+if _moves is not None:
+    _moves.restype = ctypes.c_void_p
+    _moves.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class _Region:
+    """A range of mapped memory, zeros at first. It is unmapped when the last array that views it is gone."""
+
+    def __init__(self, size: int) -> None:
+        """Raises MemoryError if the system refuses."""
+        self.size = max(-(-size // PAGE), 1) * PAGE
+        aligned = self.size >= HUGE_PAGE
+        mapped = self.size + HUGE_PAGE * aligned
+        at = _libc.mmap(None, mapped, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+        if at == FAILED:
+            self.size = 0
+            raise MemoryError(f"the system refuses {size:,} bytes")
+        self.address = at
+        if aligned:
+            # Huge pages halve the time of look-ups all over a large array, and are moved one by one if aligned.
+            self.address = -(-at // HUGE_PAGE) * HUGE_PAGE
+            before, after = self.address - at, at + mapped - self.address - self.size
+            if before:
+                _libc.munmap(at, before)
+            if after:
+                _libc.munmap(self.address + self.size, after)
+            _libc.madvise(self.address, self.size, WITH_HUGE_PAGES)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (self.size,),
+            "data": (self.address, False),
+        }
+
+    def take(self, other: _Region, begin: int, size: int, at: int) -> bool:
+        """Move whole pages of another region to this one; return False if the system cannot.
+
+        The other region keeps its range of addresses, with zeros, so that an array that still views it stays safe.
+        """
+        if _moves is None or self.address is None or other.address is None:
+            return False
+        to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + at)
+        return bool(to == self.address + at)
+
+    def __del__(self) -> None:
+        if self.size:
+            _libc.munmap(self.address, self.size)
+
+
+class MappedArray:
+    """An array of shape (rows, columns), C-contiguous, of which the number of columns can change.
+
+    Attributes:
+        array: the whole array; a view is valid until the next ``resize``.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: Any) -> None:
+        """Allocate zeros. The columns are rounded up so that each row begins at a page, if there are several."""
+        self._dtype = np.dtype(dtype)
+        self._region, self.array = self._allocate(rows, columns)
+
+    @property
+    def columns(self) -> int:
+        return int(self.array.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return self._region.size
+
+    def nbytes_of(self, columns: int) -> int:
+        """Return the bytes that the array takes with so many columns."""
+        return self.bytes_of(len(self.array), columns, self._dtype)
+
+    @classmethod
+    def bytes_of(cls, rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+        """Return the bytes that an array takes."""
+        return max(-(-rows * cls.rounded(rows, columns, dtype) * dtype.itemsize // PAGE), 1) * PAGE
+
+    @staticmethod
+    def rounded(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+        """Return the number of columns that an array gets for ``columns``."""
+        step = max(1, PAGE // dtype.itemsize) if rows > 1 else 1
+        return -(-columns // step) * step
+
+    def resize(self, columns: int) -> None:
+        """Change the number of columns: new ones are zeros, and the memory of dropped ones is given back."""
+        before, old = self._region, self.array
+        region, array = self._allocate(len(old), columns)
+        kept = min(old.shape[1], array.shape[1]) * self._dtype.itemsize
+        for row in range(len(old)):
+            begin, at = row * old.shape[1] * self._dtype.itemsize, row * array.shape[1] * self._dtype.itemsize
+            size = -(-kept // PAGE) * PAGE
+            if not region.take(before, begin, size, at):
+                array[row, : kept // self._dtype.itemsize] = old[row, : kept // self._dtype.itemsize]
+        if kept % PAGE:
+            # The last page may hold values of dropped columns.
+            array.reshape(-1).view(np.uint8)[kept : array.nbytes][: PAGE - kept % PAGE] = 0
+        self._region, self.array = region, array
+
+    def _allocate(self, rows: int, columns: int) -> tuple[_Region, Array]:
+        columns = self.rounded(rows, columns, self._dtype)
+        size = rows * columns * self._dtype.itemsize
+        region = _Region(size)
+        return region, np.asarray(region)[:size].view(self._dtype).reshape(rows, columns)

@@ -1,0 +1,120 @@
+"""Choosing slots by the ticks at which they were touched, and moving slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.table import Array
+
+Ticks = npt.NDArray[np.uint32]
+
+# Buckets of ``oldest``: exact if the slots were touched in no more ticks.
+BUCKETS = 1 << 16
+
+
+def older(ticks: Ticks, before: int, end: int, scan: int, most: int) -> tuple[Int64s, int]:
+    """Return slots below ``end`` that were last touched before a tick, in descending order.
+
+    Args:
+        scan: how many slots to look at.
+        most: how many slots to return at most.
+
+    Returns:
+        The slots, and the slot that all slots not looked at are below.
+    """
+    out = np.empty(min(most, scan, end), np.int64)
+    count, at = _older(readable(ticks), before, end, max(0, end - scan), out)
+    return out[:count], at
+
+
+def oldest(ticks: Ticks, count: int, newest: int) -> Int64s:
+    """Return ``count`` slots that were touched least recently, in descending order; at most all slots.
+
+    Args:
+        newest: the newest tick; slots with a greater one are taken last.
+    """
+    count = min(count, ticks.size)
+    out = np.empty(count, np.int64)
+    if count:
+        least = int(ticks.min())
+        shift = max((newest + 1 - least).bit_length() - BUCKETS.bit_length() + 1, 0)
+        _oldest(readable(ticks), (least, newest + 1, shift), np.zeros(BUCKETS, np.int64), out)
+    return out
+
+
+def newer(ticks: Ticks, since: int, end: int, scan: int, most: int) -> tuple[Int64s, int]:
+    """Return slots below ``end`` that were touched in or after a tick; else as ``older``."""
+    out = np.empty(min(most, scan, end), np.int64)
+    count, at = _newer(readable(ticks), since, end, max(0, end - scan), out)
+    return out[:count], at
+
+
+@kernel
+def _newer(ticks: Ticks, since: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
+    count = 0
+    for slot in range(end - 1, begin - 1, -1):
+        if ticks[slot] >= since:
+            if count == out.size:
+                return count, slot + 1
+            out[count] = slot
+            count += 1
+    return count, begin
+
+
+@kernel
+def _older(ticks: Ticks, before: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
+    count = 0
+    for slot in range(end - 1, begin - 1, -1):
+        if ticks[slot] < before:
+            if count == out.size:
+                return count, slot + 1
+            out[count] = slot
+            count += 1
+    return count, begin
+
+
+@kernel
+def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s) -> None:
+    least, most, shift = span
+    for slot in range(ticks.size):
+        buckets[(min(np.int64(ticks[slot]), most) - least) >> shift] += 1
+    last, before = 0, 0
+    while before + buckets[last] < out.size:
+        before += buckets[last]
+        last += 1
+    # All of the older buckets; of this one, those in the last slots.
+    rest, count = out.size - before, 0
+    for slot in range(ticks.size - 1, -1, -1):
+        bucket = (min(np.int64(ticks[slot]), most) - least) >> shift
+        if bucket < last or (bucket == last and rest > 0):
+            rest -= bucket == last
+            out[count] = slot
+            count += 1
+
+
+@kernel
+def move_blocks(m: Array, slots: Int64s, sources: Int64s) -> None:
+    """Move the block of each source to its slot, in order, and leave zeros; a block may stay where it is removed."""
+    for i in range(slots.size):
+        slot, source = slots[i], sources[i]
+        for j in range(m.shape[1]):
+            if slot != source:
+                m[slot, j] = m[source, j]
+            m[source, j] = 0
+
+
+def stamp(ticks: Ticks, slots: Int64s, tick: int) -> None:
+    """Note that slots were touched in a tick; -1 stands for an absent key."""
+    _stamp(ticks, readable(slots), tick)
+
+
+@kernel
+def _stamp(ticks: Any, slots: Int64s, tick: int) -> None:
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            ticks[slots[i]] = tick

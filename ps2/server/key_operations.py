@@ -1,0 +1,136 @@
+"""Operations on the keys of a shard that live: time, expiry, removal, and what has changed since a mark.
+
+Those that remove keys do so in slices: one request looks at some slots and removes some keys, so that no other request
+waits long. They look at slots from the last one to the first. A removal moves the last slot into the hole, so every
+slot that stays is seen, however many requests come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ps2.config import WireConfig
+from ps2.errors import OutOfRangeError, ProtocolError, UsageError
+from ps2.ops.slots import newer, older
+from ps2.ops.table import Array
+from ps2.protocol.messages import Operation
+from ps2.server.keycache import KeySet
+from ps2.server.living_shard import LivingShard
+from ps2.server.removed_keys import MOST_KEYS
+from ps2.server.shard import Shard
+
+# Slots that one request looks at, and keys that it removes: a few milliseconds.
+SCANNED, REMOVED = 1 << 20, 1 << 13
+# Keys for which a slice lets the index go on with its rebuilding.
+SETTLED = 1 << 16
+# Bytes of the keys and values that one request returns.
+CHANGED_BYTES = WireConfig.block_bytes
+# The most bytes of each read's answer.
+LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MOST_KEYS}
+
+Value = Array | tuple[Array, ...]
+Params = Mapping[str, int | float]
+
+
+def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Value:
+    """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller holds the shard's lock.
+
+    Raises:
+        UsageError: the keys of the matrix have no life.
+    """
+    shard.check_rows(np.empty(0, np.int64))
+    if not isinstance(shard, LivingShard):
+        raise UsageError(
+            f"operation {operation.name!r}: the keys of this matrix have no life: make it with DCV.sparse(..., "
+            "admitAfter=, expireAfterS=, maxKeys= or init=)"
+        )
+    if operation.arrays or (keys is None) is (operation.name == "keys_remove"):
+        raise ProtocolError(f"operation {operation.name!r} takes {'only' if keys is None else 'no'} keys")
+    if keys is not None:
+        return _remove(shard, keys)
+    return OPERATIONS[operation.name](shard, operation.params)
+
+
+def _state(shard: LivingShard, params: Params) -> Value:
+    """Return numbers and the time.
+
+    The numbers are tick, lineage, active and waiting keys, keys admitted, expired and evicted so far, and the first
+    tick all of whose removals are kept, or -1.
+    """
+    living, counts = shard.living, shard.living.counts
+    kept = living.removed.complete_from
+    numbers = [living.time.tick, living.lineage, shard.live, len(living.waiting)]
+    numbers += [counts.admitted, counts.expired, counts.evicted, -1 if kept is None else kept]
+    return np.array(numbers), np.array([living.time.now_s])
+
+
+def _advance(shard: LivingShard, params: Params) -> Value:
+    shard.living.advance(float(params["now_s"]), int(params["tick"]), shard.nbytes)
+    return np.array([shard.living.time.tick])
+
+
+def _mark(shard: LivingShard, params: Params) -> Value:
+    shard.living.time.mark(int(params["tick"]))
+    shard.living.removed.begin(shard.living.time.tick)
+    return np.array([shard.living.time.tick])
+
+
+def _expire(shard: LivingShard, params: Params) -> Value:
+    """Remove keys that were not touched for so long; return (slot to go on below, keys removed)."""
+    living, begin = shard.living, int(params["begin"])
+    fresh = living.fresh(float(params["older_s"]))
+    slots, at = older(living.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
+    shard.remove(slots)
+    living.counts.expired += slots.size
+    living.index.settle(SETTLED)
+    if not at:
+        living.waiting.expire(fresh)
+        shard.count_now()
+    return np.array([at, slots.size])
+
+
+def _evict(shard: LivingShard, params: Params) -> Value:
+    """Remove least recently touched keys; return (keys above the limit that are left, keys removed)."""
+    keep = int(params["keep"])
+    gone = shard.evict(keep, REMOVED)
+    return np.array([max(0, shard.live - keep), gone])
+
+
+def _remove(shard: LivingShard, keys: KeySet) -> Value:
+    slots = np.unique(shard.living.index.lookup(keys.all(shard)))[::-1]
+    slots = slots[slots >= 0]
+    shard.remove(slots)
+    shard.living.counts.evicted += slots.size
+    return np.array([slots.size])
+
+
+def _changed(shard: LivingShard, params: Params) -> Value:
+    """Return keys touched in or after a tick: (slot to go on below,), keys, values of their first positions."""
+    positions, end = int(params["positions"]), _end(shard, int(params["begin"]))
+    if not 0 <= positions <= shard.rows:
+        raise OutOfRangeError(f"positions: expected 0 to {shard.rows}, got {positions}")
+    most = max(1, CHANGED_BYTES // (8 + positions * shard.spec.np_dtype.itemsize))
+    slots, at = newer(shard.living.ticks, int(params["since"]), end, SCANNED, most)
+    return np.array([at]), shard.living.index.keys[slots], np.ascontiguousarray(shard.array[:positions, slots].T)
+
+
+def _removed(shard: LivingShard, params: Params) -> Value:
+    return shard.living.removed.since(int(params["since"]))
+
+
+def _end(shard: LivingShard, begin: int) -> int:
+    """Return the slot below which a slice begins: ``begin``, or all slots for -1."""
+    return shard.live if begin < 0 else min(begin, shard.live)
+
+
+OPERATIONS: Mapping[str, Callable[[LivingShard, Params], Value]] = {
+    "keys_state": _state,
+    "keys_changed": _changed,
+    "keys_removed": _removed,
+    "keys_advance": _advance,
+    "keys_mark": _mark,
+    "keys_expire": _expire,
+    "keys_evict": _evict,
+}

@@ -1,0 +1,206 @@
+"""The keys of a shard whose matrix has a ``KeyLife``: their slots, their ticks, and the keys that wait or have gone."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import zipfile
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps2.errors import CheckpointCorruptError
+from ps2.matrix.key_life import KeyLife
+from ps2.matrix.matrix_time import MatrixTime
+from ps2.matrix.partition import HASH_SPACE, Int64Array, Partition, hash_bucket
+from ps2.ops.living_index import MIN_SLOTS, LivingIndex
+from ps2.ops.mapped import MappedArray
+from ps2.ops.slots import Ticks, move_blocks, stamp
+from ps2.ops.table import Array
+from ps2.ops.waiting import EXACT_KEYS, WaitingKeys
+from ps2.server.removed_keys import RemovedKeys
+
+# The sketch of waiting keys takes at most this part of its shard's bytes, unless it is small.
+SKETCH_SHARE, SMALL_SKETCH_BYTES = 8, 16 << 20
+# With a limit of keys, a tick begins after touches of this part of them, so that the least recent ones are known.
+TICK_SHARE = 64
+# The tick of slots that must not go during an eviction.
+PROTECTED = 2**32 - 1
+
+
+@dataclass
+class KeyCounts:
+    """Numbers since the matrix was created: keys that got slots, that went by their age, and that went for others."""
+
+    admitted: int = 0
+    expired: int = 0
+    evicted: int = 0
+
+
+class LivingKeys:
+    """Not thread-safe: callers hold the shard's lock.
+
+    Attributes:
+        most: the most keys of the shard; None: no limit.
+        lineage: a random number, drawn when the shard is created or read from files. Marks of another lineage say
+            nothing about this shard.
+    """
+
+    def __init__(self, life: KeyLife, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
+        self.life = life
+        self._partition = partition
+        self.most = None if life.max_keys is None else -(-life.max_keys * partition.width // HASH_SPACE)
+        self.index = LivingIndex()
+        self._ticks = MappedArray(1, MIN_SLOTS, np.uint32)
+        self.time = MatrixTime()
+        self.waiting = WaitingKeys(life.admit_after, exact_keys)
+        self.removed = RemovedKeys()
+        self.counts = KeyCounts()
+        self.lineage = secrets.randbits(62)
+        # When the current window of the waiting keys' sketch began.
+        self._window_s = 0.0
+        # Touches since the last tick that began for their number.
+        self._touches = 0
+
+    @property
+    def ticks(self) -> Ticks:
+        """The tick of each slot's last touch: a writable view, valid until the next change of the keys."""
+        return self._ticks.array[0, : len(self.index)]
+
+    @property
+    def nbytes(self) -> int:
+        return self.index.nbytes + self._ticks.nbytes + self.waiting.nbytes + self.removed.nbytes
+
+    def nbytes_after(self, added: int) -> int:
+        """Return the most bytes that this takes after ``added`` more keys."""
+        ticks = self._ticks.nbytes_of(self._room(added)) if len(self.index) + added > self._ticks.columns else 0
+        return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
+
+    def fresh(self, older_s: float | None) -> int:
+        """Return the first tick in which a touch is less than ``older_s`` old; 0 for None."""
+        return 0 if older_s is None else self.time.first_after(self.time.now_s - older_s)
+
+    def advance(self, now_s: float, tick: int, shard_bytes: int) -> None:
+        """Let the time of the matrix go on; see ``MatrixTime.advance``."""
+        self.time.advance(now_s, tick)
+        window_s, since_s = self.life.expire_after_s, self.time.now_s - self._window_s
+        if window_s is not None and since_s >= window_s:
+            most_bytes = max(shard_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
+            self.waiting.rotate(since_s >= 2 * window_s, most_bytes)
+            self._window_s = self.time.now_s
+
+    def touch(self, slots: Int64Array) -> None:
+        """Note that slots were touched; -1 stands for an absent key."""
+        if self.most is not None:
+            self._touches += slots.size
+            if self._touches * TICK_SHARE >= self.most:
+                self._touches = 0
+                self.time.mark(self.time.tick + 1)
+        stamp(self._ticks.array[0], slots, self.time.tick)
+
+    def protect(self, slots: Int64Array) -> None:
+        """Keep slots from being the least recently touched ones, until ``release``."""
+        stamp(self._ticks.array[0], slots, PROTECTED)
+
+    def release(self, slots: Int64Array) -> None:
+        """Undo ``protect``."""
+        stamp(self._ticks.array[0], slots, self.time.tick)
+
+    def admit(self, keys: Int64Array) -> Int64Array:
+        """Count a touch of distinct absent keys; return those that get their slots now."""
+        if self.life.admit_after == 1:
+            return keys
+        return keys[self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))]
+
+    def refuse(self, keys: Int64Array) -> None:
+        """Let keys wait again that ``admit`` returned, as there is no memory for them."""
+        if self.life.admit_after > 1:
+            self.waiting.put_back(keys, self.time.tick)
+
+    def place(self, keys: Int64Array) -> None:
+        """Give distinct absent keys the next slots, in the order given."""
+        first = len(self.index)
+        if first + keys.size > self._ticks.columns:
+            self._ticks.resize(self._room(keys.size))
+        self.index.insert(keys)
+        self._ticks.array[0, first : first + keys.size] = self.time.tick
+
+    def remove(self, slots: Int64Array) -> Int64Array:
+        """Remove the keys of distinct slots, in descending order; return the slots whose keys moved there."""
+        self.removed.add(self.index.keys[slots], self.time.tick)
+        sources = self.index.remove(slots)
+        move_blocks(self._ticks.array.reshape(-1, 1), slots, sources)
+        if len(self.index) * 4 < self._ticks.columns * 3 and self._ticks.columns > MIN_SLOTS:
+            self._ticks.resize(self._room(0))
+        return sources
+
+    def _room(self, added: int) -> int:
+        count = len(self.index) + added
+        return max(MIN_SLOTS, count + count // 8)
+
+    # -- for files and copies ------------------------------------------------------------------------------------------
+
+    def state(self) -> bytes:
+        """Return everything but the keys, in the order of the slots: NumPy's .npz form, without pickle."""
+        out = io.BytesIO()
+        np.savez(out, allow_pickle=False, **self.arrays())
+        return out.getvalue()
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the content of ``state``."""
+        counts, time = self.counts, self.time
+        numbers = [time.tick, self.lineage, counts.admitted, counts.expired, counts.evicted, self._touches]
+        return {
+            "numbers": np.array(numbers),
+            "window_s": np.array([self._window_s]),
+            "time_ticks": np.array(time.ticks),
+            "times_s": np.array(time.times_s),
+            "ticks": self.ticks,
+            **self.waiting.state(),
+            **self.removed.state(),
+        }
+
+    def restore(self, state: bytes) -> None:
+        """Take over the state of the same shard, whose keys have their slots."""
+        arrays = _arrays(state)
+        self.ticks[:] = arrays["ticks"]
+        self.adopt(arrays)
+        self.lineage = int(arrays["numbers"][1])
+        self._touches = int(arrays["numbers"][5])
+
+    def adopt(self, arrays: dict[str, Array]) -> None:
+        """Take over what another shard knows about keys that belong here and have no slots there."""
+        tick, _, admitted, expired, evicted, _ = arrays["numbers"].tolist()
+        if tick >= self.time.tick:
+            self.time = MatrixTime(arrays["time_ticks"].tolist(), arrays["times_s"].tolist(), tick)
+            self._window_s = float(arrays["window_s"][0])
+        self.counts = KeyCounts(
+            self.counts.admitted + admitted, self.counts.expired + expired, self.counts.evicted + evicted
+        )
+        self.waiting.adopt(arrays, self._is_mine(arrays["waiting"]))
+        self.removed.adopt(arrays, self._is_mine(arrays["removed"]))
+
+    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64Array, at: int) -> None:
+        """Take over the ticks of some slots of another shard, for the slots from ``at`` on."""
+        self.ticks[at : at + chosen.size] = arrays["ticks"][chosen]
+
+    def _is_mine(self, keys: Int64Array) -> Array:
+        buckets = hash_bucket(keys)
+        return (buckets >= self._partition.begin) & (buckets < self._partition.end)
+
+
+def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
+    """Return what ``LivingKeys.state`` wrote for so many keys; raises CheckpointCorruptError for anything else."""
+    try:
+        arrays = _arrays(state)
+        sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise CheckpointCorruptError(f"{path}: expected the life of keys: {error!r}") from error
+    if sizes != {"ticks": keys, "numbers": 6, "window_s": 1}:
+        raise CheckpointCorruptError(f"{path}: expected the ticks of {keys:,} keys, got {sizes['ticks']:,}")
+    return arrays
+
+
+def _arrays(state: bytes) -> dict[str, Array]:
+    with np.load(io.BytesIO(state), allow_pickle=False) as held:
+        return {name: held[name] for name in held.files}

@@ -1,0 +1,200 @@
+"""A shard whose keys come and go (``ps2.matrix.key_life``)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.errors import LimitError, OutOfRangeError
+from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
+from ps2.ops.initial import fill_initial
+from ps2.ops.mapped import MappedArray
+from ps2.ops.slots import move_blocks, oldest
+from ps2.ops.table import Array
+from ps2.server.living_keys import LivingKeys
+from ps2.server.memory import MemoryAccount
+from ps2.server.shard import MIN_CAPACITY, Shard, outside
+
+# More keys than needed go at once for a full shard, so that not every request has to look for the oldest.
+SLACK_SHARE, MOST_SLACK = 16, 4096
+
+
+class LivingShard(Shard):
+    """A sparse shard of which keys are admitted, expire, and give their memory back.
+
+    The array grows and shrinks by moving pages, so no request waits for a copy of it.
+    """
+
+    living: LivingKeys
+
+    def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
+        assert spec.life is not None
+        self._life = spec.life
+        super().__init__(spec, partition, memory, copy)
+
+    def slots(self, columns: Int64Array, create: bool) -> Int64Array:
+        """Return the slot of each key, -1 for an absent key.
+
+        Args:
+            create: the keys are touched: those that are admitted now get their slots, with their initial values.
+
+        Raises:
+            LimitError: new keys do not fit into memory, or ``max_keys`` is below the keys of this call.
+        """
+        living = self.living
+        slots = living.index.lookup(columns)
+        if not create:
+            return slots
+        absent = columns[slots < 0]
+        if absent.size and (absent.min() < 0 or int(absent.max()) >= self.spec.dim):
+            raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
+        self.count_now()
+        self.touched_keys += 1
+        living.touch(slots)
+        if not absent.size:
+            return slots
+        new = living.admit(_distinct(absent))
+        if not new.size:
+            return slots
+        try:
+            moved = self._make_way(new.size, slots)
+            if moved:
+                slots = living.index.lookup(columns)
+                living.release(slots)
+            self._make_room(new.size)
+        except LimitError:
+            living.refuse(new)
+            raise
+        first = self.live
+        living.place(new)
+        living.counts.admitted += new.size
+        self._write_initial(first)
+        here = slots < 0
+        slots[here] = living.index.lookup(columns[here])
+        return slots
+
+    def place(self, keys: Int64Array) -> None:
+        self._make_room(keys.size)
+        self.living.place(keys)
+
+    def remove(self, slots: Int64Array) -> None:
+        """Remove the keys of distinct slots, in descending order, and give memory back."""
+        if not slots.size:
+            return
+        self.touched_keys += 1
+        sources = self.living.remove(slots)
+        for flat in [self._flat(row) for row in range(self.rows)] if self.spec.layout == "row" else [self.array.T]:
+            move_blocks(flat, slots, sources)
+        self.layout += 1
+        self.touched.drop_all()
+        columns = int(self.array.shape[1])
+        if self.live * 4 < columns * 3 and columns > self._rounded(MIN_CAPACITY):
+            self._resize(self.rows, self._room(0))
+        self.count_now()
+
+    def evict(self, most: int, at_once: int) -> int:
+        """Remove least recently touched keys until at most ``most`` are left, or ``at_once`` have gone."""
+        count = min(max(self.live - most, 0), at_once)
+        slots = oldest(self.living.ticks, count, self.living.time.tick)
+        self.remove(slots)
+        self.living.counts.evicted += slots.size
+        return int(slots.size)
+
+    def _make_way(self, added: int, slots: Int64Array) -> bool:
+        """Evict keys if ``added`` more would be too many; return True if slots have moved.
+
+        Args:
+            slots: of the request's keys, which stay.
+        """
+        most = self.living.most
+        if most is None or self.live + added <= most:
+            return False
+        staying = int(np.unique(slots[slots >= 0]).size)
+        if staying + added > most:
+            raise LimitError(
+                f"maxKeys: expected room for the {staying + added:,} keys of one request in this partition, got "
+                f"{most:,}"
+            )
+        self.living.protect(slots)
+        slack = min(most // SLACK_SHARE, MOST_SLACK)
+        self.evict(max(most - added - slack, staying), self.live)
+        return True
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def _new_index(self) -> None:
+        self.living = LivingKeys(self._life, self.partition)
+        self.index = self.living.index
+
+    def count_now(self) -> None:
+        """Count the bytes that the shard takes now: the counts of waiting keys grow and shrink."""
+        total = self._bytes(self.rows, int(self.array.shape[1]))
+        if total != self._counted:
+            with self._counting(total, "keys that wait for their slots"):
+                pass
+
+    def _make_room(self, added: int) -> None:
+        needed, columns = self.live + added, int(self.array.shape[1])
+        self._resize(self.rows, self._room(added) if needed > columns else columns, self.living.nbytes_after(added))
+
+    def _room(self, added: int) -> int:
+        count = self.live + added
+        return max(MIN_CAPACITY, count + count // 8)
+
+    def _rounded(self, columns: int) -> int:
+        return MappedArray.rounded(self.rows, columns, self.spec.np_dtype) if self.spec.layout == "row" else columns
+
+    def _resize(self, rows: int, columns: int, index_bytes: int | None = None) -> None:
+        columns = self._rounded(columns)
+        purpose = f"{rows} rows of {columns:,} columns"
+        with self._counting(self._bytes(rows, columns, index_bytes), purpose):
+            if (rows, columns) == self.array.shape:
+                return
+            self.layout += 1
+            if columns != self.array.shape[1]:
+                self.touched.resize(columns)
+            if rows != self.rows:
+                old = self.array
+                self.array = self._zeros(rows, columns)
+                self.array[: len(old), : self.live] = old[:, : self.live]
+            else:
+                self._mapped.resize(columns if self.spec.layout == "row" else rows * columns)
+                self.array = self._view(rows, columns)
+
+    def _zeros(self, rows: int, columns: int) -> Array:
+        shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
+        self._mapped = MappedArray(*shape, self.spec.np_dtype)
+        return self._view(rows, columns)
+
+    def _view(self, rows: int, columns: int) -> Array:
+        if self.spec.layout == "row":
+            return self._mapped.array
+        return self._mapped.array[0, : rows * columns].reshape(columns, rows).T
+
+    def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
+        shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
+        own = self.living.nbytes if index_bytes is None else index_bytes
+        return MappedArray.bytes_of(*shape, self.spec.np_dtype) + own
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def _flat(self, row: int) -> Array:
+        return self.array[row].reshape(-1, 1)
+
+    def _write_initial(self, first: int) -> None:
+        """Write the initial values of the keys in the slots from ``first`` on."""
+        slots, rows = np.arange(first, self.live), np.arange(self.rows)
+        if self.spec.layout == "row":
+            flat, at, offsets = self.array.reshape(-1), slots, rows * self.array.shape[1]
+        else:
+            flat, at, offsets = self.array.T.reshape(-1), slots * self.rows, rows
+        fill_initial(flat, self._life.initial, self.living.index.keys[first:], at, rows, offsets)
+
+
+def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
+    """Allocate the shard of a partition; see ``Shard``."""
+    return (Shard if spec.life is None else LivingShard)(spec, partition, memory, copy)
+
+
+def _distinct(keys: Int64Array) -> Int64Array:
+    # Keys of requests are mostly sorted and distinct already.
+    return keys if bool(np.all(keys[1:] > keys[:-1])) else np.unique(keys)

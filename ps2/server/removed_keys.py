@@ -1,0 +1,86 @@
+"""Keys that a shard has removed, with the ticks of their removal, for exports of changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.errors import StaleMarkError
+from ps2.matrix.partition import Int64Array
+from ps2.ops.table import Array
+
+MIN_ROOM = 256
+# The most removals that are kept; then the older half goes.
+MOST_KEYS = 1 << 20
+
+
+class RemovedKeys:
+    """Nothing is kept before the first mark.
+
+    Attributes:
+        complete_from: removals in and after this tick are kept; None: none are.
+    """
+
+    def __init__(self) -> None:
+        self._keys, self._ticks, self._count = np.empty(0, np.int64), np.empty(0, np.int64), 0
+        self.complete_from: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._ticks.nbytes
+
+    def begin(self, tick: int) -> None:
+        """Keep removals from a tick on, if none are kept yet."""
+        if self.complete_from is None:
+            self.complete_from = tick
+
+    def add(self, keys: Int64Array, tick: int) -> None:
+        if self.complete_from is None:
+            return
+        if self._count + keys.size > MOST_KEYS:
+            self._forget((self._count + 1) // 2 if keys.size <= MOST_KEYS // 2 else self._count)
+        keys = keys[-MOST_KEYS:]
+        if self._count + keys.size > len(self._keys):
+            room = max(MIN_ROOM, 2 * (self._count + keys.size))
+            self._keys, self._ticks = np.resize(self._keys, room), np.resize(self._ticks, room)
+        self._keys[self._count : self._count + keys.size] = keys
+        self._ticks[self._count : self._count + keys.size] = tick
+        self._count += keys.size
+
+    def since(self, tick: int) -> Int64Array:
+        """Return the keys removed in or after a tick, in order.
+
+        Raises:
+            StaleMarkError: some of them are no longer kept.
+        """
+        if self.complete_from is None or tick < self.complete_from:
+            kept = (
+                "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
+            )
+            raise StaleMarkError(f"removals since tick {tick}: {kept}: export all keys instead")
+        begin = int(np.searchsorted(self._ticks[: self._count], tick))
+        return self._keys[begin : self._count].copy()
+
+    def state(self) -> dict[str, Array]:
+        """Return everything as arrays, for ``adopt``."""
+        complete_from = np.array([-1 if self.complete_from is None else self.complete_from])
+        return {
+            "removed": self._keys[: self._count].copy(),
+            "removed_at": self._ticks[: self._count].copy(),
+            "removed_from": complete_from,
+        }
+
+    def adopt(self, state: dict[str, Array], mine: Array) -> None:
+        """Take over the removals of another shard, of the keys that belong here."""
+        keys = np.append(self._keys[: self._count], state["removed"][mine])
+        ticks = np.append(self._ticks[: self._count], state["removed_at"][mine])
+        order = np.argsort(ticks, kind="stable")
+        self._keys, self._ticks, self._count = keys[order], ticks[order], keys.size
+        if (complete_from := int(state["removed_from"][0])) >= 0:
+            self.complete_from = max(self.complete_from or 0, complete_from)
+
+    def _forget(self, count: int) -> None:
+        if not count:
+            return
+        self.complete_from = int(self._ticks[count - 1]) + 1
+        self._keys, self._ticks = self._keys[count : self._count].copy(), self._ticks[count : self._count].copy()
+        self._count -= count
