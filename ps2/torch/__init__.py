@@ -9,18 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ps2.torch.bags import Bags
     from ps2.torch.embedding import RemoteEmbedding
     from ps2.torch.estimator import TorchEstimator, TorchModel
     from ps2.torch.optimizer import RemoteOptimizer
 
 _HOME = {
+    "Bags": "ps2.torch.bags",
     "RemoteEmbedding": "ps2.torch.embedding",
     "RemoteOptimizer": "ps2.torch.optimizer",
     "TorchEstimator": "ps2.torch.estimator",
     "TorchModel": "ps2.torch.estimator",
 }
 
-__all__ = ["RemoteEmbedding", "RemoteOptimizer", "TorchEstimator", "TorchModel"]
+__all__ = ["Bags", "RemoteEmbedding", "RemoteOptimizer", "TorchEstimator", "TorchModel"]
 
 
 def __getattr__(name: str) -> object:

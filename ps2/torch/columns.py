@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,18 @@ import torch
 
 from ps2.data.columns import VECTOR, lengths_of, named_column, read_features, read_numbers
 from ps2.errors import InputError
+from ps2.torch.bags import Bags
 
 EXPECTED = "numbers, arrays of numbers of one length, or vectors of pyspark.ml"
 
 
-def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> list[Any]:
+def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str], ragged: Collection[str] = ()) -> list[Any]:
     """Return a tensor for each of some columns, with all rows of all batches.
 
     Integers become int64, other numbers float32. A column of numbers has shape (n,); one of arrays or vectors (n, w).
+
+    Args:
+        ragged: columns of arrays of any lengths, which become ``Bags``.
 
     Raises:
         InputError: a column is missing, has another type, or holds null, NaN, infinity or arrays of several lengths; it
@@ -28,12 +32,44 @@ def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> lis
     before = 0
     for batch in batches:
         for name, found in zip(names, parts, strict=True):
-            width = found[0].shape[1] if found and found[0].ndim == 2 else None
-            found.append(read_array(batch, name, before, width))
+            if name in ragged:
+                found.append(_read_ragged(batch, name, before))
+            else:
+                width = found[0].shape[1] if found and found[0].ndim == 2 else None
+                found.append(read_array(batch, name, before, width))
         before += batch.num_rows
     if not before:
         return [torch.empty(0) for _ in names]
-    return [torch.from_numpy(np.concatenate(found)) for found in parts]
+    return [_joined(found, name in ragged) for name, found in zip(names, parts, strict=True)]
+
+
+def _joined(parts: Sequence[Any], are_ragged: bool) -> Any:
+    if not are_ragged:
+        return torch.from_numpy(np.concatenate(parts))
+    lengths, values = map(np.concatenate, zip(*parts, strict=True))
+    return Bags(torch.from_numpy(values), torch.from_numpy(np.concatenate(([0], np.cumsum(lengths)))))
+
+
+def _read_ragged(batch: pa.RecordBatch, name: str, before: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the lengths of a column's arrays, and their values."""
+    column = named_column(batch, name)
+    if not _is_list(column.type) or not (
+        pa.types.is_integer(column.type.value_type) or pa.types.is_floating(column.type.value_type)
+    ):
+        raise InputError(f"column {name!r}: expected arrays of numbers, as raggedCols names it, got {column.type}")
+    _refuse_nulls(column, name, before)
+    flat, lengths = column.flatten(), lengths_of(column)
+    is_integer = pa.types.is_integer(flat.type)
+    values = flat.cast(pa.int64() if is_integer else pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+    wrong = flat.is_null().to_numpy(zero_copy_only=False)
+    if not is_integer:
+        wrong = wrong | ~np.isfinite(values)
+    if wrong.any():
+        row = before + int(np.searchsorted(np.cumsum(lengths), np.argmax(wrong), side="right"))
+        raise InputError(
+            f"column {name!r}, row {row}: expected finite numbers, got {flat[int(np.argmax(wrong))]} in it"
+        )
+    return lengths, values
 
 
 def read_array(batch: pa.RecordBatch, name: str, before: int, width: int | None = None) -> np.ndarray[Any, Any]:
@@ -63,7 +99,7 @@ def _integers(column: Any, name: str, before: int, width: int | None) -> np.ndar
     if (other := np.flatnonzero(lengths != expected)).size:
         raise InputError(
             f"column {name!r}, row {before + other[0]}: expected an array of {expected} numbers, as rows before have, "
-            f"got {lengths[other[0]]}"
+            f"got {lengths[other[0]]}; raggedCols takes arrays of any lengths"
         )
     flat = column.flatten()
     if flat.null_count:

@@ -15,6 +15,7 @@ from ps2.ops.distinct import number_distinct, sum_rows
 from ps2.ops.guards import readable
 from ps2.ops.table import Array
 from ps2.torch.bag_kernels import add_bag_gradients
+from ps2.torch.bags import Bags
 
 Mode = Literal["none", "sum", "mean"]
 
@@ -64,9 +65,9 @@ class RemoteEmbedding(torch.nn.Module):
 
         Args:
             keys: int64 tensor, each at least 0. Any shape for mode "none"; (bags, keys a bag) or, with offsets, (keys,)
-                for the others.
+                for the others, which also take ``Bags``.
             offsets: int64, shape (bags,): where each bag begins, as of ``nn.EmbeddingBag``. Bags may be empty.
-            per_sample_weights: float32 of the shape of keys: weights of keys in the sum, mode "sum" only.
+            per_sample_weights: float32 of the shape of keys, or ``Bags``: weights of keys in the sum, mode "sum" only.
 
         Returns:
             float32, shape ``keys.shape + (k,)`` or (bags, k).
@@ -75,6 +76,12 @@ class RemoteEmbedding(torch.nn.Module):
             DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came. The backward pass raises
                 one if a gradient is not finite; nothing has been pushed then.
         """
+        if isinstance(keys, Bags):
+            if offsets is not None:
+                raise UsageError("offsets: Bags have offsets of their own")
+            keys, offsets = keys.values, keys.offsets
+        if isinstance(per_sample_weights, Bags):
+            per_sample_weights = per_sample_weights.values
         self._check(keys, offsets, per_sample_weights)
         batch = self._batch(keys)
         anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
@@ -93,6 +100,7 @@ class RemoteEmbedding(torch.nn.Module):
         Args:
             keys: as of ``forward``.
         """
+        keys = keys.values if isinstance(keys, Bags) else keys
         self._check(keys, None, None, is_ahead=True)
         self._ahead = _Batch(keys.clone())
         self.table.prefetch(self._ahead.distinct)

@@ -46,7 +46,7 @@ from ps2.run.spark import fixed_frame
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import STEPS, RemoteOptimizer
-from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, checked_width, train
+from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, checked_width, tables_of, train
 
 Function = Callable[..., Any]
 
@@ -63,6 +63,11 @@ class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
         "optimizer": one_of(tuple(STEPS)),
     }
 
+    raggedCols: Param[list[str]] = own_param(
+        "raggedCols",
+        "those of inputCols whose arrays have any lengths: the module gets Bags, which RemoteEmbedding takes",
+        TypeConverters.toListString,
+    )
     batchSize: Param[int] = own_param("batchSize", "rows of a worker's minibatch, at most", TypeConverters.toInt)
     epochs: Param[int] = own_param("epochs", "how often each row is used", TypeConverters.toInt)
     staleness: Param[int] = own_param(
@@ -75,8 +80,9 @@ class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(batchSize=1024, epochs=1, staleness=0, optimizer="adam", lr=1e-3, seed=0)
+        self._setDefault(raggedCols=[], batchSize=1024, epochs=1, staleness=0, optimizer="adam", lr=1e-3, seed=0)
 
+    getRaggedCols = getter(raggedCols)
     getBatchSize = getter(batchSize)
     getEpochs = getter(epochs)
     getStaleness = getter(staleness)
@@ -97,8 +103,9 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         estimator.setParams(batchSize=4096, epochs=2).fit(df).transform(df).select("prediction")
 
     The module gets a tensor for each of ``inputCols``: int64 of integers, float32 of other numbers; shape (rows,), or
-    (rows, w) of arrays and vectors. Labels come in the same form. Its ``RemoteEmbedding`` and all its other parameters,
-    by a ``RemoteOptimizer``, are on the servers. In each clock, each worker takes a step with a minibatch of its own.
+    (rows, w) of arrays and vectors; ``Bags`` of ``raggedCols``. Labels come in the same form. Its ``RemoteEmbedding``
+    and all its other parameters, by a ``RemoteOptimizer``, are on the servers. In each clock, each worker takes a step
+    with a minibatch of its own.
     """
 
     def __init__(self, modelFn: Function, lossFn: Function, outputFn: Function | None = None, **params: Any) -> None:
@@ -121,6 +128,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
     setLabelCol = setter(HasLabelCol.labelCol)
     setPredictionCol = setter(HasPredictionCol.predictionCol)
     setSeed = setter(HasSeed.seed)
+    setRaggedCols = setter(TorchParams.raggedCols)
     setBatchSize = setter(TorchParams.batchSize)
     setEpochs = setter(TorchParams.epochs)
     setStaleness = setter(TorchParams.staleness)
@@ -145,6 +153,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         workers = wanted or min(partitions, cores_each(context, 1))
         options = TorchOptions(
             inputs,
+            tuple(self.getRaggedCols()),
             self.getLabelCol(),
             self.getBatchSize(),
             self.getEpochs(),
@@ -217,7 +226,11 @@ class TorchModel(TorchParams, Model):
             RecoveryError: the file system refuses.
         """
         inputs = self.getInputCols() if self.isDefined(self.inputCols) else None
-        save_module(path, self.module, {"width": self.width, "inputCols": inputs, "uid": self.uid})
+        save_module(
+            path,
+            self.module,
+            {"width": self.width, "inputCols": inputs, "raggedCols": self.getRaggedCols(), "uid": self.uid},
+        )
 
     @classmethod
     def load(cls, path: str, modelFn: Function, outputFn: Function | None = None) -> TorchModel:
@@ -235,11 +248,12 @@ class TorchModel(TorchParams, Model):
         model = cls(module, described["width"], outputFn)._resetUid(described["uid"])
         if described["inputCols"] is not None:
             model.setInputCols(described["inputCols"])
+        model._set(raggedCols=described["raggedCols"])
         return model
 
     def free(self) -> None:
         """Free the module's tables on the servers."""
-        for table in {part.table.matrix.number: part.table for _, part in _remote(self.module)}.values():
+        for table in {part.table.matrix.number: part.table for _, part in tables_of(self.module)}.values():
             table.free()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -248,21 +262,18 @@ class TorchModel(TorchParams, Model):
         if output in dataset.columns:
             raise InputError(f"column {output!r}: it is there already; choose another name for the predictions")
         kind = "double" if self.width is None or self.width == 1 else "array<double>"
-        predict = _predictor(self.module, self.outputFn, inputs, kind)
+        predict = _predictor(self.module, self.outputFn, (inputs, tuple(self.getRaggedCols())), kind)
         given = F.struct(*(_numbers(dataset, name).alias(f"c{at}") for at, name in enumerate(inputs)))
         return dataset.select("*", predict(given).alias(output))
-
-
-def _remote(module: Any) -> Any:
-    from ps2.torch.training import tables_of
-
-    return tables_of(module)
 
 
 def _inputs(params: TorchParams) -> tuple[str, ...]:
     if not params.isDefined(params.inputCols) or not params.getInputCols():
         raise InputError("inputCols: expected the names of the columns that the module gets, and it is not set")
-    return tuple(params.getInputCols())
+    inputs = tuple(params.getInputCols())
+    if unknown := [name for name in params.getRaggedCols() if name not in inputs]:
+        raise InputError(f"raggedCols: expected some of inputCols, {', '.join(inputs)}, got {unknown[0]!r}")
+    return inputs
 
 
 def _numbers(frame: DataFrame, name: str) -> Column:
@@ -272,13 +283,15 @@ def _numbers(frame: DataFrame, name: str) -> Column:
     )
 
 
-def _predictor(module: Any, output_fn: Function | None, names: tuple[str, ...], kind: str) -> Any:
+def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str, ...], ...], kind: str) -> Any:
+    names, ragged = columns
+
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.Series]:
         module.eval()
         before = 0
         for batch in batches:
-            columns = [pa.array(batch[f"c{at}"], from_pandas=False) for at in range(len(names))]
-            tensors = read_tensors([pa.record_batch(columns, list(names))], names)
+            arrays = [pa.array(batch[f"c{at}"], from_pandas=False) for at in range(len(names))]
+            tensors = read_tensors([pa.record_batch(arrays, list(names))], names, ragged)
             with torch.no_grad():
                 found = module(*tensors)
                 checked_width(found, len(batch))

@@ -53,7 +53,7 @@ def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]
     """Return a module of what ``save_module`` wrote, and what described it. Its tables are new ones on the fleet.
 
     Args:
-        make: returns a module of the same form; the tables that it makes are freed.
+        make: returns a module of the same form; its tables are replaced.
 
     Raises:
         CheckpointMissingError: there is none.
@@ -74,9 +74,6 @@ def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]
         raise UsageError(
             f"{path}: expected remote embeddings named {sorted(tables)}, and the module has {sorted(parts)}"
         )
-    made = {part.table.matrix.number: part.table for part in parts.values()}
-    for table in made.values():
-        table.free()
     loaded: dict[str, EmbeddingTable] = {}
     for name, part in parts.items():
         folder = tables[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,7 @@ import pyarrow as pa
 import torch
 
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
-from ps2.client.matrix import DCVMatrix
-from ps2.errors import DivergedError, InputError
+from ps2.errors import DivergedError, InputError, PS2Error
 from ps2.run.message import STOP, Message, Stop
 from ps2.torch.columns import read_tensors
 from ps2.torch.embedding import RemoteEmbedding
@@ -29,6 +29,7 @@ class TorchOptions:
 
     Attributes:
         inputs: columns that the module gets, one tensor each.
+        ragged: those of them whose arrays have any lengths.
         label: column that the loss gets.
         batch: rows of a minibatch, at most.
         epochs: how often each row is used.
@@ -38,6 +39,7 @@ class TorchOptions:
     """
 
     inputs: tuple[str, ...]
+    ragged: tuple[str, ...]
     label: str
     batch: int
     epochs: int
@@ -83,11 +85,16 @@ def train(
     record.completed = "all epochs are done"
     driver = _Driver(options, record)
     record.start()
-    results = ps.run(
-        *(frame, program, workers, options.staleness), read=program.read, onClock=driver.on_clock, seed=options.seed
-    )
-    if program.optimizer is not None:
-        program.optimizer.pull()
+    try:
+        results = ps.run(
+            *(frame, program, workers, options.staleness), read=program.read, onClock=driver.on_clock, seed=options.seed
+        )
+        if program.optimizer is not None:
+            program.optimizer.pull()
+    finally:
+        if program.optimizer is not None:
+            with suppress(PS2Error):  # the context may be stopped
+                program.optimizer.free()
     width, buffers = results[0]
     with torch.no_grad():
         for name, buffer in program.module.named_buffers():
@@ -112,7 +119,8 @@ class ModuleProgram:
 
     def read(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> list[Any]:
         """Return the inputs and, at the end, the labels of a worker's rows."""
-        return read_tensors(batches, (*self.options.inputs, self.options.label))
+        options = self.options
+        return read_tensors(batches, (*options.inputs, options.label), options.ragged)
 
     def __call__(self, worker: Any, tensors: Sequence[Any]) -> tuple[int | None, dict[str, Any]]:
         """Return the width of the outputs, and the module's buffers."""
@@ -174,11 +182,6 @@ def checked_width(output: Any, rows: int) -> int | None:
 def tables_of(module: Any) -> list[tuple[str, RemoteEmbedding]]:
     """Return the remote embeddings of a module by name."""
     return [(name, part) for name, part in module.named_modules() if isinstance(part, RemoteEmbedding)]
-
-
-def matrices_of(module: Any) -> list[DCVMatrix]:
-    """Return the matrices of a module's tables, each once."""
-    return list({part.table.matrix.number: part.table.matrix for _, part in tables_of(module)}.values())
 
 
 class _Order:

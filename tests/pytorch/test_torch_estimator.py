@@ -193,6 +193,36 @@ def test_torch_estimator_when_arrays_are_ragged_then_names_row(df):
         estimator().fit(ragged)
 
 
+class BagNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        table = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
+        self.bag = RemoteEmbedding(table.push(np.arange(KEYS), np.ones((KEYS, 1), np.float32)), "sum")
+
+    def forward(self, keys, weights):
+        return self.bag(keys, per_sample_weights=weights)
+
+
+def test_torch_estimator_when_arrays_are_bags_then_sums_weights(spark):
+    rows = [([1, 2], [1.0, 0.5], 0.0), ([], [], 0.0), ([3], [2.0], 0.0)] * 4
+    df = spark.createDataFrame(rows, "keys array<bigint>, weights array<double>, label double").coalesce(1)
+    given = {"inputCols": ["keys", "weights"], "raggedCols": ["keys", "weights"], "batchSize": 5}
+    # The loss has no gradient, so weights stay as they are: -1.
+    model = TorchEstimator(BagNet, lambda output, labels: 0 * output.sum(), **given).fit(df)
+    assert [row.prediction for row in model.transform(df).collect()] == [-1.5, 0.0, -2.0] * 4
+
+
+def test_torch_estimator_when_ragged_is_unknown_then_names_it(df):
+    with pytest.raises(InputError, match=r"raggedCols: .* got 'other'"):
+        estimator(raggedCols=["other"]).fit(df)
+
+
+def test_torch_estimator_when_model_is_given_then_goes_on(df, model):
+    again = TorchEstimator(lambda: model.module, torch.nn.BCEWithLogitsLoss(), inputCols=["keys", "numbers"], lr=1e-6)
+    first = again.fit(df).summary.objectiveHistory[0]
+    assert first < np.mean(model.summary.objectiveHistory[:3])
+
+
 def test_torch_estimator_when_loss_has_axes_then_says_so(df):
     with pytest.raises(WorkerError, match="expected the mean loss"):
         TorchEstimator(make, lambda output, labels: output - labels, inputCols=["keys", "numbers"]).fit(df)

@@ -1,0 +1,44 @@
+"""``Bags``: rows of arrays of any lengths, as a module gets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ps2.errors import ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """Arrays of numbers, one for each row, of any lengths; ``RemoteEmbedding`` takes them in place of a tensor.
+
+    Attributes:
+        values: tensor of shape (numbers,), row after row.
+        bounds: int64, shape (rows + 1,): row i has ``values[bounds[i]:bounds[i + 1]]``.
+    """
+
+    values: Any
+    bounds: Any
+
+    def __post_init__(self) -> None:
+        if self.bounds.dim() != 1 or not len(self.bounds) or int(self.bounds[-1]) != len(self.values):
+            got = f"{tuple(self.bounds.shape)} that end with {int(self.bounds[-1]) if self.bounds.numel() else None}"
+            raise ShapeError(f"bounds: expected shape (rows + 1,) that end with {len(self.values)}, got {got}")
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, rows: Any) -> Bags:
+        """Return some rows, by a tensor of their numbers."""
+        begins, lengths = self.bounds[:-1][rows], torch.diff(self.bounds)[rows]
+        bounds = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+        torch.cumsum(lengths, 0, out=bounds[1:])
+        moved = torch.repeat_interleave(begins - bounds[:-1], lengths)
+        return Bags(self.values[moved + torch.arange(len(moved))], bounds)
+
+    @property
+    def offsets(self) -> Any:
+        """Where each row begins, as ``nn.EmbeddingBag`` takes it: int64, shape (rows,)."""
+        return self.bounds[:-1]
