@@ -63,7 +63,7 @@ def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator
     assert right / 4000 > 0.75
 
 
-def test_fit_stream_when_it_starts_again_then_each_row_counts_once(ps, stream, tmp_path):
+def test_fit_stream_when_it_starts_again_then_rows_count_once(ps, stream, tmp_path):
     write(tmp_path / "in", 300, 400)
     estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
     training = estimator.fitStream(stream(), location, trigger={"availableNow": True})

@@ -50,6 +50,7 @@ class OnlineProgram:
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
             kernels.sum_gradients(*given, readable(self.table.pull_distinct(rows.keys)), gradients, tail, margins)
+            check_margins(margins)
             self.table.push_distinct(rows.keys, gradients, wait=False)
             return margins
         matrix = self.table.matrix
@@ -57,6 +58,7 @@ class OnlineProgram:
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
         kernels.learn_rows(*given, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        check_margins(margins)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
         matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl)
         return margins
@@ -68,6 +70,15 @@ class OnlineProgram:
         pulled = readable(self.table.pull_distinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.places, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
+
+
+def check_margins(margins: Float64s) -> None:
+    """Raise InputError if a prediction is not finite: nothing of these rows has been sent."""
+    if not np.isfinite(margins).all():
+        raise InputError(
+            f"values: expected numbers whose products with the weights are finite, got a margin of "
+            f"{margins[~np.isfinite(margins)][0]}: scale them, or lower the learning rate"
+        )
 
 
 def numbered(rows: KeyedRows, intercept: bool) -> NumberedRows:

@@ -88,8 +88,9 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
             streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can.
             checkpointLocation: of Spark's query; the fleet's snapshots are in ``ps2/snapshots`` below it, unless the
                 context has a checkpointDir. Servers and executors must reach it.
-            snapshotEvery: time between two snapshots of the fleet: "5 minutes", or seconds. At a failure the stream
-                repeats what came after the newest one.
+            snapshotEvery: time between two snapshots of the fleet: "5 minutes", seconds, or a number of batches, "10
+                batches"; after 40 batches there is one in any case. At a failure the stream repeats what came after
+                the newest one.
             model: that goes on learning; None: begin a new one, or go on with that of ``checkpointLocation``.
             trigger: as for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
             queryName: of Spark's query.

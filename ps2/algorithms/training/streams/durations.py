@@ -9,6 +9,14 @@ from ps2.errors import ConfigError
 UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 
 
+def batches_of(given: Any) -> int | None:
+    """Return the number of "3 batches"; None if it is no number of batches, 1 at least."""
+    words = given.split() if isinstance(given, str) else []
+    if len(words) == 2 and words[1] in ("batch", "batches") and words[0].isdecimal() and int(words[0]):
+        return int(words[0])
+    return None
+
+
 def seconds_of(given: Any, name: str) -> float:
     """Return the seconds of a duration: a text such as "5 minutes" or "30 seconds", or a number of seconds.
 

@@ -181,8 +181,13 @@ class BatchLearner:
             )
         self._is_torn = False
 
+    @property
+    def has_gone_back(self) -> bool:
+        """Whether the fleet has gone back to a checkpoint since the position was read."""
+        return bool(self._ps._fleet.master.epoch != self._epoch)
+
     def _check_epoch(self) -> None:
-        if self._ps._fleet.master.epoch != self._epoch:
+        if self.has_gone_back:
             raise RolledBack("the fleet went back to a checkpoint", None)
 
 

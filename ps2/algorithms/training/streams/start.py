@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.training.streams.durations import seconds_of
+from ps2.algorithms.training.streams.durations import batches_of, seconds_of
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_record, snapshots_in
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.algorithms.training.streams.state import StreamState
-from ps2.algorithms.training.streams.training import StreamingTraining, StreamOptions
+from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, StreamingTraining, StreamOptions
 from ps2.coordinator.context import PS2Context
 from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
 from ps2.storage import folders
@@ -60,7 +61,8 @@ def start_stream(  # noqa: PLR0913 - keywords
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
-    every_s = seconds_of(snapshot_every, "snapshotEvery")
+    batches = batches_of(snapshot_every)
+    every_s = seconds_of(snapshot_every, "snapshotEvery") if batches is None else math.inf
     record = read_record(location)
     ps = _context(frame, record, servers)
     if ps.conf.recover == "shard":
@@ -89,6 +91,7 @@ def start_stream(  # noqa: PLR0913 - keywords
         of_stream = StreamOptions(
             None if ps.conf.checkpointDir else snapshots,
             every_s,
+            min(batches or SNAPSHOT_BATCHES, SNAPSHOT_BATCHES),
             trigger=trigger,
             query_name=query_name,
             on_progress=on_progress,

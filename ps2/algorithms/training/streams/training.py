@@ -17,7 +17,7 @@ from typing import Any
 
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
-from ps2.errors import CheckpointWarning, InputError, RecoveryError, StoppedError, UsageError
+from ps2.errors import CheckpointWarning, InputError, RecoveryError, RolledBack, StoppedError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class StreamOptions:
 
     snapshots: str | None
     snapshot_every_s: float
-    snapshot_batches: int = SNAPSHOT_BATCHES
+    snapshot_batches: int
     trigger: Mapping[str, Any] = field(default_factory=dict)
     query_name: str | None = None
     on_progress: Callable[[BatchProgress], object] | None = None
@@ -231,9 +231,15 @@ class StreamingTraining:
                 self._ps._steps.streams.wait()
                 query.stop()
                 break
+            if self._learner.has_gone_back or self._ps._stopped:
+                # Without new rows there might be no batch to notice it.
+                self._ps._steps.streams.wait()
+                query.stop()
+                self._failure = self._failure or RolledBack("the fleet went back to a checkpoint", None)
+                return self._take_failure()
             if self._has_ended(query):
                 break
-        failure, self._failure = self._failure, None
+        failure = self._take_failure()
         said = query.exception()
         if isinstance(failure, Stopping):
             return None
@@ -242,6 +248,10 @@ class StreamingTraining:
             self._learner.go_back()
             return None
         return failure or said
+
+    def _take_failure(self) -> Exception | None:
+        failure, self._failure = self._failure, None
+        return failure
 
     def _has_ended(self, query: Any) -> bool:
         from pyspark.errors import StreamingQueryException
