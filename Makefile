@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 BASE_PYTHON :=
 # Files with kernels, and the programs that compile them: those of all servers first, then each family's.
 KERNELS = $(shell grep -rlE '^ *@(kernel|reduction)' --include='*.py' ps2) $(wildcard ps2/ops/*.py)
-WARMERS = ps2.ops.warm ps2.server.fast_path_compiled $(subst /,.,$(basename $(shell find ps2/algorithms ps2/torch -name warm.py | sort)))
+WARMERS = ps2.ops.warm ps2.server.fast_path_compiled ps2.data.warm $(subst /,.,$(basename $(shell find ps2/algorithms ps2/torch -name warm.py | sort)))
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.feature import (
         DictionaryLearning,
         DictionaryLearningModel,
+        KeyHasher,
         MetricLearning,
         MetricLearningModel,
         Word2Vec,
@@ -86,6 +87,7 @@ _HOME = {
     "KMeans": "ps2.algorithms.clustering",
     "KMeansClusters": "ps2.algorithms.clusters.model",
     "KMeansModel": "ps2.algorithms.clustering",
+    "KeyHasher": "ps2.algorithms.feature",
     "LDA": "ps2.algorithms.clustering",
     "LDAModel": "ps2.algorithms.clustering",
     "LDATopics": "ps2.algorithms.topics.model",
@@ -142,6 +144,7 @@ __all__ = [
     "KMeans",
     "KMeansClusters",
     "KMeansModel",
+    "KeyHasher",
     "LDAModel",
     "LDATopics",
     "LINEModel",

@@ -1,45 +1,100 @@
-"""Rows of pairs of a key and a value, as models of keys take them."""
+"""Rows of (key, value) pairs: what hashing makes of columns, and what models with a table of keys learn from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.distinct import find_distinct
+from ps2.errors import OutOfRangeError, ShapeError
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class KeyRows:
-    """Rows in CSR form.
+    """Rows of pairs, one row after the other. A key may come several times in a row.
 
     Attributes:
-        indptr: int64, shape (n + 1,): where each row's pairs begin.
-        keys: int64, shape (pairs,), in [0, 2**63).
+        indptr: int64, shape (n + 1,): row i has the pairs ``indptr[i]`` to ``indptr[i + 1]``; it begins with 0.
+        keys: int64, shape (pairs,), each in [0, 2**63).
         values: float32, shape (pairs,).
-        fields: int32, shape (pairs,): of which field each pair is.
-        width: pairs of a row if every row has as many; else None.
+        fields: int32, shape (pairs,): the number of the field that a pair comes from.
+        width: pairs of each row, if all rows have as many: ``keys.reshape(n, width)`` is valid then; else None.
     """
 
     indptr: Int64s
     keys: Int64s
-    values: npt.NDArray[np.float32]
-    fields: npt.NDArray[np.int32]
+    values: Float32s
+    fields: Int32s
     width: int | None = None
 
+    @staticmethod
+    def of(keys: npt.ArrayLike) -> KeyRows:
+        """Return rows with equally many keys; each value is 1, and a key's column is its field.
+
+        Args:
+            keys: integers of shape (n, width).
+
+        Raises:
+            ShapeError: the keys have another number of dimensions.
+            OutOfRangeError: a key is negative, or 2**63 or more.
+        """
+        given = np.asarray(keys)
+        if given.ndim != 2 or (given.size and given.dtype.kind not in "iu"):
+            raise ShapeError(f"keys: expected integers of shape (n, width), got {given.dtype} of shape {given.shape}")
+        if given.size and (given.min() < 0 or int(given.max()) >= 2**63):
+            wrong = given.min() if given.min() < 0 else given.max()
+            raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
+        n, width = given.shape
+        flat = np.ascontiguousarray(given, np.int64).reshape(-1)
+        fields = np.tile(np.arange(width, dtype=np.int32), n)
+        return KeyRows(np.arange(n + 1) * width, flat, np.ones(n * width, np.float32), fields, width)
+
+    @staticmethod
+    def joined(parts: Sequence[KeyRows]) -> KeyRows:
+        """Return the rows of all parts, one part after the other."""
+        filled = [part for part in parts if len(part)]
+        if len(filled) == 1:
+            return filled[0]
+        indptr = np.zeros(1 + sum(map(len, filled)), np.int64)
+        row = 0
+        for part in filled:
+            indptr[row + 1 : row + 1 + len(part)] = part.indptr[1:] + indptr[row]
+            row += len(part)
+        widths = {part.width for part in filled}
+        return KeyRows(
+            indptr,
+            np.concatenate([np.empty(0, np.int64), *(part.keys for part in filled)]),
+            np.concatenate([np.empty(0, np.float32), *(part.values for part in filled)]),
+            np.concatenate([np.empty(0, np.int32), *(part.fields for part in filled)]),
+            widths.pop() if len(widths) == 1 else None,
+        )
+
     def __len__(self) -> int:
+        """The number of rows."""
         return len(self.indptr) - 1
 
     def take(self, begin: int, end: int) -> KeyRows:
-        """Return the rows [begin, end)."""
+        """Return the rows ``[begin, end)``, which share these arrays.
+
+        Raises:
+            OutOfRangeError: there are no such rows.
+        """
+        if not 0 <= begin <= end <= len(self):
+            raise OutOfRangeError(f"rows: expected an interval of [0, {len(self)}), got [{begin}, {end})")
         first, last = int(self.indptr[begin]), int(self.indptr[end])
-        part = slice(first, last)
+        pairs = slice(first, last)
         indptr = self.indptr[begin : end + 1] - first
-        return KeyRows(indptr, self.keys[part], self.values[part], self.fields[part], self.width)
+        return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
         """Return the distinct keys, ascending, and the position of each pair's key among them, int64."""
+        # Imported here, as numba takes a quarter of a second to import, and rows of a scorer need no kernel.
+        from ps2.ops.distinct import find_distinct
+
         return find_distinct(self.keys)

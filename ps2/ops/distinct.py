@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel, number_rows
+from ps2.ops.kernels import HASH, Int64s, kernel
 from ps2.ops.prefetch import prefetch
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 
+# Cells of the hash table of keys at first: a batch of clicks has few distinct keys, and a small table stays in cache.
+# A table that is half full grows by this factor.
+CELLS, GROWTH = 4096, 8
 # How many rows ahead to prefetch.
 AHEAD = 8
 # The finaliser of SplitMix64, as in ``ps2.matrix.partition.hash_bucket``.
@@ -39,8 +42,7 @@ def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
         keys: int64 of shape (n,), not negative.
     """
     distinct, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    cells = np.full(1 << (2 * keys.size).bit_length(), -1, np.int32)
-    count = number_rows(readable(keys), distinct, positions, cells)
+    count = _number(readable(keys), distinct, positions, 1 << (2 * keys.size).bit_length())
     return distinct[:count], positions
 
 
@@ -77,6 +79,40 @@ def sum_rows(values: Array, positions: Int64s, count: int) -> Array:
     sums = np.zeros((count, values.shape[1]), values.dtype)
     _sum_rows(readable(values), readable(positions), sums)
     return sums
+
+
+@kernel
+def _number(keys: Int64s, distinct: Int64s, positions: Int64s, most: int) -> int:
+    """Number keys in the order of their first appearance; return how many are distinct.
+
+    Args:
+        distinct, positions: outputs, as long as ``keys``.
+        most: cells that suffice for all keys, a power of two.
+    """
+    size = min(CELLS, most)
+    cells = np.full(size, -1, np.int32)
+    count = 0
+    for i in range(keys.size):
+        key = keys[i]
+        at = np.int64((np.uint64(key) * HASH) >> np.uint64(32)) & (size - 1)
+        while cells[at] >= 0 and distinct[cells[at]] != key:
+            at = (at + 1) & (size - 1)
+        if cells[at] >= 0:
+            positions[i] = cells[at]
+            continue
+        cells[at] = count
+        distinct[count] = key
+        positions[i] = count
+        count += 1
+        if 2 * count > size:
+            size = min(GROWTH * size, most)
+            cells = np.full(size, -1, np.int32)
+            for number in range(count):
+                to = np.int64((np.uint64(distinct[number]) * HASH) >> np.uint64(32)) & (size - 1)
+                while cells[to] >= 0:
+                    to = (to + 1) & (size - 1)
+                cells[to] = number
+    return count
 
 
 @kernel

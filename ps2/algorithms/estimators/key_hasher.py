@@ -1,0 +1,126 @@
+"""``KeyHasher``: columns of a DataFrame as arrays of keys and values. ``ps2.algorithms.feature`` has it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.ml import Transformer
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, StructType
+
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.key_params import HashedColumns
+from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
+from ps2.algorithms.estimators.params import SaysParams, check_ranges, getter, own_param, setter
+from ps2.algorithms.estimators.tables import column
+from ps2.data.hashing import FieldHasher
+from ps2.errors import InputError
+
+NAMES = "key bigint, field string, value string"
+Batches = Iterator[pa.RecordBatch]
+
+
+class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWritable):
+    """Columns of categories and numbers as rows of keys and values, without a vocabulary.
+
+    As pyspark.ml's ``FeatureHasher``, but a key is a 63-bit XXH3 of the column's name and the value: distinct values
+    keep distinct keys (see ``docs/hashing.md``). Estimators of models of keys have the same params and hash by
+    themselves: this one is for rows that are kept, and for keys that are looked at.
+
+    Example::
+
+        hasher = KeyHasher(categoricalCols=["site", "ad"], bucketCols=["price"], crosses=["site:ad"])
+        hasher.transform(df).select("keys", "values")
+    """
+
+    keysCol: Param[str] = own_param("keysCol", "new column of the keys: arrays of bigint", TypeConverters.toString)
+    valuesCol: Param[str] = own_param("valuesCol", "new column of the values: arrays of float", TypeConverters.toString)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(keysCol="keys", valuesCol="values")
+
+    getKeysCol = getter(keysCol)
+    getValuesCol = getter(valuesCol)
+    setKeysCol = setter(keysCol)
+    setValuesCol = setter(valuesCol)
+
+    def names(self, dataset: DataFrame) -> DataFrame:
+        """Return what each key of these rows stands for: columns ``key``, ``field`` and ``value``, each key once.
+
+        The value is a text; null for the key of a column of numbers.
+
+        Raises:
+            ConfigError, InputError: as ``transform`` does.
+        """
+        hasher = self._prepared(dataset)
+        rows = dataset.select(*(column(name) for name in hasher.columns))
+        return rows.mapInArrow(_namer(hasher), NAMES).distinct()
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """Add the columns of keys and values.
+
+        Raises:
+            ConfigError: params contradict each other.
+            InputError: a column is missing or has another type, or a new one is there already. Faults of rows raise an
+                error of Spark when rows are read.
+        """
+        hasher = self._prepared(dataset)
+        new = [
+            StructField(self.getKeysCol(), ArrayType(LongType(), False), False),
+            StructField(self.getValuesCol(), ArrayType(FloatType(), False), False),
+        ]
+        for field in new:
+            if field.name in dataset.columns:
+                raise InputError(f"column {field.name!r}: it is there already; choose another name for the new column")
+        names = [field.name for field in new]
+        return dataset.mapInArrow(_adder(hasher, names), StructType([*dataset.schema.fields, *new]))
+
+    def _prepared(self, dataset: DataFrame) -> FieldHasher:
+        check_frame(dataset)
+        check_ranges(self)
+        return self._hasher(dataset)
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``."""
+        return EstimatorReader(cls)
+
+
+def _adder(hasher: FieldHasher, names: list[str]) -> Callable[[Batches], Batches]:
+    """Return the function that adds keys and values in a task."""
+
+    def add(batches: Batches) -> Batches:
+        before = 0
+        for batch in batches:
+            rows = hasher.rows(batch, before)
+            before += batch.num_rows
+            ends = pa.array(rows.indptr.astype("int32"))
+            new = [pa.ListArray.from_arrays(ends, pa.array(given)) for given in (rows.keys, rows.values)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *names])
+
+    return add
+
+
+def _namer(hasher: FieldHasher) -> Callable[[Batches], Batches]:
+    """Return the function that names keys in a task."""
+
+    def name(batches: Batches) -> Batches:
+        seen: set[int] = set()
+        for batch in batches:
+            found = {key: said for key, said in hasher.inverse(batch).items() if key not in seen}
+            seen |= found.keys()
+            columns = [list(found), [field for field, _ in found.values()], [value for _, value in found.values()]]
+            types = (pa.int64(), pa.string(), pa.string())
+            arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names=["key", "field", "value"])
+
+    return name

@@ -1,0 +1,309 @@
+"""Keys of the columns of Arrow batches, by loops over Arrow's own buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.data.columns import lengths_of, named_column, number_column
+from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, place_pairs
+from ps2.data.key_fields import Field, KeyFields
+from ps2.data.key_rows import KeyRows
+from ps2.errors import InputError
+from ps2.ops.distinct import find_distinct
+from ps2.ops.guards import readable
+
+Array = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+NO_VALUES: Float32s = np.empty(0, np.float32)
+CATEGORIES = "strings, integers or booleans, or arrays of them"
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs of one field.
+
+    Attributes:
+        keys: int64, row after row.
+        values: float32; None: all are 1.
+        lengths: pairs of each row; None: one each.
+    """
+
+    keys: Int64s
+    values: Float32s | None = None
+    lengths: Int64s | None = None
+
+    def present(self, mask: Mask | None) -> _Pairs:
+        """Return the pairs of rows that have a value, if each row has one now."""
+        if mask is None:
+            return self
+        values = None if self.values is None else self.values[mask]
+        return _Pairs(self.keys[mask], values, mask.astype(np.int64))
+
+
+def hash_batch(hasher: KeyFields, batch: pa.RecordBatch, before: int) -> KeyRows:
+    """Return the pairs of a batch's rows; see ``FieldHasher.rows``."""
+    return _joined(_Batch(hasher, batch, before), hasher)
+
+
+def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, str | None]]:
+    """Return the field and the value of each key; see ``FieldHasher.inverse``."""
+    read = _Batch(hasher, batch, 0)
+    named: dict[int, tuple[str, str | None]] = {}
+    for field in hasher.fields:
+        if field.kind == "keys":
+            continue
+        pairs = read.pairs(field)
+        distinct, positions = find_distinct(pairs.keys)
+        first = np.zeros(len(distinct), np.int64)
+        first[positions[::-1]] = np.arange(len(positions))[::-1]
+        for key, text in zip(distinct.tolist(), read.texts(field, pairs, first), strict=True):
+            named[key] = field.name, text
+    return named
+
+
+class _Batch:
+    """The columns of one batch, each hashed once."""
+
+    def __init__(self, hasher: KeyFields, batch: pa.RecordBatch, before: int) -> None:
+        if not isinstance(batch, pa.RecordBatch):
+            raise InputError(f"expected a pyarrow.RecordBatch, got {type(batch).__name__}")
+        self._hasher = hasher
+        self.batch = batch
+        self._before = before
+        self._singles: dict[str, tuple[Int64s, Mask | None]] = {}
+
+    def pairs(self, field: Field) -> _Pairs:
+        """Return the pairs of a field."""
+        if field.kind == "keys":
+            return self._given_keys(field)
+        if field.kind == "numeric":
+            numbers, mask = self._numbers(field.columns[0])
+            keys = np.full(len(numbers), self._hasher.key(field, ""), np.int64)
+            return _Pairs(keys, numbers.astype(np.float32)).present(mask)
+        if field.kind == "cross":
+            return self._crossed(field)
+        column = named_column(self.batch, field.columns[0])
+        if field.kind == "categorical" and _is_list(column.type):
+            return self._listed(field, column)
+        keys, mask = self._single(field)
+        return _Pairs(keys).present(mask)
+
+    def texts(self, field: Field, pairs: _Pairs, some: Int64s) -> list[str | None]:
+        """Return the values of some of a field's pairs, as texts; None for numbers."""
+        if field.kind == "numeric":
+            return [None] * len(some)
+        rows = some if pairs.lengths is None else np.repeat(np.arange(len(pairs.lengths)), pairs.lengths)[some]
+        if field.kind == "cross":
+            parts = [self._texts_of(self._hasher.parts[column], rows) for column in field.columns]
+            return [" x ".join(map(str, texts)) for texts in zip(*parts, strict=True)]
+        column = self.batch.column(field.columns[0])
+        if _is_list(column.type) and field.kind == "categorical":
+            return _as_texts(column.flatten().drop_null().take(pa.array(some)))
+        return self._texts_of(field, rows)
+
+    def _texts_of(self, field: Field, rows: Int64s) -> list[str | None]:
+        if field.kind == "buckets":
+            buckets = self._hasher.buckets[field.columns[0]]
+            numbers = self._numbers(field.columns[0])[0][rows]
+            return [buckets.text(int(at)) for at in np.searchsorted(buckets.edges, numbers, "right")]
+        return _as_texts(self.batch.column(field.columns[0]).take(pa.array(rows)))
+
+    def _single(self, field: Field) -> tuple[Int64s, Mask | None]:
+        """Return the key of each row in a field of one value a row, and which rows have one (None: all)."""
+        name = field.hashed_name
+        if name not in self._singles:
+            self._singles[name] = self._bucketed(field) if field.kind == "buckets" else self._categories(field)
+        return self._singles[name]
+
+    def _bucketed(self, field: Field) -> tuple[Int64s, Mask | None]:
+        numbers, mask = self._numbers(field.columns[0])
+        buckets = self._hasher.buckets[field.columns[0]]
+        return np.array(buckets.keys, np.int64)[np.searchsorted(buckets.edges, numbers, "right")], mask
+
+    def _categories(self, field: Field) -> tuple[Int64s, Mask | None]:
+        column = named_column(self.batch, field.columns[0])
+        mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        return self._keys_of(field.columns[0], column), mask
+
+    def _keys_of(self, name: str, column: pa.Array) -> Int64s:
+        """Return the keys of a column's values; any for null."""
+        seed, kind = np.uint64(self._hasher.seeds[name]), column.type
+        if pa.types.is_dictionary(kind):
+            keys = self._keys_of(name, column.dictionary)
+            numbers = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            return keys[numbers] if len(keys) else np.zeros(len(column), np.int64)
+        if pa.types.is_null(kind):
+            return np.zeros(len(column), np.int64)
+        if pa.types.is_boolean(kind):
+            both = np.array([self._hasher.key(Field.categorical(name), text) for text in ("false", "true")])
+            return both[column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)]
+        if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+            numbers = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+            return keys_of_integers(readable(numbers), seed)
+        return keys_of_texts(*_text_buffers(name, column), seed)
+
+    def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask | None]:
+        """Return a column's numbers, 0 for null, and which rows have one (None: all)."""
+        column = number_column(self.batch, name)
+        mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        numbers = column.fill_null(0.0).to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            wild = ~np.isfinite(numbers.astype(np.float32))
+        if wild.any():
+            row = int(np.argmax(wild))
+            self._fail(name, row, "a finite number that fits float32", f"{numbers[row]:g}")
+        return numbers, mask
+
+    def _crossed(self, field: Field) -> _Pairs:
+        for column in field.columns:
+            if _is_list(named_column(self.batch, column).type):
+                raise InputError(
+                    f"column {column!r}: expected one value a row, for the cross {field.name!r}, got lists"
+                )
+        found = [self._single(self._hasher.parts[column]) for column in field.columns]
+        masks = [mask for _, mask in found if mask is not None]
+        table = np.stack([keys for keys, _ in found], axis=1)
+        keys = keys_of_crosses(table, np.uint64(self._hasher.seeds[field.hashed_name]))
+        return _Pairs(keys).present(np.logical_and.reduce(masks) if masks else None)
+
+    def _listed(self, field: Field, column: pa.Array) -> _Pairs:
+        lengths, elements = lengths_of(column), column.flatten()
+        if elements.null_count:
+            rows = np.repeat(np.arange(len(lengths)), lengths)
+            there = elements.is_valid().to_numpy(zero_copy_only=False)
+            lengths = np.bincount(rows[there], minlength=len(lengths)).astype(np.int64)
+            elements = elements.drop_null()
+        return _Pairs(self._keys_of(field.columns[0], elements), lengths=lengths)
+
+    def _given_keys(self, field: Field) -> _Pairs:
+        name = field.columns[0]
+        lengths, elements = self._arrays(name, "an array of keys", pa.types.is_integer)
+        keys = elements.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
+        if keys.size and keys.min() < 0:
+            at = int(np.argmax(keys < 0))
+            self._fail(name, _row_of(at, lengths), "keys in [0, 2**63)", str(elements[at].as_py()))
+        if field.width is not None and (lengths != field.width).any():
+            row = int(np.argmax(lengths != field.width))
+            self._fail(name, row, f"{field.width} keys", str(lengths[row]))
+        if len(field.columns) == 1:
+            return _Pairs(keys, lengths=lengths)
+        sizes, given = self._arrays(field.columns[1], "an array of numbers", _is_number)
+        if (sizes != lengths).any():
+            row = int(np.argmax(sizes != lengths))
+            self._fail(field.columns[1], row, f"{lengths[row]} values, one a key", str(sizes[row]))
+        numbers = given.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            values = numbers.astype(np.float32)
+        if not np.isfinite(values).all():
+            at = int(np.argmax(~np.isfinite(values)))
+            self._fail(field.columns[1], _row_of(at, lengths), "finite numbers that fit float32", f"{numbers[at]:g}")
+        return _Pairs(keys, values, lengths)
+
+    def _arrays(self, name: str, what: str, fits: Any) -> tuple[Int64s, pa.Array]:
+        """Return the lengths of a column's arrays and all their elements; null is an error."""
+        column = named_column(self.batch, name)
+        if not (_is_list(column.type) and fits(column.type.value_type)):
+            raise InputError(f"column {name!r}: expected {what} in each row, got {column.type}")
+        lengths, elements = lengths_of(column), column.flatten()
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            self._fail(name, row, what, "null")
+        if elements.null_count:
+            at = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
+            self._fail(name, _row_of(at, lengths), what, "null in it")
+        return lengths, elements
+
+    def _fail(self, name: str, row: int, expected: str, got: str) -> None:
+        raise InputError(f"column {name!r}, row {self._before + row}: expected {expected}, got {got}")
+
+
+def _joined(read: _Batch, hasher: KeyFields) -> KeyRows:
+    """Return the rows with the pairs of all fields."""
+    n = read.batch.num_rows
+    found = [read.pairs(field) for field in hasher.fields]
+    if all(pairs.lengths is None for pairs in found):
+        return _aligned(found, n)
+    lengths = [np.ones(n, np.int64) if pairs.lengths is None else pairs.lengths for pairs in found]
+    indptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))]).astype(np.int64)
+    keys, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.float32)
+    fields, next_pair = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
+    for pairs, theirs, number in zip(found, lengths, hasher.first_numbers, strict=True):
+        of_pairs = NO_VALUES if pairs.values is None else pairs.values
+        given = readable(pairs.keys), readable(of_pairs), readable(theirs)
+        place_pairs(*given, number, next_pair, (keys, values, fields))
+    _number_places(fields, indptr, lengths, hasher)
+    sizes = np.diff(indptr)
+    width = int(sizes[0]) if n and (sizes == sizes[0]).all() else None
+    return KeyRows(indptr, keys, values, fields, width)
+
+
+def _number_places(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
+    """Give the keys of a field with a width a number each, by their place in the array."""
+    begins = indptr[:-1].copy()
+    for field, theirs in zip(hasher.fields, lengths, strict=True):
+        if field.width is not None and len(begins):
+            fields[begins[:, None] + np.arange(field.width)] += np.arange(field.width, dtype=np.int32)
+        begins += theirs
+
+
+def _aligned(found: list[_Pairs], n: int) -> KeyRows:
+    """Return rows in which each field has one pair."""
+    width = len(found)
+    keys, values = np.empty((n, width), np.int64), np.ones((n, width), np.float32)
+    for number, pairs in enumerate(found):
+        keys[:, number] = pairs.keys
+        if pairs.values is not None:
+            values[:, number] = pairs.values
+    fields = np.tile(np.arange(width, dtype=np.int32), n)
+    return KeyRows(np.arange(n + 1) * width, keys.reshape(-1), values.reshape(-1), fields, width)
+
+
+def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
+    """Return the bytes of all texts, and where each begins and the last ends."""
+    kind = column.type
+    if pa.types.is_uint64(kind) or pa.types.is_string_view(kind):
+        column = column.cast(pa.large_string())
+    elif not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        hint = (
+            "; numbers have buckets or are numeric" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else ""
+        )
+        raise InputError(f"column {name!r}: expected {CATEGORIES}, got {kind}{hint}")
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, ends, text = column.buffers()
+    dtype = np.int64 if is_large else np.int32
+    if not len(column):
+        return readable(np.empty(0, np.uint8)), readable(np.zeros(1, dtype))
+    bounds = np.frombuffer(ends, dtype)[column.offset : column.offset + len(column) + 1]
+    return readable(np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8)), readable(bounds)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _row_of(entry: int, lengths: Int64s) -> int:
+    return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))
+
+
+def _as_texts(column: pa.Array) -> list[str | None]:
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return [None if one is None else one.decode(errors="replace") for one in column.to_pylist()]
+    texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    return texts

@@ -1,0 +1,145 @@
+"""Keys of rows that are mappings: for a scorer, that has one row at a time and neither pyarrow nor numba."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import xxhash
+
+from ps2.data.key_fields import Field, KeyFields
+from ps2.data.key_rows import KeyRows
+from ps2.errors import InputError
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
+    """Return the pairs of rows; see ``FieldHasher.rows_of_dicts``."""
+    keys: list[int] = []
+    values: list[float] = []
+    fields: list[int] = []
+    ends = [0]
+    numbered = list(zip(hasher.fields, hasher.first_numbers, strict=True))
+    for at, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(f"row {at}: expected a dict of columns, got {type(row).__name__}")
+        given = _Row(hasher, row, at)
+        for field, number in numbered:
+            if field.kind == "keys":
+                found, theirs = given.keys(field)
+                places = range(number, number + len(found)) if field.width else (number,) * len(found)
+                values.extend(theirs)
+                fields.extend(places)
+            elif field.kind == "numeric":
+                number_of = given.number(field.columns[0])
+                found = [] if number_of is None else [hasher.key(field, "")]
+                values.extend([] if number_of is None else [number_of])
+                fields.extend((number,) * len(found))
+            else:
+                found = given.categories(field)
+                values.extend((1.0,) * len(found))
+                fields.extend((number,) * len(found))
+            keys.extend(found)
+        ends.append(len(keys))
+    indptr = np.array(ends, np.int64)
+    widths = np.diff(indptr)
+    width = int(widths[0]) if len(widths) and (widths == widths[0]).all() else None
+    return KeyRows(indptr, np.array(keys, np.int64), np.array(values, np.float32), np.array(fields, np.int32), width)
+
+
+class _Row:
+    """One mapping; names its columns in errors."""
+
+    def __init__(self, hasher: KeyFields, row: Mapping[str, Any], at: int) -> None:
+        self._hasher = hasher
+        self._row = row
+        self._at = at
+
+    def categories(self, field: Field) -> list[int]:
+        """Return the keys of a categorical field, of buckets or of a cross; none if the value is absent."""
+        if field.kind == "cross":
+            return self._crossed(field)
+        column = field.columns[0]
+        if field.kind == "buckets":
+            number = self.number(column)
+            return [] if number is None else [self._hasher.buckets[column].key(number)]
+        given = self._value(column)
+        if given is None:
+            return []
+        seed = self._hasher.seeds[column]
+        if isinstance(given, (list, tuple, np.ndarray)):
+            texts = [self._text(column, one) for one in given if one is not None]
+        else:
+            texts = [self._text(column, given)]
+        return [xxhash.xxh3_64_intdigest(text, seed) >> 1 for text in texts]
+
+    def number(self, column: str) -> float | None:
+        """Return the number in a column; None if it is absent."""
+        given = self._value(column)
+        if given is None:
+            return None
+        if not isinstance(given, (numbers.Real, np.bool_)):
+            self._fail(column, "a number", given)
+        number = float(given)
+        if not (math.isfinite(number) and abs(number) <= LARGEST):
+            self._fail(column, "a finite number that fits float32", given)
+        return number
+
+    def keys(self, field: Field) -> tuple[list[int], list[float]]:
+        """Return the keys and the values of a field that has keys already."""
+        given = self._list(field.columns[0], field.width)
+        for key in given:
+            if not isinstance(key, (int, np.integer)) or isinstance(key, bool) or not 0 <= key < 2**63:
+                self._fail(field.columns[0], "keys in [0, 2**63)", key)
+        if len(field.columns) == 1:
+            return [int(key) for key in given], [1.0] * len(given)
+        values = self._list(field.columns[1], len(given))
+        for value in values:
+            is_number = isinstance(value, numbers.Real) and math.isfinite(value)
+            if not (is_number and abs(float(value)) <= LARGEST):
+                self._fail(field.columns[1], "finite numbers that fit float32", value)
+        return [int(key) for key in given], [float(value) for value in values]
+
+    def _crossed(self, cross: Field) -> list[int]:
+        parts = []
+        for column in cross.columns:
+            if isinstance(self._value(column), (list, tuple, np.ndarray)):
+                self._fail(column, f"one value, for the cross {cross.name!r}", self._row[column])
+            found = self.categories(self._hasher.parts[column])
+            if not found:
+                return []
+            parts.append(found[0])
+        text = np.array(parts, "<i8").tobytes()
+        return [xxhash.xxh3_64_intdigest(text, self._hasher.seeds[cross.hashed_name]) >> 1]
+
+    def _value(self, column: str) -> Any:
+        if column not in self._row:
+            there = ", ".join(map(str, self._row)) or "none"
+            raise InputError(
+                f"row {self._at} has no column {column!r}; it has: {there:.300} (None stands for a missing value)"
+            )
+        return self._row[column]
+
+    def _list(self, column: str, length: int | None) -> list[Any]:
+        given = self._value(column)
+        if not isinstance(given, (list, tuple, np.ndarray)) or (length is not None and len(given) != length):
+            self._fail(column, "a list" if length is None else f"a list of {length}", given)
+        return list(given)
+
+    def _text(self, column: str, given: Any) -> bytes:
+        if isinstance(given, str):
+            return given.encode()
+        if isinstance(given, bytes):
+            return given
+        if isinstance(given, (bool, np.bool_)):
+            return b"true" if given else b"false"
+        if isinstance(given, (int, np.integer)):
+            return str(given).encode()
+        self._fail(column, "a string, an integer or a boolean, or a list of them", given)
+
+    def _fail(self, column: str, expected: str, given: Any) -> NoReturn:
+        raise InputError(f"column {column!r}, row {self._at}: expected {expected}, got {given!r:.100}")

@@ -1,0 +1,249 @@
+"""Fields of rows of keys: which columns give keys and values, and with which seeds of the hash."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from ps2.errors import ConfigError
+
+Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
+KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
+# Between the parts of a field's hashed name. No name of a column has it.
+SEPARATOR = "\x1f"
+# Bounds of buckets by logarithm end here.
+LARGEST = 1e18
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of rows: where its keys and values come from. The static methods make one of each kind.
+
+    Attributes:
+        kind: of the five.
+        columns: the column; of a cross, the columns; of keys, perhaps the column of values also.
+        bounds: of buckets: bucket i holds the numbers in [bounds[i - 1], bounds[i]).
+        base: of buckets by logarithm, instead of bounds.
+        width: of keys: how many each row has; None: any number.
+    """
+
+    kind: Kind
+    columns: tuple[str, ...]
+    bounds: tuple[float, ...] = ()
+    base: float | None = None
+    width: int | None = None
+
+    @staticmethod
+    def categorical(column: str) -> Field:
+        """Each value of strings, integers or booleans is a key, with value 1; lists of them: each element."""
+        return Field("categorical", (column,))
+
+    @staticmethod
+    def numeric(column: str) -> Field:
+        """The column has one key, and its numbers are the values."""
+        return Field("numeric", (column,))
+
+    @staticmethod
+    def buckets(column: str, bounds: Sequence[float] | None = None, base: float = 2.0) -> Field:
+        """Each interval of numbers is a key, with value 1.
+
+        Args:
+            bounds: ascending; bucket i holds the numbers in [bounds[i - 1], bounds[i]). None: the bounds are 0 and
+                plus and minus ``base ** i - 1`` for i = 1, 2, ...: buckets by logarithm.
+        """
+        if bounds is None:
+            return Field("buckets", (column,), base=float(base))
+        return Field("buckets", (column,), bounds=tuple(map(float, bounds)))
+
+    @staticmethod
+    def cross(*columns: str) -> Field:
+        """Each combination of the columns' values (or their buckets, if they have any) is a key, with value 1."""
+        return Field("cross", columns)
+
+    @staticmethod
+    def keys(column: str, values: str | None = None, width: int | None = None) -> Field:
+        """A column of arrays of keys, integers in [0, 2**63), and perhaps one of arrays of their values.
+
+        Args:
+            width: how many keys each row has: then each place in the array is a field; None: all are one field.
+        """
+        return Field("keys", (column,) if values is None else (column, values), width=width)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"field: expected a kind of {', '.join(KINDS)}, got {self.kind!r}")
+        if not self.columns or not all(isinstance(one, str) and one for one in self.columns):
+            raise ConfigError(f"{self.kind} field: expected names of columns, got {self.columns!r}")
+        if any(SEPARATOR in one for one in self.columns):
+            raise ConfigError(f"{self.kind} field: expected names without character 31, got {self.columns!r}")
+        if self.kind == "cross" and (len(self.columns) < 2 or len(set(self.columns)) < len(self.columns)):
+            raise ConfigError(f"cross: expected at least two different columns, got {self.columns!r}")
+        if self.width is not None and (isinstance(self.width, bool) or self.width < 1):
+            raise ConfigError(f"keys {self.columns[0]!r}: expected a width of at least 1, got {self.width}")
+        if self.kind == "buckets":
+            self._check_buckets()
+
+    def _check_buckets(self) -> None:
+        if self.base is not None and not (math.isfinite(self.base) and self.base >= 1.01):
+            raise ConfigError(f"buckets of {self.columns[0]!r}: expected a base of at least 1.01, got {self.base}")
+        are_ascending = all(a < b for a, b in pairwise(self.bounds))
+        if self.base is None and not (self.bounds and are_ascending and all(map(math.isfinite, self.bounds))):
+            raise ConfigError(
+                f"buckets of {self.columns[0]!r}: expected ascending finite bounds, at least one, got {self.bounds}"
+            )
+
+    @property
+    def name(self) -> str:
+        """What people call this field."""
+        if self.kind == "cross":
+            return " x ".join(self.columns)
+        return f"{self.columns[0]} (buckets)" if self.kind == "buckets" else self.columns[0]
+
+    @property
+    def hashed_name(self) -> str:
+        """What the seed of this field's keys is a hash of; kinds of one column differ."""
+        mark = {"categorical": (), "keys": (), "numeric": ("value",), "buckets": ("buckets",), "cross": ("cross",)}
+        return SEPARATOR.join((*self.columns, *mark[self.kind]))
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The bounds of buckets, also of those by logarithm."""
+        if self.base is None:
+            return self.bounds
+        above: list[float] = []
+        power = self.base
+        while power - 1 <= LARGEST:
+            above.append(power - 1)
+            power *= self.base
+        return (*(-one for one in reversed(above)), 0.0, *above)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, of which ``from_json`` makes this field."""
+        given = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
+        return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in given.items() if v}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Field:
+        """Return the field of plain data; raises ConfigError if it is invalid."""
+        try:
+            bounds = tuple(map(float, content.get("bounds", ())))
+            return Field(content["kind"], tuple(content["columns"]), bounds, content.get("base"), content.get("width"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"field: expected kind, columns, bounds, base and width, got {content!r}") from error
+
+
+@dataclass(frozen=True)
+class KeyFields:
+    """Fields, and the seed of their keys.
+
+    Attributes:
+        fields: at least one, all different.
+        seed: in [0, 2**64): other seeds give other keys.
+
+    Raises:
+        ConfigError: the fields or the seed are invalid.
+    """
+
+    fields: tuple[Field, ...]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
+        if not self.fields:
+            raise ConfigError("fields: expected at least one, got none")
+        names = [field.hashed_name for field in self.fields]
+        if len(set(names)) < len(names):
+            double = next(field for field in self.fields if names.count(field.hashed_name) > 1)
+            raise ConfigError(f"fields: expected different ones, got {double.kind} {double.name!r} twice")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
+            raise ConfigError(f"seed: expected an integer in [0, 2**64), got {self.seed!r}")
+        for field in self.fields:
+            if field.kind == "cross":
+                self._check_cross(field)
+
+    def _check_cross(self, cross: Field) -> None:
+        kinds = {(one.columns[0], one.kind) for one in self.fields if one.kind != "cross"}
+        for column in cross.columns:
+            is_category = {(column, "categorical"), (column, "buckets")} & kinds
+            if not is_category and ((column, "numeric") in kinds or (column, "keys") in kinds):
+                raise ConfigError(
+                    f"cross {cross.name!r}: expected columns of categories, but {column!r} has numbers: give it buckets"
+                )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that rows must have, each once."""
+        return tuple(dict.fromkeys(column for field in self.fields for column in field.columns))
+
+    @property
+    def field_count(self) -> int:
+        """How many numbers of fields there are: one a field, and of keys with a width, one a place."""
+        return sum(field.width or 1 for field in self.fields)
+
+    @property
+    def first_numbers(self) -> tuple[int, ...]:
+        """The number of each field; of keys with a width, that of the first place."""
+        ends = np.cumsum([0, *(field.width or 1 for field in self.fields)])
+        return tuple(map(int, ends[:-1]))
+
+    @cached_property
+    def seeds(self) -> dict[str, int]:
+        """The seed of each hashed name of a field, also of columns that only crosses use."""
+        names = {field.hashed_name for field in self.fields} | {Field.categorical(c).hashed_name for c in self.columns}
+        return {name: xxhash.xxh3_64_intdigest(name.encode(), self.seed) for name in names}
+
+    @cached_property
+    def parts(self) -> dict[str, Field]:
+        """Of each column of a cross, the field whose keys it gives: its buckets, if there are any, else categories."""
+        buckets = {field.columns[0]: field for field in self.fields if field.kind == "buckets"}
+        crossed = {column for field in self.fields if field.kind == "cross" for column in field.columns}
+        return {column: buckets.get(column, Field.categorical(column)) for column in crossed}
+
+    @cached_property
+    def buckets(self) -> dict[str, Buckets]:
+        """The buckets of each column that has them."""
+        return {
+            field.columns[0]: Buckets(field.edges, tuple(self.key(field, str(i)) for i in range(len(field.edges) + 1)))
+            for field in self.fields
+            if field.kind == "buckets"
+        }
+
+    def key(self, field: Field, text: str) -> int:
+        """Return the key of a value's text in a field; of a numeric field, that of the empty text."""
+        return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fields": self.fields, "seed": self.seed}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Intervals of numbers, with their keys.
+
+    Attributes:
+        edges: ascending.
+        keys: one more than edges.
+    """
+
+    edges: tuple[float, ...]
+    keys: tuple[int, ...]
+
+    def key(self, number: float) -> int:
+        """Return the key of the number's bucket."""
+        return self.keys[bisect_right(self.edges, number)]
+
+    def text(self, at: int) -> str:
+        """Return the interval of a bucket."""
+        low = f"[{self.edges[at - 1]:g}" if at else "(-inf"
+        return f"{low}, {self.edges[at]:g})" if at < len(self.edges) else f"{low}, inf)"

@@ -1,0 +1,19 @@
+"""Compile the kernels of hashing (``python -m ps2.data.warm``), instead of at first use."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from ps2.data.hashing import Field, FieldHasher
+
+
+def warm() -> None:
+    """Hash one row of each type that has a loop of its own."""
+    texts = {"short": pa.array(["a"]), "large": pa.array(["a"], pa.large_string())}
+    batch = pa.RecordBatch.from_pydict(texts | {"number": pa.array([1]), "list": pa.array([["a"]])})
+    each = map(Field.categorical, batch.schema.names)
+    FieldHasher((*each, Field.cross("short", "number"))).rows(batch)
+
+
+if __name__ == "__main__":
+    warm()

@@ -1,0 +1,72 @@
+"""KeyHasher in tasks of Spark, and the params of models of keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.estimators.key_params import KeyParams
+from ps2.algorithms.feature import KeyHasher
+from ps2.data.hashing import Field, FieldHasher
+from ps2.errors import ConfigError, InputError
+
+ROWS = [(2**60 + 1, "a", 1.5, [3, 4]), (None, "b", -2.0, [5]), (2**60 + 3, None, 0.0, [])]
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    return spark.createDataFrame(ROWS, "user bigint, site string, price double, ids array<bigint>").coalesce(1)
+
+
+def test_hasher_when_in_tasks_then_keys_of_the_rows(frame):
+    params = {"categoricalCols": ["user", "site"], "bucketCols": ["price"], "crosses": ["user:site"]}
+    found = KeyHasher(**params).transform(frame).collect()
+    fields = (*map(Field.categorical, ("user", "site")), Field.buckets("price"), Field.cross("user", "site"))
+    expected = FieldHasher(fields).rows_of_dicts([row.asDict() for row in found])
+    assert [row["user"] for row in found] == [row[0] for row in ROWS]  # 2**60 beside null stays exact
+    np.testing.assert_array_equal(np.concatenate([row["keys"] for row in found]), expected.keys)
+    assert [len(row["values"]) for row in found] == np.diff(expected.indptr).tolist() == [4, 2, 2]
+
+
+def test_names_when_asked_then_each_key_once(frame):
+    hasher = KeyHasher(categoricalCols=["site", "user"])
+    named = {row["key"]: (row["field"], row["value"]) for row in hasher.names(frame.union(frame)).collect()}
+    keys = hasher.transform(frame).head()["keys"]
+    assert [named[key] for key in keys] == [("site", "a"), ("user", str(2**60 + 1))]
+    assert len(named) == 4
+
+
+def test_hasher_when_saved_then_loaded(frame, tmp_path):
+    hasher = KeyHasher(categoricalCols=["site"], bucketCols={"price": [0, 1]}, crosses=[["site", "user"]], hashSeed=5)
+    hasher.write().save(str(tmp_path / "hasher"))
+    loaded = KeyHasher.load(str(tmp_path / "hasher"))
+    assert loaded._hasher() == hasher._hasher()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"categoricalCols": ["price"]}, "column 'price': expected strings, integers or booleans.*, got double"),
+        ({"categoricalCols": ["nobody"]}, "there is no column 'nobody'; there are: user, site"),
+        ({"numericCols": ["site"]}, "column 'site': expected numbers, got string"),
+        ({"crosses": ["site:ids"]}, "column 'ids': expected strings, integers or booleans, one value a row"),
+        ({"categoricalCols": ["site"], "keysCol": "site"}, "column 'site': it is there already"),
+    ],
+)
+def test_hasher_when_column_is_wrong_then_error(frame, params, message):
+    with pytest.raises(InputError, match=message):
+        KeyHasher(**params).transform(frame)
+
+
+def test_key_params_when_nothing_is_named_then_keys(frame):
+    params = KeyParams()
+    assert params._hasher(frame.withColumnRenamed("ids", "keys")).fields == (Field.keys("keys"),)
+    with pytest.raises(ConfigError, match=r"expected columns in categoricalCols.* got none; there are: user"):
+        params._hasher(frame)
+
+
+def test_key_params_when_keys_and_columns_then_both(frame):
+    params = KeyParams(categoricalCols=["site"], keysCol="ids")
+    assert params._hasher(frame).fields == (Field.categorical("site"), Field.keys("ids"))
+    with pytest.raises(ConfigError, match="valuesCol: expected keysCol with it"):
+        KeyParams(categoricalCols=["site"], valuesCol="ids")._hasher(frame)
