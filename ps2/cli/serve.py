@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import click
@@ -64,6 +65,8 @@ def serve(
     tls_key: str | None,
 ) -> None:
     """Answer requests for scores of an exported model over HTTP, without Spark and servers."""
+    # The layers of a few rows are too small for several threads; requests have threads of their own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ps2.serving import http
     from ps2.serving.scorer import Scorer
 
