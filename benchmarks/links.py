@@ -22,7 +22,7 @@ from benchmarks.links_part import LOOPBACK, Asked
 from benchmarks.namespaces import Host, NoNamespacesError, ask_on, hosts, served
 
 SERVERS = 2
-NAMES = ("factors", "topics", "softmax", "pulls")
+NAMES = ("factors", "topics", "softmax", "pulls", "layers")
 PARTS = Parts(names=NAMES, generated=NAMES)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     )
     from ps2.algorithms.clustering import LDA, KMeans, KMeansModel, LDAModel
     from ps2.algorithms.clusters.model import KMeansClusters
+    from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel
+    from ps2.algorithms.deep.ml.towers import TwoTower, TwoTowerModel
     from ps2.algorithms.dictionary.model import SparseCoder
     from ps2.algorithms.embeddings.model import Embedding
     from ps2.algorithms.factors.model import MatrixFactors
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
     from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
+    "DeepFM": "ps2.algorithms.deep.ml.click_models",
+    "DeepFMModel": "ps2.algorithms.deep.ml.click_models",
     "DeepWalk": "ps2.algorithms.graph",
     "DeepWalkModel": "ps2.algorithms.graph",
     "DictionaryLearning": "ps2.algorithms.feature",
@@ -118,6 +122,10 @@ _HOME = {
     "RandomForestRegressor": "ps2.algorithms.regression",
     "RandomWalks": "ps2.algorithms.graph",
     "SparseCoder": "ps2.algorithms.dictionary.model",
+    "TwoTower": "ps2.algorithms.deep.ml.towers",
+    "TwoTowerModel": "ps2.algorithms.deep.ml.towers",
+    "WideAndDeep": "ps2.algorithms.deep.ml.click_models",
+    "WideAndDeepModel": "ps2.algorithms.deep.ml.click_models",
     "Word2Vec": "ps2.algorithms.feature",
     "Word2VecModel": "ps2.algorithms.feature",
 }
@@ -125,6 +133,8 @@ _HOME = {
 __all__ = [
     "LDA",
     "LINE",
+    "DeepFM",
+    "DeepFMModel",
     "DeepWalk",
     "DeepWalkModel",
     "DictionaryLearning",
@@ -173,6 +183,10 @@ __all__ = [
     "RandomForestRegressor",
     "RandomWalks",
     "SparseCoder",
+    "TwoTower",
+    "TwoTowerModel",
+    "WideAndDeep",
+    "WideAndDeepModel",
     "Word2Vec",
     "Word2VecModel",
 ]

@@ -12,7 +12,7 @@ from ps2.algorithms.deep import kernels, row_kernels, warm
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass
 from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
-from ps2.algorithms.deep.rows import DeepRows, batch_of, joined
+from ps2.algorithms.deep.rows import DeepRows, batch_of
 from ps2.algorithms.deep.scoring import score
 from ps2.algorithms.deep.worker import Plan
 from ps2.data.key_rows import KeyRows
@@ -38,17 +38,6 @@ def test_take_when_rows_repeat_then_keys_are_distinct():
         np.testing.assert_array_equal(part.batch.x.reshape(4, 3), rows.values.reshape(30, 3)[numbers])
         np.testing.assert_array_equal(part.labels, numbers)
         np.testing.assert_array_equal(part.weights, numbers * 2)
-
-
-def test_joined_when_parts_are_rows_then_is_the_whole():
-    """Batches that were read one after the other are one table of rows."""
-    rows = _rows(7, seed=1)
-    cuts = [KeyRows(np.arange(b - a + 1) * 3, *(v[3 * a : 3 * b] for v in (rows.keys, rows.values, rows.fields)), 3)
-            for a, b in ((0, 2), (2, 2), (2, 7))]  # fmt: skip
-    whole = joined(cuts)
-    for name in ("indptr", "keys", "values", "fields"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(rows, name))
-    assert whole.width == 3
 
 
 def test_items_when_keys_are_equal_then_share_is_counted():

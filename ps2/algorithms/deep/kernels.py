@@ -23,7 +23,7 @@ GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 @kernel
 def embed(
-    indptr: Int64s, position: Int64s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    indptr: Int64s, position: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     linear: Array, sums: Array, pairs: Array, inputs: Array,
 ) -> None:  # fmt: skip
     """Compute what rows' embeddings give to the parts of a model; all outputs are written.
@@ -63,7 +63,7 @@ def embed(
 
 @kernel
 def embed_slopes(
-    indptr: Int64s, position: Int64s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    indptr: Int64s, position: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
     """Add the gradients of the blocks of all keys; arguments as of ``embed``.

@@ -31,13 +31,13 @@ class Batch:
 
     Attributes:
         indptr: int64, shape (n + 1,): where each row's pairs begin.
-        position: int64, of each pair the number of its key among the distinct ones.
+        position: int32, of each pair the number of its key among the distinct ones.
         field: int32, of each pair.
         x: the value of each pair, in the dtype of the table.
     """
 
     indptr: Int64Array
-    position: Int64Array
+    position: npt.NDArray[np.int32]
     field: npt.NDArray[np.int32]
     x: Array
 
@@ -127,6 +127,21 @@ class Pass:
         slopes = np.ascontiguousarray(slopes)
         embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, self._has_pairs, gradient)
         return gradient
+
+
+def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
+    """Return one tower's vectors of rows that have its fields only, numbered from 0; shape (n, size of the last layer).
+
+    Args:
+        layers: of both towers.
+        right: which tower: the items', else the users'.
+    """
+    half, k, n = len(architecture.hidden), architecture.k, len(batch)
+    fields = architecture.fields - architecture.deep if right else architecture.deep
+    inputs = np.empty((n, fields * k), table.dtype)
+    unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
+    embed(batch.indptr, batch.position, batch.field, batch.x, table, 0, fields, *unused, inputs)
+    return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:

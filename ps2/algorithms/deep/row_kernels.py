@@ -16,15 +16,15 @@ Int32s = npt.NDArray[np.int32]
 @kernel
 def gather_rows(
     indptr: Int64s, position: Int32s, field: Int32s, x: Array, numbers: Int64s
-) -> tuple[Int64s, Int64s, Int32s, Array]:
-    """Return some rows: their indptr, positions (int64), fields and values."""
+) -> tuple[Int64s, Int32s, Int32s, Array]:
+    """Return some rows: their indptr, positions, fields and values."""
     ends = np.empty(len(numbers) + 1, np.int64)
     ends[0] = 0
     for i in range(len(numbers)):
         row = numbers[i]
         ends[i + 1] = ends[i] + indptr[row + 1] - indptr[row]
     count = ends[-1]
-    positions, fields, values = np.empty(count, np.int64), np.empty(count, np.int32), np.empty(count, x.dtype)
+    positions, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
     for i in range(len(numbers)):
         begin, at = indptr[numbers[i]], ends[i]
         for p in range(ends[i + 1] - at):
@@ -35,7 +35,7 @@ def gather_rows(
 
 
 @kernel
-def number_keys(position: Int64s, marks: Int32s) -> Int64s:
+def number_keys(position: Int32s, marks: Int32s) -> Int64s:
     """Replace positions among a worker's keys by positions among the distinct ones, in place; return these, sorted.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,18 +71,4 @@ class DeepRows:
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64Array]:
     """Return rows as a batch, and their distinct keys."""
     keys, position = rows.distinct()
-    return Batch(rows.indptr, position.astype(np.int64, copy=False), rows.fields, rows.values), keys
-
-
-def joined(parts: list[Any]) -> KeyRows:
-    """Return the rows of all parts."""
-    ends = np.cumsum([0, *(len(part.keys) for part in parts)])
-    indptr = [np.zeros(1, np.int64), *(part.indptr[1:] + end for part, end in zip(parts, ends, strict=False))]
-    widths = {part.width for part in parts if len(part)}
-    return KeyRows(
-        np.concatenate(indptr),
-        np.concatenate([np.zeros(0, np.int64), *(part.keys for part in parts)]),
-        np.concatenate([np.zeros(0, np.float32), *(part.values for part in parts)]),
-        np.concatenate([np.zeros(0, np.int32), *(part.fields for part in parts)]),
-        widths.pop() if len(widths) == 1 else None,
-    )
+    return Batch(rows.indptr, position.astype(np.int32, copy=False), rows.fields, rows.values), keys

@@ -35,7 +35,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
     if embeddings.shape != expected:
         raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
     check_fields(rows, architecture.fields)
-    batch = Batch(rows.indptr, np.arange(len(rows.keys)), rows.fields, rows.values)
+    batch = Batch(rows.indptr, np.arange(len(rows.keys), dtype=np.int32), rows.fields, rows.values)
     margins = Pass(architecture, layers, batch, embeddings).margins().astype(np.float64)
     if architecture.has_towers:
         return np.asarray(margins * architecture.temperature)

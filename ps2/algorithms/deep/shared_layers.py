@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,12 +48,27 @@ class SharedLayers:
     matrices: tuple[DCVMatrix, ...]
 
     @staticmethod
-    def new(architecture: Architecture, weights: Sequence[Float32Array]) -> SharedLayers:
-        """Put layers on the servers of the active context."""
+    def new(architecture: Architecture, weights: Sequence[Float32Array], name: str = "") -> SharedLayers:
+        """Put layers on the servers of the active context.
+
+        Args:
+            name: by which ``known`` finds them; "": they have none, and go with their handles.
+        """
         layers = architecture.layers()
-        made = SharedLayers(layers, tuple(DCV.dense(layer.size, ROWS).matrix() for layer in layers))
+        vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}" if name else None) for layer in layers]
+        made = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
         made.push(weights)
         return made
+
+    @staticmethod
+    def known(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
+        """Return layers that the fleet of a context has by that name.
+
+        Raises:
+            NotFoundError: it has none.
+        """
+        layers = architecture.layers()
+        return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
 
     def push(self, weights: Sequence[Float32Array]) -> None:
         """Overwrite all weights."""

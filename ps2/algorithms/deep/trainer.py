@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.options import DeepOptions
-from ps2.algorithms.deep.rows import DeepRows, joined
+from ps2.algorithms.deep.rows import DeepRows
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.algorithms.deep.worker import DeepProgram, Learner, Plan
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.data.columns import read_numbers, read_weights
+from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
@@ -53,12 +54,14 @@ class _Read:
     def __call__(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
         parts, labels, weights, before = [], [np.zeros(0)], [np.zeros(0)], 0
         for batch in batches:
-            parts.append(self.hasher.rows(batch))
+            parts.append(self.hasher.rows(batch, before))
             labels.append(read_numbers(batch, self.label, before))
             if self.weight is not None:
                 weights.append(read_weights(batch, self.weight, before))
             before += batch.num_rows
-        return DeepRows(joined(parts), np.concatenate(labels), None if self.weight is None else np.concatenate(weights))
+        return DeepRows(
+            KeyRows.joined(parts), np.concatenate(labels), None if self.weight is None else np.concatenate(weights)
+        )
 
 
 def train(

@@ -1,0 +1,101 @@
+"""``DeepFM`` and ``WideAndDeep``: deep models of clicks. ``ps2.algorithms.classification`` has them, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.deep.architecture import Architecture, KindName
+from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
+from ps2.algorithms.deep.ml.params import ClickParams
+from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.params import setter
+from ps2.data.hashing import FieldHasher
+from ps2.errors import ConfigError
+
+
+class _ClickModel(DeepFittedModel, ClickParams, Model):
+    setRawPredictionCol = setter(ClickParams.rawPredictionCol)
+    setProbabilityCol = setter(ClickParams.probabilityCol)
+    setThreshold = setter(ClickParams.threshold)
+
+    @property
+    def numClasses(self) -> int:
+        """2: labels are 0 and 1."""
+        return 2
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        names = [
+            (self.getRawPredictionCol(), "raw"),
+            (self.getProbabilityCol(), "probability"),
+            (self.getPredictionCol(), "prediction"),
+        ]
+        return self._with_margins(dataset, ClassHead(2, "logistic", threshold=self.getThreshold()), names)
+
+
+class _ClickEstimator(DeepEstimator, ClickParams):
+    _KIND: KindName
+
+    def _architecture(self, hasher: FieldHasher) -> Architecture:
+        sizes = self.getFactorSize(), hasher.field_count, self._deep(hasher), tuple(self.getHiddenLayers())
+        return Architecture(self._KIND, *sizes, self.getDropoutRate())
+
+    def _deep(self, hasher: FieldHasher) -> int:
+        """Return how many fields, the first ones, are inputs of the layers."""
+        return hasher.field_count
+
+    setRawPredictionCol = setter(ClickParams.rawPredictionCol)
+    setProbabilityCol = setter(ClickParams.probabilityCol)
+    setThreshold = setter(ClickParams.threshold)
+
+
+class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):
+    """A factorization machine and layers over the same embeddings (Guo et al., 2017), which lie on servers.
+
+    The margin is a linear weight of each key, the inner products of all pairs of a row's vectors, and the output of
+    layers over the vectors of its fields. Keys are hashed, so that there is no vocabulary.
+
+    Example::
+
+        model = DeepFM(categoricalCols=["user", "ad"], factorSize=16, hiddenLayers=[128, 64]).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    _KIND = "deepfm"
+
+
+class DeepFMModel(_ClickModel):
+    """What ``DeepFM.fit`` returns."""
+
+
+class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
+    """A linear model beside layers over embeddings (Cheng et al., 2016), which lie on servers.
+
+    All fields are wide: each key has a linear weight. Crosses are wide only; the other fields are inputs of the layers,
+    too.
+
+    Example::
+
+        model = WideAndDeep(categoricalCols=["user", "ad"], crosses=["user:ad"]).fit(df)
+    """
+
+    _KIND = "wide-deep"
+
+    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+        crosses = [field for field in hasher.fields if field.kind == "cross"]
+        return replace(hasher, fields=(*(field for field in hasher.fields if field.kind != "cross"), *crosses))
+
+    def _deep(self, hasher: FieldHasher) -> int:
+        deep = hasher.field_count - sum(field.kind == "cross" for field in hasher.fields)
+        if not deep:
+            raise ConfigError("crosses: expected other fields, too, as crosses are no inputs of the layers")
+        return deep
+
+
+class WideAndDeepModel(_ClickModel):
+    """What ``WideAndDeep.fit`` returns."""
+
+
+DeepFM._MODEL, WideAndDeep._MODEL = DeepFMModel, WideAndDeepModel

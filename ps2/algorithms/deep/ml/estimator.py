@@ -1,0 +1,277 @@
+"""What the estimators and models of the deep family share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.ml.label_survey import survey_labels
+from ps2.algorithms.deep.ml.params import DeepParams, options_of, settings_of, table_settings
+from ps2.algorithms.deep.model import DeepModel
+from ps2.algorithms.deep.shared_layers import SharedLayers
+from ps2.algorithms.deep.stream import DeepStreamProgram
+from ps2.algorithms.deep.trainer import DeepTable, train
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.estimator import TrainingEstimator
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.key_predictions import with_key_predictions
+from ps2.algorithms.estimators.models import FittedModel
+from ps2.algorithms.estimators.params import SaysParams, setter
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.streams.labelled_rows import LabelledReader
+from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
+from ps2.algorithms.training.streams.start import StreamModel, start_stream
+from ps2.algorithms.training.streams.training import StreamingTraining
+from ps2.algorithms.training.table import Table
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.coordinator.context import PS2Context
+from ps2.data.hashing import FieldHasher
+from ps2.errors import ConfigError
+from ps2.run.spark import total_slots
+
+# Where a row has no label: of positive pairs.
+POSITIVE = "ps2 positive"
+
+
+class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
+    """Base class of deep estimators."""
+
+    _MODEL: type[DeepFittedModel]
+
+    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+        """Return a hasher with its fields in the order that the architecture needs."""
+        return hasher
+
+    @abstractmethod
+    def _architecture(self, hasher: FieldHasher) -> Architecture:
+        """Return the architecture that the params describe, for rows of a hasher's fields."""
+
+    def _label(self) -> str | None:
+        """Return the column of labels; None: all rows are positive."""
+        return self.getLabelCol()
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_frame(dataset)
+        self._check()
+        table = self._table(dataset, self._arranged(self._hasher(dataset)))
+        epochs = self.getMaxIter()
+        return self._completed(*done_anew(lambda: self._trained_on(table, lambda: self._begin(table.hasher), epochs)))
+
+    def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:
+        """Learn from rows once; return the model.
+
+        Args:
+            model: of this kind of estimator, which goes on learning on the servers, with this estimator's batches and
+                the layers' rate; None: begin a new one.
+
+        Raises:
+            ConfigError: the model is of another kind, or has other keys or sizes.
+            InputError: rows cannot be used.
+        """
+        self._check_frame(dataset)
+        self._check()
+        hasher = self._arranged(self._hasher(dataset))
+        table = self._table(dataset, hasher)
+        if model is None:
+            return self._completed(*done_anew(lambda: self._trained_on(table, lambda: self._begin(hasher), 1)))
+        self._check_model(model, hasher)
+        fitted = model.fitted
+        _, history = self._trained_on(table, lambda: fitted, 1)
+        model._remember(dataset, history)
+        return model
+
+    def fitStream(  # noqa: PLR0913 - keywords
+        self,
+        streamingDf: DataFrame,
+        checkpointLocation: str,
+        *,
+        snapshotEvery: str | float = "5 minutes",
+        model: DeepFittedModel | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        queryName: str | None = None,
+        onProgress: Callable[[BatchProgress], object] | None = None,
+    ) -> StreamingTraining:
+        """Learn from a streaming query until it is stopped; each row counts once, whatever is killed meanwhile.
+
+        A task takes a step for each ``batchSize`` of its rows. Arguments, returns and errors are those of
+        ``OnlineFM.fitStream``; ``model`` must be one that ``fit``, ``partialFit`` or a stream made.
+        """
+        self._check_frame(streamingDf)
+        self._check()
+        if self._label() is None:
+            raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
+        hasher = self._arranged(self._hasher(streamingDf))
+        architecture, options = self._architecture(hasher), options_of(self)
+        if model is not None:
+            self._check_model(model, hasher)
+            if not model.name:
+                raise ConfigError("model: expected one that fit, partialFit or a stream made: a loaded one has no name")
+
+        def known(name: str, ps: PS2Context) -> Any:
+            table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
+            fitted = DeepModel(architecture, hasher, SharedLayers.known(architecture, ps, name), table, name)
+            return self._completed(fitted, None)
+
+        of_stream = StreamModel(
+            architecture.kind,
+            {"architecture": architecture.to_json(), "hasher": hasher.to_json()},
+            lambda name: self._completed(self._begin(hasher, name), None),
+            known,
+            lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
+            LabelledReader(hasher, self.getLabelCol(), self._weight()),
+        )
+        return start_stream(
+            streamingDf,
+            checkpointLocation,
+            of_stream,
+            LearnerOptions(self.getBatchSize(), self.getNumWorkers() if self.isSet(self.numWorkers) else None),
+            given=model,
+            snapshot_every=snapshotEvery,
+            trigger=dict(trigger or {}),
+            query_name=queryName,
+            on_progress=onProgress,
+            servers=self.getNumServers() if self.isSet(self.numServers) else None,
+        )
+
+    def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:
+        """Put a new model on the servers of the active context."""
+        architecture = self._architecture(hasher)
+        settings = table_settings(self, architecture)
+        return DeepModel.new(architecture, hasher, settings, self.getSeed() % 2**63, name)
+
+    def _check_model(self, model: Any, hasher: FieldHasher) -> None:
+        if not isinstance(model, self._MODEL):
+            raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
+        have, want = model.fitted.architecture, self._architecture(hasher)
+        for name in ("k", "fields", "deep", "hidden"):
+            if getattr(have, name) != getattr(want, name):
+                raise ConfigError(
+                    f"model: {name}: expected {getattr(have, name)}, as the model has, got {getattr(want, name)}"
+                )
+        if model.fitted.hasher != hasher:
+            raise ConfigError("model: expected the columns of keys that the model has, in the same order")
+
+    def _trained_on(
+        self, table: DeepTable, model: Callable[[], DeepModel], epochs: int
+    ) -> tuple[DeepModel, TrainingHistory]:
+        options = replace(options_of(self), epochs=epochs)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
+            made = model()
+            return made, train(ps, table, (made.architecture, made.layers, made.table), options, on_step)
+
+        columns = ColumnNames((), table.label, table.weight)
+        return self._trained(Table(table.frame, columns, table.workers), options.epochs, run)
+
+    def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
+        """Check labels and weights in a Spark job; return the columns that a training needs."""
+        spark_context = dataset.sparkSession.sparkContext
+        label = self._label()
+        weight = self._weight()
+        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        check_workers(spark_context, wanted)
+        found = survey_labels(dataset, label, weight)
+        numbers = [column(name).cast("double").alias(name) for name in (label, weight) if name is not None]
+        if label is None:
+            numbers.append(F.lit(1.0).alias(POSITIVE))
+        keyed = [column(name) for name in hasher.columns if name not in (label, weight)]
+        rows = dataset.select(*keyed, *numbers)
+        workers = min(wanted or total_slots(spark_context), found.rows)
+        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, found.rows, found.weight)
+
+    def _weight(self) -> str | None:
+        return self.getWeightCol() if self.isSet(self.weightCol) and self.getWeightCol() else None
+
+    def _completed(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
+        model = self._copyValues(self._MODEL(fitted)._resetUid(self.uid))
+        model._summary = None if history is None else HistorySummary(history)
+        return model
+
+    setLabelCol = setter(DeepParams.labelCol)
+    setWeightCol = setter(DeepParams.weightCol)
+    setPredictionCol = setter(DeepParams.predictionCol)
+    setMaxIter = setter(DeepParams.maxIter)
+    setStepSize = setter(DeepParams.stepSize)
+    setRegParam = setter(DeepParams.regParam)
+    setSeed = setter(DeepParams.seed)
+    setNumWorkers = setter(DeepParams.numWorkers)
+    setNumServers = setter(DeepParams.numServers)
+    setFactorSize = setter(DeepParams.factorSize)
+    setHiddenLayers = setter(DeepParams.hiddenLayers)
+    setDropoutRate = setter(DeepParams.dropoutRate)
+    setBatchSize = setter(DeepParams.batchSize)
+    setEmbeddingStepSize = setter(DeepParams.embeddingStepSize)
+    setOptimizer = setter(DeepParams.optimizer)
+    setWeightDecay = setter(DeepParams.weightDecay)
+    setInitStd = setter(DeepParams.initStd)
+    setStaleness = setter(DeepParams.staleness)
+    setAdmitAfter = setter(DeepParams.admitAfter)
+    setExpireAfterS = setter(DeepParams.expireAfterS)
+    setMaxKeys = setter(DeepParams.maxKeys)
+
+
+class DeepFittedModel(FittedModel, DeepParams):
+    """Base class of trained deep models. Embeddings and layers lie on the servers, until ``free()``."""
+
+    setPredictionCol = setter(DeepParams.predictionCol)
+
+    def __repr__(self) -> str:
+        sizes = self.fitted.architecture
+        return f"{type(self).__name__}: uid={self.uid}, factorSize={sizes.k}, hiddenLayers={list(sizes.hidden)}"
+
+    @property
+    def fitted(self) -> DeepModel:
+        """The model on the servers: its architecture, ``EmbeddingTable`` and layers."""
+        found: DeepModel = self._fitted
+        return found
+
+    @property
+    def name(self) -> str:
+        """Name of the model on the fleet; "" of a loaded one."""
+        return self.fitted.name
+
+    @property
+    def table(self) -> EmbeddingTable:
+        """The embeddings: pull and push work on them as on any table."""
+        return self.fitted.table
+
+    def export(self, path: str, since: Any = None) -> Any:
+        """Write the model to a folder, which ``ps2.serving.Scorer`` reads without Spark and servers.
+
+        Args:
+            path: a folder, or any fsspec URL.
+            since: an earlier export, its number, or "last": only keys that changed since are written.
+
+        Raises:
+            RecoveryError: the file system refuses; the export before stays.
+        """
+        return self.fitted.export(path, since)
+
+    def free(self) -> None:
+        """Free the model on the servers; it cannot be used any more."""
+        self.fitted.free()
+
+    def _with_margins(self, dataset: DataFrame, head: Any, names: list[tuple[str, str]]) -> DataFrame:
+        check_frame(dataset)
+        predictor = self.fitted.predictor()
+        return with_key_predictions(dataset, lambda: predictor.margins, head, names)
+
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return self.fitted.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> DeepModel:
+        return DeepModel.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)

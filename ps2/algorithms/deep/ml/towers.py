@@ -1,0 +1,116 @@
+"""``TwoTower``: retrieval with two towers of layers. ``ps2.algorithms.recommendation`` has it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.ml import Estimator, Model
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
+from ps2.algorithms.deep.ml.params import TowerParams
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.params import setter
+from ps2.data.hashing import Field, FieldHasher
+from ps2.errors import ConfigError, InputError
+
+Float32Array = npt.NDArray[np.float32]
+
+
+class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
+    """Two towers, users' and items', whose vectors' cosine is a pair's score (Yi et al., 2019).
+
+    Each row is a pair of a user and an item. With loss "softmax", rows are positive pairs, and a row's negatives
+    are the other items of its batch, corrected by how often these come; with "logistic", labels are 0 and 1.
+
+    Example::
+
+        model = TwoTower(categoricalCols=["user", "age", "item", "genre"], userCols=["user", "age"]).fit(df)
+        model.userVectors(users)   # adds a column of vectors; the nearest items by inner product are the best ones
+    """
+
+    def _label(self) -> str | None:
+        return None if self.getLoss() == "softmax" else self.getLabelCol()
+
+    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+        left, right = self._sides(hasher)
+        return replace(hasher, fields=(*left, *right))
+
+    def _sides(self, hasher: FieldHasher) -> tuple[list[Field], list[Field]]:
+        """Return the users' and the items' fields."""
+        users = set(self.getUserCols()) if self.isSet(self.userCols) else set()
+        if unknown := sorted(users - set(hasher.columns)):
+            raise ConfigError(f"userCols: expected key columns ({', '.join(hasher.columns)}), got {unknown[0]!r}")
+        left = [field for field in hasher.fields if users.issuperset(field.columns)]
+        right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
+        if len(left) + len(right) < len(hasher.fields):
+            both = next(field for field in hasher.fields if field not in left and field not in right)
+            raise ConfigError(f"userCols: field {both.name!r} has columns of both towers")
+        if not left or not right:
+            raise ConfigError(
+                f"userCols: expected some of the key columns ({', '.join(hasher.columns)}), not all, got "
+                f"{', '.join(sorted(users)) or 'none'}"
+            )
+        return left, right
+
+    def _architecture(self, hasher: FieldHasher) -> Architecture:
+        left, _ = self._sides(hasher)
+        return Architecture(
+            "two-tower",
+            self.getFactorSize(),
+            hasher.field_count,
+            sum(field.width or 1 for field in left),
+            tuple(self.getHiddenLayers()),
+            self.getDropoutRate(),
+            self.getTemperature(),
+        )
+
+    setLoss = setter(TowerParams.loss)
+    setTemperature = setter(TowerParams.temperature)
+    setUserCols = setter(TowerParams.userCols)
+
+
+class TwoTowerModel(DeepFittedModel, TowerParams, Model):
+    """What ``TwoTower.fit`` returns."""
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return self._with_margins(dataset, None, [(self.getPredictionCol(), "prediction")])
+
+    def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
+        """Add the users' vectors, of length 1, as arrays of floats; only the users' columns need to be there."""
+        return self._with_vectors(dataset, outputCol, right=False)
+
+    def itemVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
+        """Add the items' vectors; see ``userVectors``."""
+        return self._with_vectors(dataset, outputCol, right=True)
+
+    def _with_vectors(self, dataset: DataFrame, name: str, right: bool) -> DataFrame:
+        check_frame(dataset)
+        if name in dataset.columns:
+            raise InputError(f"column {name!r}: it is there already; choose another name for the vectors")
+        predictor = self.fitted.predictor()
+        added = StructField(name, ArrayType(FloatType(), False), False)
+        return dataset.mapInArrow(
+            _adding(lambda batch: predictor.tower(batch, right), name), StructType([*dataset.schema.fields, added])
+        )
+
+
+def _adding(vectors_of: Callable[[pa.RecordBatch], Float32Array], name: str) -> Any:
+    def added(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            vectors = vectors_of(batch)
+            ends = pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1])
+            lists = pa.ListArray.from_arrays(ends, pa.array(vectors.reshape(-1)))
+            yield pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, name])
+
+    return added
+
+
+TwoTower._MODEL = TwoTowerModel

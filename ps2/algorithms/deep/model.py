@@ -1,0 +1,153 @@
+"""A trained deep model: embeddings and layers on servers, and what makes predictions of them in tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.network import Pass, tower
+from ps2.algorithms.deep.rows import batch_of
+from ps2.algorithms.deep.scoring import check_fields
+from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
+from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.client.embedding_table import EmbeddingTable
+from ps2.data.hashing import FieldHasher
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+FORMAT = "ps2.deep.v1"
+TABLE = "table"
+
+
+@dataclass(frozen=True, eq=False)
+class DeepModel:
+    """A model on the servers of the active context.
+
+    Attributes:
+        architecture: its kind and sizes.
+        hasher: makes keys of a row's columns.
+        layers: on the servers.
+        table: embeddings.
+        name: by which a later driver finds table and layers on the fleet.
+    """
+
+    architecture: Architecture
+    hasher: FieldHasher
+    layers: SharedLayers
+    table: EmbeddingTable
+    name: str
+
+    @staticmethod
+    def new(
+        architecture: Architecture, hasher: FieldHasher, settings: Mapping[str, Any], seed: int, name: str = ""
+    ) -> DeepModel:
+        """Put a new model on the servers of the active context.
+
+        Args:
+            settings: arguments of its ``EmbeddingTable``.
+            seed: of initial weights.
+            name: of table and layers; "": a new one.
+        """
+        name = name or f"{architecture.kind}-{uuid.uuid4().hex[:12]}"
+        table = EmbeddingTable(**settings, name=name)
+        layers = SharedLayers.new(architecture, architecture.initial(seed), name)
+        return DeepModel(architecture, hasher, layers, table, name)
+
+    def predictor(self) -> DeepPredictor:
+        """Return what predicts rows in tasks, with the layers as they are now."""
+        return DeepPredictor(self.architecture, self.hasher, self.table, self.layers.pull())
+
+    def free(self) -> None:
+        """Free layers and embeddings on the servers."""
+        self.layers.free()
+        self.table.free()
+
+    def export(self, path: str, since: Any = None) -> Any:
+        """Write what a ``ps2.serving.Scorer`` reads; see ``EmbeddingTable.export``."""
+        dense = {layer.name: weight for layer, weight in zip(self.layers.layers, self.layers.pull(), strict=True)}
+        config = {"architecture": self.architecture.to_json()}
+        kind, hasher = self.architecture.kind, self.hasher.to_json()
+        return self.table.export(path, since, kind=kind, config=config, hasher=hasher, dense=dense)
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write layers and embeddings, with their optimizers' state; return their entry in the metadata."""
+        self.table.save(f"{url}/{TABLE}")
+        state = zip(self.layers.layers, self.layers.state(), strict=True)
+        return {
+            "format": FORMAT,
+            "architecture": self.architecture.to_json(),
+            "hasher": self.hasher.to_json(),
+            "files": write_arrays(url, {f"{layer.name}.npy": rows for layer, rows in state}),
+        }
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> DeepModel:
+        """Put on the servers of the active context what ``write`` wrote.
+
+        Args:
+            path: the name that the user gave.
+            content: what ``write`` returned.
+
+        Raises:
+            UsageError: the model has another format.
+            CheckpointCorruptError: the files are not as they were written.
+            StoppedError: no PS2Context is active.
+        """
+        with reading(path, content, FORMAT, "a deep model"):
+            architecture = Architecture.of_json(content["architecture"])
+            hasher = FieldHasher.from_json(content["hasher"])
+            state = []
+            for layer in architecture.layers():
+                rows = read_array(url, f"{layer.name}.npy", content["files"])
+                if rows.shape != (len(SAVED), *layer.shape):
+                    raise ValueError(f"{layer.name}: shape {rows.shape}")
+                state.append(rows)
+        table = EmbeddingTable.load(f"{url}/{TABLE}")
+        layers = SharedLayers.new(architecture, [rows[0] for rows in state])
+        layers.put_state(state)
+        return DeepModel(architecture, hasher, layers, table, "")
+
+
+@dataclass(frozen=True, eq=False)
+class DeepPredictor:
+    """Predicts rows in a task; picklable. A batch's keys are pulled once.
+
+    Attributes:
+        weights: of the layers.
+    """
+
+    architecture: Architecture
+    hasher: FieldHasher
+    table: EmbeddingTable
+    weights: Sequence[Float32Array]
+
+    def margins(self, batch: pa.RecordBatch) -> Float64Array:
+        """Return the margin of each row, shape (n,); of two towers, their cosine."""
+        if not batch.num_rows:
+            return np.zeros(0)
+        margins = self._pass(batch).margins().astype(np.float64)
+        return margins * self.architecture.temperature if self.architecture.has_towers else margins
+
+    def tower(self, batch: pa.RecordBatch, right: bool) -> Float32Array:
+        """Return one tower's vectors of rows that have its columns."""
+        sizes = self.architecture
+        firsts = self.hasher.first_numbers
+        fields = tuple(
+            field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
+        )
+        made, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
+        return tower(sizes, self.weights, right, made, self.table.pull_distinct(keys))
+
+    def _pass(self, batch: pa.RecordBatch) -> Pass:
+        rows = self.hasher.rows(batch)
+        check_fields(rows, self.architecture.fields)
+        made, keys = batch_of(rows)
+        return Pass(self.architecture, self.weights, made, self.table.pull_distinct(keys))

@@ -1,0 +1,135 @@
+"""Deep models on real Spark: fits, predictions, files, exports, and streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ps2.algorithms import DeepFM, DeepFMModel, TwoTower, WideAndDeep
+from ps2.errors import ConfigError, InputError
+from ps2.serving import Scorer
+
+pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
+
+ROWS, USERS, ADS = 3000, 40, 25
+COLUMNS = {"categoricalCols": ["user", "ad"], "numericCols": ["x"]}
+SIZES = {"factorSize": 4, "hiddenLayers": [16, 8], "batchSize": 200, "stepSize": 0.01, "numWorkers": 2}
+
+
+def rows_of(seed: int) -> pa.Table:
+    """Return clicks that depend on a user, an ad, and on their combination."""
+    rng = np.random.default_rng(seed)
+    user, ad, x = rng.integers(0, USERS, ROWS), rng.integers(0, ADS, ROWS), rng.normal(size=ROWS)
+    margins = np.sin(user) + np.cos(ad) + 2.0 * ((user + ad) % 3 == 0) - 1.0 + x
+    labels = (rng.random(ROWS) < 1 / (1 + np.exp(-margins))).astype(float)
+    return pa.table({"user": [f"u{n}" for n in user], "ad": ad, "x": x, "label": labels})
+
+
+@pytest.fixture(scope="module")
+def rows(spark, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("clicks") / "rows.parquet")
+    pq.write_table(rows_of(0), path)
+    return spark.read.parquet(path)
+
+
+@pytest.fixture(scope="module")
+def model(ps, rows):
+    return DeepFM(**COLUMNS, **SIZES, maxIter=4, dropoutRate=0.1).fit(rows)
+
+
+def probabilities(model, frame):
+    return np.array([row[0][1] for row in model.transform(frame).select("probability").collect()])
+
+
+def auc(labels, scores):
+    ranks = np.argsort(np.argsort(scores)) + 1
+    good = np.asarray(labels) > 0
+    return (ranks[good].sum() - good.sum() * (good.sum() + 1) / 2) / (good.sum() * (~good).sum())
+
+
+def test_deepfm_when_fit_then_ranks_clicks(ps, rows, model):
+    """It finds users, ads and their combination: without the last, the true margins' AUC would be about .7."""
+    labels = [row[0] for row in rows.select("label").collect()]
+    assert auc(labels, probabilities(model, rows)) > 0.77
+    history = model.summary.objectiveHistory
+    assert len(history) == 4
+    assert history == sorted(history, reverse=True)
+
+
+def test_deepfm_when_saved_then_loads_with_optimizers(ps, rows, model, tmp_path):
+    """A loaded model predicts the same, and learns on with the optimizers' state."""
+    model.save(str(tmp_path / "model"))
+    loaded = DeepFMModel.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(probabilities(loaded, rows), probabilities(model, rows))
+    for mine, other in zip(loaded.fitted.layers.state(), model.fitted.layers.state(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    DeepFM(**COLUMNS, **SIZES).partialFit(rows, loaded)
+    assert loaded.summary.objectiveHistory[0] < model.summary.objectiveHistory[-1]
+    loaded.free()
+
+
+def test_deepfm_when_exported_then_scorer_agrees(ps, rows, model, tmp_path):
+    """A scorer without the fleet gives what the model gives on it, of rows by name."""
+    model.export(str(tmp_path / "export"))
+    some = rows.limit(20)
+    given = [row.asDict() for row in some.select("user", "ad", "x").collect()]
+    with Scorer(str(tmp_path / "export")) as scorer:
+        np.testing.assert_allclose(scorer.score(given), probabilities(model, some), rtol=1e-5)
+
+
+def test_wide_and_deep_when_stale_then_crosses_are_wide(ps, rows):
+    """Workers that take steps of their own learn, too; a cross has a linear weight, and is no input of the layers."""
+    model = WideAndDeep(**COLUMNS, **SIZES, crosses=["user:ad"], staleness=1, maxIter=3).fit(rows)
+    history = model.summary.objectiveHistory
+    assert history[-1] < history[0]
+    assert (model.fitted.architecture.deep, model.fitted.architecture.fields) == (3, 4)
+    model.free()
+
+
+def test_two_tower_when_fit_then_scores_are_inner_products(ps, rows):
+    """A pair's score is the inner product of its user's and its item's vector, each made of its own columns."""
+    sizes = {**SIZES, "factorSize": 8}
+    model = TwoTower(categoricalCols=["ad", "user"], userCols=["user"], **sizes).fit(rows.where("label = 1"))
+    some = rows.limit(30)
+    users = np.array([row[0] for row in model.userVectors(some.select("user")).select("vector").collect()])
+    items = np.array([row[0] for row in model.itemVectors(some.select("ad")).select("vector").collect()])
+    scores = [row[0] for row in model.transform(some).select("prediction").collect()]
+    np.testing.assert_allclose((users * items).sum(axis=1), scores, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose((users**2).sum(axis=1), 1.0, rtol=1e-5)
+    assert model.summary.objectiveHistory[-1] < model.summary.objectiveHistory[0]
+    model.free()
+
+
+def test_fit_stream_when_batches_come_then_each_counts_once(ps, spark, rows, tmp_path):
+    """A stream's batches are learned once each, also by a second query on the same checkpoint."""
+    (tmp_path / "in").mkdir()
+    estimator = DeepFM(**COLUMNS, **SIZES)
+    seen = []
+    for number in range(2):
+        pq.write_table(rows_of(number), tmp_path / "in" / f"{number}.parquet")
+        stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+        training = estimator.fitStream(
+            stream, str(tmp_path / "checkpoint"), trigger={"availableNow": True}, onProgress=seen.append
+        )
+        training.awaitTermination()
+    assert [progress.rows for progress in seen] == [ROWS, ROWS]
+    assert seen[1].validation.logLoss < seen[0].validation.logLoss
+    training.model.free()
+
+
+def test_partial_fit_when_columns_differ_then_error_says_so(ps, rows, model):
+    with pytest.raises(ConfigError, match="model: fields: expected 3, as the model has, got 2"):
+        DeepFM(categoricalCols=["user", "ad"], **SIZES).partialFit(rows, model)
+
+
+def test_fit_when_a_label_is_2_then_error_counts_rows(ps, rows):
+    wrong = rows.selectExpr("user", "ad", "x", "case when x > 1 then 2.0 else label end as label")
+    with pytest.raises(InputError, match=r"column 'label': expected labels 0 or 1, got 2.0 in \d+ rows"):
+        DeepFM(**COLUMNS).fit(wrong)
+
+
+def test_two_tower_when_a_cross_has_both_then_error_names_it(ps, rows):
+    with pytest.raises(ConfigError, match="userCols: field 'user x ad' has columns of both towers"):
+        TwoTower(categoricalCols=["user", "ad"], crosses=["user:ad"], userCols=["user"]).fit(rows)
