@@ -61,6 +61,9 @@ def run(folder, servers, workers, snapshot_batches):
         program: object
         counts: EmbeddingTable
 
+        def advance(self, now_s):
+            self.program.advance(now_s)
+
         def learn(self, found):
             time.sleep(PACE_S)
             margins = self.program.learn(found)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ps2.algorithms import OnlineFM, OnlineLogisticRegression
+from ps2.algorithms import OnlineFM, OnlineFMModel, OnlineLogisticRegression
 from ps2.errors import InputError, UsageError
+from ps2.serving import Scorer
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
 
@@ -112,3 +116,71 @@ def test_fit_stream_when_location_is_of_another_then_is_refused(ps, spark, strea
     query.stop()
     with pytest.raises(UsageError, match="it is of a query that fitStream has not started"):
         estimator.fitStream(stream(), str(tmp_path / "b"))
+
+
+def test_model_when_saved_then_it_predicts_and_learns_on(ps, rows, tmp_path):
+    estimator = OnlineFM(factorSize=2, seed=3)
+    model = estimator.fit(rows)
+    model.write().save(str(tmp_path / "model"))
+    loaded = OnlineFMModel.load(str(tmp_path / "model"))
+    keys = np.arange(IDS)
+    assert np.array_equal(loaded.weights(keys), model.weights(keys))
+    more = [estimator.partialFit(rows, one).progress[0].validation.logLoss for one in (model, loaded)]
+    assert more[0] == pytest.approx(more[1], rel=0.01)
+    assert loaded.transform(rows).select("prediction").distinct().count() == 2
+
+
+def test_export_when_scored_elsewhere_then_same_probabilities(ps, spark, tmp_path):
+    rows = spark.createDataFrame(
+        [(float(at % 3 == 0), f"user{at % 7}", at % 5, None if at % 4 == 0 else at / 9) for at in range(600)],
+        "click double, user string, ad int, price double",
+    )
+    estimator = OnlineLogisticRegression(labelCol="click", categoricalCols=["user", "ad"], numericCols=["price"])
+    estimator.setCrosses(["user:ad"])
+    model = estimator.fit(rows)
+    model.export(str(tmp_path / "export"))
+    some = rows.limit(20).collect()
+    found = Scorer(str(tmp_path / "export")).score([row.asDict() for row in some])
+    expected = [row["probability"][1] for row in model.transform(rows.limit(20)).collect()]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_fit_stream_when_rows_are_late_then_they_are_left_out(ps, spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, seconds in enumerate([[100.0] * 30, [99.0] * 20 + [10.0] * 5, [200.0] * 10]):
+        table = rows_of(len(seconds), number).append_column("time", pa.array(seconds))
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+        os.utime(tmp_path / "in" / f"{number}.parquet", (1000 + number, 1000 + number))
+    reader = spark.readStream.schema(f"{SCHEMA}, time double").option("maxFilesPerTrigger", 1)
+    estimator = OnlineLogisticRegression(timeCol="time", lateAfterS=20, expireAfterS=50)
+    training = estimator.fitStream(
+        reader.parquet(str(tmp_path / "in")), str(tmp_path / "c"), trigger={"availableNow": True}
+    )
+    training.awaitTermination(60)
+    assert [progress.late for progress in training.recentProgress] == [0, 5, 0]
+    assert training.lastProgress.total.rows == 60
+    # What was touched at 100 has expired at 200.
+    assert training.model.numKeys <= 10 * FIELDS + 1
+
+
+def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_path):
+    write(tmp_path / "in", 100)
+    training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"))
+    training.processAllAvailable()
+    training.query.stop()
+    assert training.awaitTermination(60)
+    assert (training.learned, training.restarts) == (0, 0)
+
+
+def test_fit_stream_when_the_fleet_goes_back_then_so_does_spark(ps, stream, tmp_path):
+    write(tmp_path / "in", 100, 200)
+    training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"))
+    training.processAllAvailable()
+    ps.rollBack()  # to the state before the first batch
+    write(tmp_path / "in", 300, first=2)
+    deadline_s = time.monotonic() + 60
+    while training.lastProgress.total.rows < 600 and time.monotonic() < deadline_s:
+        training.processAllAvailable()
+    assert training.restarts == 1
+    assert training.lastProgress.total.rows == 600
+    training.stop(60)

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
-from ps2.algorithms.training.streams.labelled_rows import Float64s, Int64s, KeyedRows, LabelledRows
+from ps2.algorithms.training.streams.labelled_rows import Float64s, Int64s, LabelledRows
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 from ps2.ops.guards import readable
 
@@ -63,7 +64,14 @@ class OnlineProgram:
         matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl)
         return margins
 
-    def margins(self, given: KeyedRows) -> Float64s:
+    def advance(self, now_s: float) -> None:
+        """Let keys expire by the rows' times."""
+        if self.settings.life.get("clock") == "event":
+            self.table.matrix.advance(now_s)
+            if "expireAfterS" in self.settings.life:
+                self.table.matrix.expire()
+
+    def margins(self, given: KeyRows) -> Float64s:
         """Predict rows; nothing changes."""
         rows = numbered(given, self.settings.intercept)
         margins = np.empty(len(given))
@@ -81,7 +89,7 @@ def check_margins(margins: Float64s) -> None:
         )
 
 
-def numbered(rows: KeyedRows, intercept: bool) -> NumberedRows:
+def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     """Return rows with their distinct keys; with an intercept, each row gets one pair more.
 
     Raises:

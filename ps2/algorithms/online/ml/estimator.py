@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.ml import Estimator
-from pyspark.ml.param import Param, TypeConverters
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.params import own_param
-from ps2.algorithms.online.ml.key_columns import KeyColumns
+from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
@@ -35,17 +33,8 @@ _one_context = threading.Lock()
 class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
-    keysCol: Param[str] = own_param("keysCol", "column of arrays of keys, int64 from 0 on", TypeConverters.toString)
-    valuesCol: Param[str] = own_param(
-        "valuesCol", "column of arrays of values; not set: all are 1", TypeConverters.toString
-    )
-
     # The class of the models.
     _MODEL: type[OnlineModel]
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(keysCol="keys")
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -65,7 +54,7 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
         ps = self._context(dataset)
         started = model if model is not None else self._begin()
         self._check_model(started)
-        learned = learn_frame(ps, self._program(started), self._reader(), self._options(), dataset, 1)
+        learned = learn_frame(ps, self._program(started), self._reader(dataset), self._options(), dataset, 1)
         return self._completed(started, learned)
 
     def fitStream(  # noqa: PLR0913 - keywords
@@ -108,7 +97,12 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
         if model is not None:
             self._check_model(model)
         of_stream = StreamModel(
-            settings.kind, settings.to_json(), self._begin, self._known, self._program, self._reader()
+            settings.kind,
+            {**settings.to_json(), "hasher": self._hasher().to_json()},
+            self._begin,
+            self._known,
+            self._program,
+            self._reader(streamingDf),
         )
         return start_stream(
             streamingDf,
@@ -128,7 +122,7 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
         self._check()
         ps, started = self._context(dataset), self._begin()
         passes = self.getOrDefault(self.maxIter)
-        learned = learn_frame(ps, self._program(started), self._reader(), self._options(), dataset, passes)
+        learned = learn_frame(ps, self._program(started), self._reader(dataset), self._options(), dataset, passes)
         return self._completed(started, learned)
 
     # -- parts -------------------------------------------------------------------------------------------------------
@@ -170,7 +164,7 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        have, want = model.settings.to_json(), self._settings().to_json()
+        have, want = model._live.to_json(), {**self._settings().to_json(), "hasher": self._hasher().to_json()}
         for name in have:
             if have[name] != want[name]:
                 raise ConfigError(f"model: {name}: expected {have[name]!r}, as the model has, got {want[name]!r}")
@@ -178,17 +172,14 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
     def _program(self, model: OnlineModel) -> OnlineProgram:
         return model._live.program
 
-    def _hasher(self) -> KeyColumns:
-        values = self.getOrDefault(self.valuesCol) if self.isSet(self.valuesCol) else None
-        return KeyColumns(self.getOrDefault(self.keysCol), values)
-
-    def _reader(self) -> LabelledReader:
+    def _reader(self, dataset: DataFrame) -> LabelledReader:
         def named(param: Any) -> str | None:
             return self.getOrDefault(param) or None if self.isSet(param) else None
 
-        return LabelledReader(
-            self._hasher(), self.getOrDefault(self.labelCol), named(self.weightCol), named(self.timeCol)
-        )
+        label, weight, time = self.getOrDefault(self.labelCol), named(self.weightCol), named(self.timeCol)
+        for name in filter(None, (label, weight, time)):
+            field(dataset, name)  # or an error that says which columns there are
+        return LabelledReader(self._hasher(dataset), label, weight, time)
 
     def _options(self) -> LearnerOptions:
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.ml import Model
-from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, StructField, StructType
 
 from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.key_params import check_key_columns
+from ps2.algorithms.estimators.key_predictions import Margins, with_key_predictions
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.online.ml.params import OnlineModelParams
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, probabilities
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
-from ps2.algorithms.training.streams.labelled_rows import KeyedRows, RowHasher
 from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
-from ps2.errors import InputError, StoppedError
+from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
+from ps2.errors import StoppedError
 
-MARGIN = "margin of ps2"
+# Folder of the table in a model's file.
+TABLE = "table"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LiveModel:
     """A model on the servers.
 
     Attributes:
-        name: of its table among the fleet's vectors.
+        name: of its table among the fleet's vectors; "": it has none, as it was loaded.
         settings: what it is.
         table: its weights and the state of their optimizer.
         hasher: makes keys of a row's columns.
@@ -44,7 +44,11 @@ class LiveModel:
     name: str
     settings: OnlineSettings
     table: EmbeddingTable
-    hasher: RowHasher
+    hasher: FieldHasher
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what must be the same in an estimator that goes on with it."""
+        return {**self.settings.to_json(), "hasher": self.hasher.to_json()}
 
     @property
     def program(self) -> OnlineProgram:
@@ -97,41 +101,36 @@ class OnlineModel(OnlineModelParams, Model, MLReadable[Any], MLWritable):
         """Return the weights of keys: float32, ``keys.shape + (k,)``, the linear weight first."""
         return self.table.pull(keys)
 
-    def predictProbability(self, rows: KeyedRows) -> Any:
+    def predictProbability(self, rows: KeyRows) -> Any:
         """Return the probability of label 1 for rows of keys: float64 of shape (n,)."""
         return probabilities(self._live.program.margins(rows))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        names = [self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()]
-        for name in filter(None, names):
-            if name in dataset.columns:
-                raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
+        check_key_columns(dataset, self._live.hasher)
         active = PS2Context.getActive()
         if active is None:
             raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
-        predict = Predictor(self._live.program, self._live.hasher)
-        schema = StructType([*dataset.schema.fields, StructField(MARGIN, DoubleType(), False)])
-        found = dataset.mapInArrow(predict, schema)
-        margin = F.col(f"`{MARGIN}`")
-        probability = F.lit(1.0) / (F.lit(1.0) + F.exp(-margin))
-        new = [
-            array_to_vector(F.array(-margin, margin)),
-            array_to_vector(F.array(F.lit(1.0) - probability, probability)),
-            (probability > F.lit(self.getThreshold())).cast("double"),
+        names = [
+            (self.getRawPredictionCol(), "raw"),
+            (self.getProbabilityCol(), "probability"),
+            (self.getPredictionCol(), "prediction"),
         ]
-        added = [column.alias(name) for column, name in zip(new, names, strict=True) if name]
-        return found.select(*(F.col(f"`{name}`") for name in dataset.columns), *added)
+        program, hasher = self._live.program, self._live.hasher
+
+        def margins() -> Margins:
+            return lambda batch: program.margins(hasher.rows(batch))
+
+        return with_key_predictions(dataset, margins, ClassHead(2, "logistic", self.getThreshold()), names)
 
     def export(self, path: str, since: Any = None) -> Any:
         """Write the weights to a folder, for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
-        to_json = getattr(self._live.hasher, "to_json", None)
         return self.table.export(
             path,
             since,
             kind=self.settings.kind,
             config={"kind": self.settings.kind},
-            hasher=None if to_json is None else to_json(),
+            hasher=self._live.hasher.to_json(),
             dense={BIAS: np.array([self.intercept])},
         )
 
@@ -145,21 +144,18 @@ class OnlineModel(OnlineModelParams, Model, MLReadable[Any], MLWritable):
         """Return a writer: ``write().overwrite().save(path)``. Servers write the weights and the optimizer's state."""
         return ModelWriter(self)
 
+    def _write_content(self, url: str) -> dict[str, Any]:
+        self.table.save(f"{url}/{TABLE}")
+        return self._live.to_json()
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> LiveModel:
+        """Read a model to the fleet of the active context."""
+        of_model = dict(content)
+        hasher = FieldHasher.from_json(of_model.pop("hasher"))
+        return LiveModel("", OnlineSettings(**of_model), EmbeddingTable.load(f"{url}/{TABLE}"), hasher)
+
     @classmethod
     def read(cls) -> MLReader[Any]:
         """Return a reader: ``read().load(path)``, which needs an active PS2Context."""
         return ModelReader(cls)
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """The function of tasks that adds margins to rows."""
-
-    program: OnlineProgram
-    hasher: RowHasher
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            margins = self.program.margins(self.hasher.rows(batch))
-            columns = [*batch.columns, pa.array(margins)]
-            yield pa.record_batch(columns, names=[*batch.schema.names, MARGIN])

@@ -18,6 +18,7 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
+from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.params import (
     COUNT,
     NOT_NEGATIVE,
@@ -39,7 +40,7 @@ from ps2.algorithms.online.settings import OPTIMIZERS, OnlineSettings, Optimizer
 UINT8: Check = (lambda value: 1 <= value <= 255, "a number from 1 to 255")
 
 
-class OnlineModelParams(ByName, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, HasThreshold, HasLabelCol):
+class OnlineModelParams(KeyParams, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, HasThreshold, HasLabelCol):
     """Params of a trained model: names of columns, and the threshold."""
 
     _RANGES: Mapping[str, Check] = {**RANGES, "threshold": SHARE}
@@ -82,7 +83,9 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
         "admitAfter", "the touch at which a key gets memory; see EmbeddingTable", TypeConverters.toInt
     )
     expireAfterS: Param[float] = own_param(
-        "expireAfterS", "seconds after its last touch at which a key goes", TypeConverters.toFloat
+        "expireAfterS",
+        "seconds after its last touch at which a key goes: by timeCol's times, else by the driver's clock",
+        TypeConverters.toFloat,
     )
     maxKeys: Param[int] = own_param(
         "maxKeys", "the most keys; the least recently touched ones go first", TypeConverters.toInt
@@ -142,6 +145,8 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
     def _settings(self) -> OnlineSettings:
         """Return the model's settings; raise ConfigError if they contradict each other."""
         life = {name: self.getOrDefault(name) for name in ("admitAfter", "expireAfterS", "maxKeys") if self.isSet(name)}
+        if life and self.isSet(self.timeCol):
+            life["clock"] = "event"
         return OnlineSettings(
             optimizer=self.getOptimizer(),
             alpha=self.getAlpha(),

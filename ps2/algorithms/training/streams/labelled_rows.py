@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.data.columns import named_column, read_numbers, read_weights
+from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
+# All rows weigh 1.
 NO_WEIGHTS: Float32s = np.empty(0, np.float32)
 NEVER = float("-inf")
-
-
-class KeyedRows(Protocol):
-    """Rows of (key, value) pairs, as ``ps2.data.key_rows`` has them."""
-
-    indptr: Int64s
-    keys: Int64s
-    values: Float32s
-
-    def __len__(self) -> int: ...
-
-    def distinct(self) -> tuple[Int64s, Any]:
-        """Return the distinct keys, ascending, and the place of each key among them."""
-
-
-class RowHasher(Protocol):
-    """Makes rows of keys of a batch: a ``FieldHasher``."""
-
-    def rows(self, batch: pa.RecordBatch) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +33,7 @@ class LabelledRows:
         late: rows that were left out as they came too late.
     """
 
-    rows: KeyedRows
+    rows: KeyRows
     labels: Float32s
     weights: Float32s = field(default_factory=lambda: NO_WEIGHTS)
     newest_s: float = NEVER
@@ -66,7 +49,7 @@ class LabelledReader:
         label, weight, time: names of columns; None: there is none.
     """
 
-    hasher: RowHasher
+    hasher: FieldHasher
     label: str
     weight: str | None = None
     time: str | None = None
@@ -98,7 +81,7 @@ class LabelledReader:
         weights = NO_WEIGHTS
         if self.weight is not None:
             weights = read_weights(batch, self.weight, before).astype(np.float32)
-        return LabelledRows(self.hasher.rows(batch), labels.astype(np.float32), weights, newest_s, late)
+        return LabelledRows(self.hasher.rows(batch, before), labels.astype(np.float32), weights, newest_s, late)
 
 
 def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:

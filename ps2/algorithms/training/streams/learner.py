@@ -119,6 +119,8 @@ class BatchLearner:
             self._state.begin(batch)
             reports = self._run(frame, batch, before)
             newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
+            if newest_s > before.newest_s:
+                self._program.advance(newest_s)
             self._state.end(batch, newest_s)
             # Another thread may have been told of it; then the position that was noted last is wrong.
             self._check_epoch()

@@ -25,6 +25,9 @@ class LearningProgram(Protocol):
     def learn(self, rows: LabelledRows) -> Float64s:
         """Predict rows, then learn from them; return the margins (logits) before learning, float64 of shape (n,)."""
 
+    def advance(self, now_s: float) -> None:
+        """Note in the driver, after a batch, that rows' times have come so far; what has expired may go."""
+
 
 @dataclass
 class TaskReport:

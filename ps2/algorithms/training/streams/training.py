@@ -18,6 +18,7 @@ from typing import Any
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.errors import CheckpointWarning, InputError, RecoveryError, RolledBack, StoppedError, UsageError
+from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,10 @@ class StreamOptions:
 
 class Stopping(Exception):
     """The training shall stop; the batch that waits for its turn is not learned."""
+
+
+class BatchFailed(Exception):
+    """What Spark hears of a batch that failed."""
 
 
 class StreamingTraining:
@@ -239,15 +244,16 @@ class StreamingTraining:
                 return self._take_failure()
             if self._has_ended(query):
                 break
+        # The query's thread may be gone before the batch that it waited for.
+        self._ps._steps.streams.wait()
         failure = self._take_failure()
-        said = query.exception()
         if isinstance(failure, Stopping):
             return None
-        if failure is not None and said is None:
+        if failure is not None and cancellation(failure) is not None:
             # Someone has stopped Spark's query, in the middle of a batch.
             self._learner.go_back()
             return None
-        return failure or said
+        return failure or query.exception()
 
     def _take_failure(self) -> Exception | None:
         failure, self._failure = self._failure, None
@@ -290,7 +296,8 @@ class StreamingTraining:
             self._snapshot_if_due()
         except Exception as error:
             self._failure = error
-            raise
+            # Spark searches a long message by a regular expression that overflows the stack of the query's thread.
+            raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None
 
     def _check(self) -> None:
         if self._stopping.is_set():
