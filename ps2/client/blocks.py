@@ -93,7 +93,7 @@ def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
         Operation(verb, target.matrix, partition, arrays=(some,), keys=keys, wire=target.spec.wire)
         for (partition, _, keys), some in zip(parts.key_sets(), _arranged(parts, array), strict=True)
     )
-    return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+    return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True, may_drop=target.may_drop)
 
 
 def _arranged(parts: SplitKeys, values: Array) -> Iterator[Array]:

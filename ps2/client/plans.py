@@ -50,6 +50,11 @@ class Target:
         return self.route.partitions
 
     @cached_property
+    def may_drop(self) -> bool:
+        """True if changes of new keys are dropped at first."""
+        return self.spec.life is not None and self.spec.life.admit_after > 1
+
+    @cached_property
     def other_matrices(self) -> tuple[int, ...]:
         return tuple(matrix for matrix, _ in self.others)
 
@@ -65,6 +70,7 @@ class Plan(Generic[T]):
         merge: makes the answer from the results, which are in the order of the operations.
         mutates: True if the call changes data, and so needs a mutation id.
         batchable: True if the call may share a request with others. A user's function may fail, so it travels alone.
+        may_drop: True if the servers may drop changes of some keys, because these keys have no slots yet.
     """
 
     matrix: int
@@ -73,6 +79,7 @@ class Plan(Generic[T]):
     merge: Callable[[list[Result]], T]
     mutates: bool
     batchable: bool = True
+    may_drop: bool = False
 
     @property
     def matrices(self) -> set[int]:
@@ -88,6 +95,7 @@ class Plan(Generic[T]):
             lambda results: fn(self.merge(results)),
             self.mutates,
             self.batchable,
+            self.may_drop,
         )
 
 
@@ -183,7 +191,7 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
         operations = tuple(
             _scatter(target, verb, index, keys, distinct[where]) for index, where, keys in parts.key_sets()
         )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+    return Plan(target.matrix, target.route, operations, _nothing, mutates=True, may_drop=target.may_drop)
 
 
 def push_pull(target: Target, values: Any) -> Plan[Array]:
@@ -319,7 +327,7 @@ def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Pl
         for index, where, keys in parts.key_sets()
         for some in _blocks_of_rows(numbers.size, keys.count * array.itemsize)
     )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+    return Plan(target.matrix, target.route, operations, _nothing, mutates=True, may_drop=target.may_drop)
 
 
 def _pull(target: Target, partition: int, start: int, stop: int, into: Array) -> Operation:

@@ -59,7 +59,7 @@ class ReadYourWrites:
             if self.is_void or not any(_touches(write, read) for read in self._meant(write)):
                 continue
             self._bytes += write.nbytes
-            if _is_sum(write) and self._bytes <= MISSING_BYTES:
+            if _is_sum(write) and not plan.may_drop and self._bytes <= MISSING_BYTES:
                 self._missing.append(write)
             else:
                 self.void()

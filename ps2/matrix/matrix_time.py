@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-# So many ticks' times are kept; then every second one of the older half goes. An age is short by a thousandth at most.
-MOST_TIMES = 4096
+# After so many ticks, those are forgotten whose times others tell well enough: an age is then too long by one part in
+# ACCURACY at most.
+MOST_TIMES = 1 << 14
+ACCURACY = 1000
 FIRST_TICK = 1
 
 
@@ -33,13 +35,14 @@ class MatrixTime:
         """Begin a tick at a time, at least at number ``tick``; an earlier time than the current one changes nothing."""
         if now_s <= self.now_s:
             return
+        before = self.tick
         self.mark(tick)
         self.ticks.append(self.tick)
         self.times_s.append(now_s)
-        if len(self.ticks) > MOST_TIMES:
-            half = MOST_TIMES // 2
-            self.ticks = self.ticks[:half:2] + self.ticks[half:]
-            self.times_s = self.times_s[:half:2] + self.times_s[half:]
+        # At certain ticks, so that a copy forgets the same.
+        quarter = MOST_TIMES // 4
+        if len(self.ticks) > MOST_TIMES and before // quarter < self.tick // quarter:
+            self._forget()
 
     def mark(self, tick: int) -> None:
         """Begin a tick at the current time, at least at number ``tick``."""
@@ -49,3 +52,13 @@ class MatrixTime:
         """Return the first tick that began after a time; the current tick plus 1 if none did."""
         at = bisect_right(self.times_s, time_s)
         return self.ticks[at] if at < len(self.ticks) else self.tick + 1
+
+    def _forget(self) -> None:
+        kept = [0]
+        for at in range(1, len(self.times_s) - 1):
+            # Without this time, a touch before the next one counts as one at the last time that is kept.
+            following_s = self.times_s[at + 1]
+            if following_s - self.times_s[kept[-1]] > (self.now_s - following_s) / ACCURACY:
+                kept.append(at)
+        kept.append(len(self.times_s) - 1)
+        self.ticks, self.times_s = [self.ticks[at] for at in kept], [self.times_s[at] for at in kept]

@@ -32,11 +32,13 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 # for each counter, a key that was never touched has an estimate of 1 or more with a probability of 16%, and of 2 or
 # more with half a percent.
 DEPTH = 4
-FIRST_WIDTH, MIN_WIDTH, MOST_WIDTH = 1 << 21, 1 << 16, 1 << 28
+FIRST_WIDTH, MIN_WIDTH, MOST_WIDTH = 1 << 21, 1 << 16, 1 << 23
 # The windows of the sketch, side by side.
 CURRENT, BEFORE = 0, 1
 # What the kernel counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
+# Counters by which the number of keys in the sketch is estimated.
+SAMPLE = 1 << 14
 # How many keys ahead the loop prefetches.
 AHEAD = 8
 
@@ -71,8 +73,7 @@ class WaitingKeys:
         while True:
             done = _touch(self._cells, self._sketch, self._counts, readable(keys), admitted, rule, done)
             if done == keys.size:
-                if self._counts[EXACT] * 16 < len(self._cells) > MIN_CELLS:
-                    self._restore(*self.exact())
+                self._shrink()
                 return admitted
             if self._counts[EXACT] >= self._exact_keys:
                 self._sketch = np.zeros((DEPTH, FIRST_WIDTH, 2), np.uint8)
@@ -88,10 +89,8 @@ class WaitingKeys:
 
     def expire(self, fresh: int) -> None:
         """Forget the exact counts of keys that were not touched in or after a tick."""
-        key, count = self.exact()
-        kept = count >> COUNT_BITS >= fresh
-        if not kept.all():
-            self._restore(key[kept], count[kept])
+        self._counts[EXACT] -= _expire(self._cells, fresh)
+        self._shrink()
 
     def rotate(self, all_windows: bool, most_bytes: int) -> None:
         """Begin a window of the sketch: touches of the last but one are forgotten, or of all windows.
@@ -107,12 +106,9 @@ class WaitingKeys:
         width = MIN_WIDTH
         while width < min(touches, MOST_WIDTH) and 4 * DEPTH * width <= most_bytes:
             width *= 2
-        before = self._sketch[:, :, CURRENT]
-        if width > before.shape[1]:
-            # A counter's index is the key's hash modulo the width: a wider row repeats the narrower one.
-            before = np.tile(before, width // before.shape[1])
-        self._sketch = np.zeros((DEPTH, width, 2), np.uint8)
-        self._sketch[:, :, BEFORE] = before.reshape(DEPTH, -1, width).max(axis=1)
+        rotated = np.empty((DEPTH, width, 2), np.uint8)
+        _rotate(self._sketch, rotated)
+        self._sketch = rotated
 
     def exact(self) -> tuple[Int64s, Int64s]:
         """Return the exactly counted keys, and tick << 8 | count of each."""
@@ -147,8 +143,9 @@ class WaitingKeys:
         width = sketch.shape[1]
         if not width:
             return 0
-        empty = width - np.count_nonzero(sketch[0].any(axis=1))
-        return int(width * np.log(width / max(empty, 1)))
+        sample = sketch[0, :SAMPLE]
+        empty = int(np.count_nonzero((sample[:, CURRENT] | sample[:, BEFORE]) == 0))
+        return int(width * np.log(len(sample) / max(empty, 1)))
 
     def _restore(self, keys: Int64s, counts: Int64s) -> None:
         cells = MIN_CELLS
@@ -157,6 +154,10 @@ class WaitingKeys:
         self._cells = _empty_cells(cells)
         _fill(self._cells, readable(keys), readable(counts))
         self._counts[EXACT] = keys.size
+
+    def _shrink(self) -> None:
+        if int(self._counts[EXACT]) * 16 < len(self._cells) > MIN_CELLS:
+            self._restore(*self.exact())
 
     def _grow(self) -> None:
         keys, counts = self.exact()
@@ -206,6 +207,36 @@ def _drop(cells: Int64s, gap: int) -> None:
             cells[gap, 0], cells[gap, 1] = cells[at, 0], cells[at, 1]
             gap = at
     cells[gap, 0] = NO_KEY
+
+
+@kernel
+def _rotate(sketch: Any, rotated: Any) -> None:
+    """Begin a window: estimates of the one before are not below those of the current one.
+
+    A counter's index is the key's hash modulo the width, so a wider row repeats a narrower one.
+    """
+    width, given = rotated.shape[1], sketch.shape[1]
+    for row in range(DEPTH):
+        for at in range(width):
+            count = sketch[row, at & (given - 1), CURRENT]
+            for further in range(at + width, given, width):
+                count = max(count, sketch[row, further, CURRENT])
+            rotated[row, at, CURRENT] = 0
+            rotated[row, at, BEFORE] = count
+
+
+@kernel
+def _expire(cells: Int64s, fresh: int) -> int:
+    """Drop the keys that were not touched in or after a tick; return how many."""
+    dropped = at = 0
+    while at < cells.shape[0]:
+        # Another key may move into the cell.
+        if cells[at, 0] != NO_KEY and cells[at, 1] >> COUNT_BITS < fresh:
+            _drop(cells, at)
+            dropped += 1
+        else:
+            at += 1
+    return dropped
 
 
 @kernel

@@ -17,7 +17,7 @@ from ps2.ops.living_index import MIN_SLOTS, LivingIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import Ticks, move_blocks, stamp
 from ps2.ops.table import Array
-from ps2.ops.waiting import EXACT_KEYS, WaitingKeys
+from ps2.ops.waiting import EXACT_KEYS, Bools, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
 # The sketch of waiting keys takes at most this part of its shard's bytes, unless it is small.
@@ -106,11 +106,11 @@ class LivingKeys:
         """Undo ``protect``."""
         stamp(self._ticks.array[0], slots, self.time.tick)
 
-    def admit(self, keys: Int64Array) -> Int64Array:
-        """Count a touch of distinct absent keys; return those that get their slots now."""
+    def admit(self, keys: Int64Array) -> Bools:
+        """Count a touch of distinct absent keys; return which get their slots now."""
         if self.life.admit_after == 1:
-            return keys
-        return keys[self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))]
+            return np.ones(keys.size, np.bool_)
+        return self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))
 
     def refuse(self, keys: Int64Array) -> None:
         """Let keys wait again that ``admit`` returned, as there is no memory for them."""

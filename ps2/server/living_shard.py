@@ -44,7 +44,8 @@ class LivingShard(Shard):
         slots = living.index.lookup(columns)
         if not create:
             return slots
-        absent = columns[slots < 0]
+        where = np.flatnonzero(slots < 0)
+        absent = columns[where]
         if absent.size and (absent.min() < 0 or int(absent.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
         self.count_now()
@@ -52,7 +53,9 @@ class LivingShard(Shard):
         living.touch(slots)
         if not absent.size:
             return slots
-        new = living.admit(_distinct(absent))
+        distinct = _distinct(absent)
+        admitted = living.admit(distinct)
+        new = distinct[admitted]
         if not new.size:
             return slots
         try:
@@ -68,8 +71,10 @@ class LivingShard(Shard):
         living.place(new)
         living.counts.admitted += new.size
         self._write_initial(first)
-        here = slots < 0
-        slots[here] = living.index.lookup(columns[here])
+        if distinct is absent:
+            slots[where[admitted]] = np.arange(first, self.live)
+        else:
+            slots[where] = living.index.lookup(absent)
         return slots
 
     def place(self, keys: Int64Array) -> None:

@@ -56,7 +56,7 @@ class RemovedKeys:
             kept = (
                 "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
             )
-            raise StaleMarkError(f"removals since tick {tick}: {kept}: export all keys instead")
+            raise StaleMarkError(f"removals since tick {tick}: {kept}: read all keys instead")
         begin = int(np.searchsorted(self._ticks[: self._count], tick))
         return self._keys[begin : self._count].copy()
 

@@ -1,0 +1,195 @@
+"""A day of ids without bound, scaled down: memory, the longest request, and throughput of keys that come and go.
+
+Each push holds as many keys of a living set, which slowly drifts, as ids that come once and never again. Keys get slots
+at their third touch, and go after a twelfth of the day. Compared with a table of the living set alone: its memory, and
+the throughput of pushes of as many keys, all of which have slots.
+
+Memory and throughput are those of one server and a client on one host. Requests are timed on an engine in this process:
+the longest one is the longest that another one waits for the shard. Each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2 import DCV, PS2Context
+from ps2.client.matrix import DCVMatrix
+from ps2.coordinator.in_process import InProcessServers, in_process_session
+from ps2.ops.warm import warm
+
+DAY_S = 86_400.0
+PARTS_OF_DAY = 12
+SWEEPS = 240
+LIMIT_BYTES = 1 << 40
+WIDTH = 32
+BATCH = 32_768
+# The part of a day after which all keys of the living set have been replaced.
+DRIFT_DAYS = 4
+HUGE = 2**62
+
+
+@dataclass
+class Found:
+    """What a run measured.
+
+    Attributes:
+        rss_bytes: resident memory that the table added to the server.
+        counted_bytes: what the server counts.
+        engine_keys_s: keys that the engine took a second.
+        keys_s: keys that a client pushed a second to a server, without the time for making them.
+        longest_s: the longest request, and which it was.
+    """
+
+    rss_bytes: int
+    counted_bytes: int
+    engine_keys_s: float
+    keys_s: float
+    longest_s: tuple[float, str]
+    status: str
+
+
+class Timer:
+    """Times the requests of an engine."""
+
+    def __init__(self, servers: InProcessServers) -> None:
+        (self._engine,) = servers.engines.values()
+        self._execute = self._engine.execute
+        self._engine.execute = self._timed  # type: ignore[method-assign]
+        self.reset()
+
+    def reset(self) -> None:
+        self.longest_s, self.total_s = (0.0, ""), 0.0
+
+    def _timed(self, request: Any) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return self._execute(request)
+        finally:
+            took_s = time.perf_counter() - began_s
+            self.total_s += took_s
+            self.longest_s = max(self.longest_s, (took_s, request.operations[0].name))
+
+
+Make = Callable[[], DCVMatrix]
+Fill = Callable[[DCVMatrix, Callable[[], None]], "tuple[int, float]"]
+
+
+def measured(make: Make, fill: Fill) -> Found:
+    """Run ``fill`` on new tables, in this process and on a server."""
+    warm()
+    with PS2Context.getOrCreate(servers=1) as ps:
+        small = make()
+        small.add(columns=np.arange(BATCH), values=np.ones((BATCH, WIDTH), np.float32))
+        small.free()
+        before = ps._fleet.control.status(ps.servers[0]).rss_bytes
+        m = make()
+        pushed, took_s = fill(m, lambda: None)
+        status = ps._fleet.control.status(ps.servers[0])
+    servers = InProcessServers(1, LIMIT_BYTES)
+    with in_process_session(servers):
+        timer, m = Timer(servers), make()
+        engine_pushed, _ = fill(m, timer.reset)
+        keys = m.keyStatus() if m._first._spec.life is not None else ""
+        speeds = engine_pushed / timer.total_s, pushed / took_s
+        return Found(status.rss_bytes - before, status.memory_bytes, *speeds, timer.longest_s, str(keys))
+
+
+def alive_at(ids: np.ndarray[Any, Any], alive: int, day: float) -> np.ndarray[Any, Any]:
+    """Return keys of the living set: ``ids`` below ``alive`` as of a time in days, as the set drifts."""
+    generation = np.floor(day / DRIFT_DAYS + ids / alive).astype(np.int64)
+    return (ids + generation * alive) * 7919
+
+
+def the_day(alive: int, distinct: int, life: dict[str, Any]) -> Fill:
+    def fill(m: DCVMatrix, begin: Callable[[], None]) -> tuple[int, float]:
+        rng = np.random.default_rng(0)
+        pushes, pushed, took_s = 2 * distinct // BATCH, 0, 0.0
+        values = np.ones((BATCH, WIDTH), np.float32)
+        for number in range(pushes):
+            day = number / pushes
+            living = alive_at(rng.integers(0, alive, BATCH // 2), alive, day)
+            once = rng.integers(HUGE // 2, HUGE, BATCH // 2)
+            some = np.unique(np.concatenate((living, once)))
+            began_s = time.perf_counter()
+            m.add(columns=some, values=values[: some.size])
+            if number % max(1, pushes // SWEEPS) == 0:
+                m.advance(day * DAY_S)
+                m.expire()
+            took_s += time.perf_counter() - began_s
+            pushed += some.size
+        return pushed, took_s
+
+    return fill
+
+
+def the_living(alive: int, pushes: int) -> Fill:
+    """Fill a table with the living set, and time pushes to it."""
+
+    def fill(m: DCVMatrix, begin: Callable[[], None]) -> tuple[int, float]:
+        rng, values = np.random.default_rng(0), np.ones((BATCH, WIDTH), np.float32)
+        every = alive_at(np.arange(alive), alive, 0.0)
+        for at in range(0, alive, BATCH):
+            some = np.sort(every[at : at + BATCH])
+            m.add(columns=some, values=values[: some.size])
+        begin()
+        pushed, took_s = 0, 0.0
+        for _ in range(pushes):
+            some = np.unique(alive_at(rng.integers(0, alive, BATCH), alive, 0.0))
+            began_s = time.perf_counter()
+            m.add(columns=some, values=values[: some.size])
+            took_s += time.perf_counter() - began_s
+            pushed += some.size
+        return pushed, took_s
+
+    return fill
+
+
+def _part(name: str, alive: int, distinct: int, results: Any) -> None:
+    life: dict[str, Any] = {"admitAfter": 3, "expireAfterS": DAY_S / PARTS_OF_DAY, "clock": "event", "init": "normal"}
+    kinds: dict[str, dict[str, Any]] = {"plain": {}, "living": {"init": "normal"}, "day": life}
+
+    def make() -> DCVMatrix:
+        return DCV.sparse(2**63, WIDTH, layout="column", **kinds[name]).matrix()
+
+    fill = the_day(alive, distinct, life) if name == "day" else the_living(alive, 200)
+    results.put(measured(make, fill))
+
+
+def run(name: str, alive: int, distinct: int) -> Found:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=_part, args=(name, alive, distinct, results))
+    process.start()
+    found: Found = results.get()
+    process.join()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alive", type=int, default=400_000, help="keys of the living set")
+    parser.add_argument("--distinct", type=int, default=20_000_000, help="ids that come once")
+    asked = parser.parse_args()
+    found = {name: run(name, asked.alive, asked.distinct) for name in ("plain", "living", "day")}
+    for name, one in found.items():
+        longest_s, operation = one.longest_s
+        print(
+            f"{name:7} {one.rss_bytes >> 20:6,} MB resident, {one.counted_bytes >> 20:6,} MB counted, "
+            f"{one.keys_s / 1e6:6.2f} M keys/s ({one.engine_keys_s / 1e6:.2f} in the engine), longest request "
+            f"{longest_s * 1e3:5.1f} ms ({operation}) {one.status}"
+        )
+    day, living, plain = found["day"], found["living"], found["plain"]
+    print(f"memory of the day / of its living keys alone: {day.rss_bytes / living.rss_bytes:.2f} (goal: at most 1.3)")
+    print(f"throughput of the day / of a table that fits: {day.keys_s / plain.keys_s:.2f} (goal: at least 0.8)")
+    print(f"longest request: {day.longest_s[0] * 1e3:.1f} ms (goal: at most 50)")
+
+
+if __name__ == "__main__":
+    main()

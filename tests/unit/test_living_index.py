@@ -1,0 +1,226 @@
+"""The parts of keys that live: an index that is rebuilt by steps, arrays whose pages move, counts of waiting keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps2.matrix import matrix_time
+from ps2.matrix.matrix_time import MatrixTime
+from ps2.ops import living_index, mapped, waiting
+from ps2.ops.living_index import LivingIndex
+from ps2.ops.mapped import MappedArray
+from ps2.ops.slots import newer, older, oldest
+from ps2.ops.waiting import WaitingKeys
+from ps2.server.removed_keys import RemovedKeys
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 700)), max_size=60), st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_index_when_keys_come_and_go_then_as_a_dict(steps, seed):
+    rng, index, keys = np.random.default_rng(seed), LivingIndex(), []
+    with pytest.MonkeyPatch.context() as patched:
+        # So few cells move at once that most calls find two tables.
+        patched.setattr(living_index, "MOVED_PER_KEY", 1)
+        patched.setattr(living_index, "MOVED_PER_CALL", 1)
+        for is_insertion, count in steps:
+            if is_insertion:
+                new = np.setdiff1d(rng.integers(0, 2**63 - 1, count), keys)
+                index.insert(new)
+                keys += new.tolist()
+            else:
+                slots = np.sort(rng.choice(len(keys), min(count, len(keys)), replace=False))[::-1].copy()
+                sources = index.remove(slots)
+                for slot, source in zip(slots.tolist(), sources.tolist(), strict=True):
+                    assert source == len(keys) - 1
+                    keys[slot] = keys[-1]
+                    keys.pop()
+            assert np.array_equal(index.keys, np.array(keys, np.int64))
+            asked = np.array([*keys, 2**63 - 1, 5], np.int64)
+            assert np.array_equal(index.lookup(asked), [*range(len(keys)), -1, -1])
+
+
+def test_index_when_keys_have_equal_hash_bits_then_told_apart(monkeypatch):
+    wanted = living_index.HASH_MASK
+    keys = np.arange(300_000)
+    bits = np.array([living_index.hash_bits(key) for key in keys]) & 0xFFF
+    index, same = LivingIndex(), keys[bits == bits[0]]
+    index.insert(same)
+    assert wanted == 2**32 - 1
+    assert np.array_equal(index.lookup(same), np.arange(same.size))
+    index.remove(np.arange(same.size)[::-2].copy())
+    assert (index.lookup(same) >= 0).sum() == same.size // 2
+
+
+def test_index_when_emptied_then_memory_goes_back():
+    index = LivingIndex()
+    index.insert(np.arange(500_000))
+    full = index.nbytes
+    while len(index):
+        index.remove(np.arange(len(index))[: -min(len(index), 8192) - 1 : -1].copy())
+        index.settle(1 << 16)
+    for _ in range(30):
+        index.settle(1 << 16)
+    assert index.nbytes < full // 100
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize(("rows", "dtype"), [(1, "float32"), (3, "float64"), (1, "uint32"), (4, "int64")])
+def test_array_when_resized_then_keeps_values_and_adds_zeros(monkeypatch, rows, dtype, moves):
+    if not moves:
+        monkeypatch.setattr(mapped, "_moves", None)
+    held, expected = MappedArray(rows, 10, dtype), np.zeros((rows, 0), dtype)
+    for columns in (700, 5000, 3, 900_000, 899_999, 70_000, 1, 2000):
+        held.resize(columns)
+        kept = np.zeros((rows, held.columns), dtype)
+        common = min(expected.shape[1], held.columns)
+        kept[:, :common] = expected[:, :common]
+        assert held.columns >= columns
+        assert np.array_equal(held.array, kept)
+        held.array[:] = expected = np.arange(1, held.array.size + 1).reshape(held.array.shape).astype(dtype)
+
+
+def test_array_when_resized_then_old_views_are_safe():
+    held = MappedArray(1, 100_000, np.int64)
+    held.array[:] = 7
+    view = held.array
+    held.resize(200_000)
+    assert view.sum() in (0, 700_000)
+    assert (held.array[0, :100_000] == 7).all()
+
+
+# -- choosing slots ----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 50), max_size=80), st.integers(0, 51), st.integers(1, 30), st.integers(1, 30))
+def test_slots_when_scanned_in_slices_then_all_found(ticks, tick, scan, most):
+    for choose, wanted in ((older, lambda t: t < tick), (newer, lambda t: t >= tick)):
+        found, at = [], len(ticks)
+        while at:
+            slots, at = choose(np.array(ticks, np.uint32), tick, at, scan, most)
+            found += slots.tolist()
+        assert found == [slot for slot in reversed(range(len(ticks))) if wanted(ticks[slot])]
+
+
+@given(st.lists(st.integers(1, 2**32 - 2), max_size=80), st.integers(0, 90))
+def test_oldest_when_ticks_are_far_apart_then_among_the_least(ticks, count):
+    slots = oldest(np.array(ticks, np.uint32), count, 2**32 - 2).tolist()
+    assert slots == sorted(set(slots), reverse=True)
+    assert len(slots) == min(count, len(ticks))
+    chosen = [ticks[slot] for slot in slots]
+    # Exact to the buckets.
+    bucket = max((max(ticks, default=0) - min(ticks, default=0)) >> 15, 1)
+    rest = [tick for slot, tick in enumerate(ticks) if slot not in slots]
+    assert max(chosen, default=0) <= min(rest, default=2**33) + 4 * bucket
+
+
+# -- waiting keys ------------------------------------------------------------------------------------------------------
+
+
+def touched(keys, tick, fresh, of):
+    return set(np.array(keys)[of.touch(np.array(keys), tick, fresh)].tolist())
+
+
+@given(st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=20), max_size=50), st.integers(2, 5))
+def test_waiting_when_counted_exactly_then_as_a_dict(program, admit_after):
+    counts, model = WaitingKeys(admit_after), {}
+    for tick, keys in enumerate(program, 1):
+        fresh, expected = max(tick - 4, 0), set()
+        for key in keys:
+            at, count = model.get(key, (0, 0))
+            model[key] = tick, (count if at >= fresh else 0) + 1
+            if model[key][1] == admit_after:
+                expected.add(key)
+                del model[key]
+        assert touched(sorted(keys), tick, fresh, counts) == expected
+        if tick % 7 == 0:
+            counts.expire(fresh)
+            model = {key: held for key, held in model.items() if held[0] >= fresh}
+        assert len(counts) == len(model)
+
+
+def test_waiting_when_beyond_exact_then_never_late_seldom_early(monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST_WIDTH", 1 << 14)
+    counts, seen, active, early = WaitingKeys(3, exact_keys=100), {}, set(), 0
+    rng = np.random.default_rng(0)
+    for tick in range(1, 80):
+        if tick % 20 == 0:
+            counts.rotate(False, 1 << 20)
+        keys = np.union1d(rng.integers(2**40, 2**62, 500), rng.choice(300, 100, replace=False))
+        keys = np.array([key for key in keys.tolist() if key not in active])
+        admitted = touched(keys, tick, 0, counts)
+        for key in keys.tolist():
+            seen[key] = seen.get(key, 0) + 1
+            # None of these is untouched for a window.
+            assert key in admitted or seen[key] < 3
+            early += key in admitted and seen[key] < 3
+        active |= admitted
+    assert len(active) - early == 300
+    assert early < 79 * 500 // 200
+    assert 79 * 500 // 4 < len(counts) < 79 * 500
+
+
+def test_waiting_when_sketch_is_not_touched_then_forgets(monkeypatch):
+    monkeypatch.setattr(waiting, "FIRST_WIDTH", 1 << 16)
+    counts, keys = WaitingKeys(2, exact_keys=10), np.arange(1000)
+    assert not counts.touch(keys, 1, 0).any()
+    counts.rotate(False, 1 << 20)
+    assert counts.touch(keys[:500], 2, 0)[10:].all()
+    counts.rotate(False, 1 << 20)
+    counts.rotate(False, 1 << 20)
+    assert not counts.touch(keys[500:], 3, 0).any()
+
+
+def test_waiting_when_state_is_adopted_then_counts_go_on():
+    counts, further = WaitingKeys(2, exact_keys=10), WaitingKeys(2, exact_keys=10)
+    counts.touch(np.arange(1000), 1, 0)
+    state = counts.state()
+    further.adopt(state, np.ones(state["waiting"].size, np.bool_))
+    assert further.touch(np.arange(1000), 2, 0).all()
+
+
+# -- time and removals -------------------------------------------------------------------------------------------------
+
+
+def test_time_when_many_ticks_then_ages_stay_close(monkeypatch):
+    monkeypatch.setattr(matrix_time, "MOST_TIMES", 64)
+    monkeypatch.setattr(matrix_time, "ACCURACY", 20)
+    time = MatrixTime()
+    for second in range(1, 2001):
+        time.advance(float(second), 0)
+    assert len(time.ticks) < 300
+    for age in (1, 10, 100, 1000, 1900):
+        # Tick n began at second n - 1.
+        assert 0 <= time.first_after(2000.0 - age) - (2000 - age + 2) <= age // 15 + 1
+
+
+def test_time_when_it_would_go_back_then_stays():
+    time = MatrixTime()
+    time.advance(5.0, 0)
+    time.advance(4.0, 100)
+    assert (time.now_s, time.tick) == (5.0, 2)
+    time.mark(0)
+    assert (time.first_after(4.9), time.first_after(5.0)) == (2, 4)
+
+
+def test_removed_when_too_many_then_older_ones_are_unknown(monkeypatch):
+    from ps2.errors import StaleMarkError
+    from ps2.server import removed_keys
+
+    monkeypatch.setattr(removed_keys, "MOST_KEYS", 100)
+    removed = RemovedKeys()
+    removed.add(np.arange(5), 1)
+    removed.begin(2)
+    for tick in range(2, 12):
+        removed.add(np.arange(15) + 100 * tick, tick)
+    with pytest.raises(StaleMarkError, match="read all keys"):
+        removed.since(2)
+    assert removed.since(11).tolist() == list(range(1100, 1115))
+    assert removed.since(12).size == 0
