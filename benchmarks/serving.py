@@ -28,6 +28,7 @@ K, KEYS_OF_ROW = 16, 40
 TOUCHED = 0.01
 PUSHED = 1 << 18
 ROWS = 20_000
+MODEL: dict[str, Any] = {"kind": "fm", "dense": {"bias": np.zeros(1)}}
 
 
 @command(
@@ -53,18 +54,17 @@ def main(keys: int, servers: int, folder: str, strict: bool, form: str, output: 
 def _measured(count: int, place: str) -> tuple[list[Check], dict[str, Any]]:
     rng = np.random.default_rng(0)
     keys = np.unique(rng.integers(0, 2**63 - 1, count))
-    table = EmbeddingTable(K, "adagrad", lr=0.1)
+    table = EmbeddingTable(K, "adagrad", lr=0.1, zeroColumns=1)
     _push(table, keys, rng)
     tell(f"{len(keys):,} keys pushed")
-    full, full_s = _timed(lambda: table.export(place))
+    full, full_s = _timed(lambda: table.export(place, **MODEL))
     scorer, load_s = _timed(lambda: Scorer(place))
     tell(f"export {full_s:.2f} s, {full.nbytes / 1e6:,.0f} MB; load {load_s:.2f} s")
     rows = rng.choice(keys, (ROWS, KEYS_OF_ROW))
     still = _latencies(scorer, rows, threading.Event(), ROWS)
-    time.sleep(1.1)  # the table's time counts seconds
     touched = np.sort(rng.choice(keys, int(len(keys) * TOUCHED), replace=False))
     _push(table, touched, rng)
-    delta, delta_s = _timed(lambda: table.export(place, since=full))
+    delta, delta_s = _timed(lambda: table.export(place, since=full, **MODEL))
     tell(f"delta {delta_s:.3f} s, {delta.nbytes / 1e6:,.1f} MB, full: {delta.full} {delta.reason or ''}")
     during, refresh_s = _refreshed(scorer, rows)
     right = np.array_equal(scorer.vectors(touched[:1000]), table.pull(touched[:1000]))
@@ -72,7 +72,7 @@ def _measured(count: int, place: str) -> tuple[list[Check], dict[str, Any]]:
         Check("seconds of the delta / of the whole export", delta_s / full_s, 0.05),
         Check("bytes of the delta / of the whole export", delta.nbytes / full.nbytes, 0.05),
         Check("seconds of a refresh", refresh_s, 1.0),
-        Check("ms for the vectors of a row of 40 keys, p99", float(np.percentile(still, 99)), 1.0),
+        Check("ms for the score of a row of 40 keys, p99", float(np.percentile(still, 99)), 1.0),
         Check("the same during a refresh, p99", float(np.percentile(during, 99)), 1.0),
         Check("wrong vectors after the refresh", float(not right), 0.0),
     ]
@@ -98,7 +98,7 @@ def _latencies(scorer: Scorer, rows: npt.NDArray[np.int64], ended: threading.Eve
     found = []
     for row in rows[:most]:
         began_s = time.perf_counter()
-        scorer.vectors(row)
+        scorer.score(row[None])
         found.append((time.perf_counter() - began_s) * 1e3)
         if ended.is_set():
             break

@@ -6,9 +6,8 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,9 @@ from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
 from ps2.storage.exports import ExportManifest, read_manifest
 
+if TYPE_CHECKING:
+    from ps2.data.hashing import FieldHasher
+
 log = logging.getLogger(__name__)
 
 # How often the manifest may change while a load is under way, before the load is given up.
@@ -35,7 +37,7 @@ class _Model:
 
     loaded: LoadedExport
     score: Score | None
-    hasher: Any
+    hasher: FieldHasher | None
     initial: Initial | None
 
 
@@ -210,13 +212,15 @@ def _vectors(model: _Model, keys: npt.NDArray[np.int64]) -> tuple[Float32s, npt.
     return values, present
 
 
-def _hasher(content: Any) -> Any:
+def _hasher(content: Any) -> FieldHasher | None:
     if content is None:
         return None
-    return import_module("ps2.data.hashing").FieldHasher.from_json(content)
+    from ps2.data.hashing import FieldHasher
+
+    return FieldHasher.from_json(content)
 
 
-def _keyed(rows: Any, hasher: Any, path: str) -> KeyRows:
+def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     """Return rows in any of the forms that ``Scorer.score`` takes as KeyRows."""
     if isinstance(rows, KeyRows):
         if not np.isfinite(rows.values).all():
@@ -233,7 +237,16 @@ def _keyed(rows: Any, hasher: Any, path: str) -> KeyRows:
         return _rows_of(keys, np.array([len(row) for row in rows], np.int64))
     if hasher is None:
         raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")
-    return hasher.rows_of_dicts(list(rows)) if isinstance(rows, Sequence) else hasher.rows(rows)
+    if isinstance(rows, Sequence):
+        return hasher.rows_of_dicts(list(rows))
+    import pyarrow as pa
+
+    if isinstance(rows, pa.RecordBatch):
+        return hasher.rows(rows)
+    if isinstance(rows, pa.Table):
+        parts = [hasher.rows(batch) for batch in rows.to_batches()]
+        return KeyRows.joined(parts) if parts else hasher.rows_of_dicts([])
+    raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}")
 
 
 def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from ps2.algorithms.deep.architecture import Architecture
+from ps2.data.hashing import Field, FieldHasher
 from ps2.data.key_rows import KeyRows
-from ps2.errors import CheckpointCorruptError, ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    DTypeError,
+    InputError,
+    OutOfRangeError,
+    ShapeError,
+    UsageError,
+)
 from ps2.serving import Scorer, compact, loading
 from ps2.serving.key_table import UNKNOWN, key_table
 from ps2.storage.exports import read_manifest
@@ -221,3 +232,34 @@ def test_rows_when_a_value_is_nan_then_refused(deep):
     nan = np.array([np.nan], np.float32)
     with pytest.raises(OutOfRangeError, match="finite"):
         deep.score(KeyRows(np.array([0, 1]), np.array([2]), nan, np.zeros(1, np.int32)))
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    """A factorization machine of hashed columns, exported without a fleet: its hasher and its scorer."""
+    hasher = FieldHasher((Field.categorical("user"), Field.categorical("item"), Field.numeric("price")), 7)
+    known = [{"user": f"u{n}", "item": n, "price": 0.5} for n in range(200)]
+    keys = np.unique(hasher.rows_of_dicts(known).keys)
+    export(tmp_path, keys, -500, kind="fm", hasher=hasher.to_json(), dense={"bias": np.array([0.25])})
+    return hasher, Scorer(str(tmp_path))
+
+
+def test_dicts_and_batches_then_have_the_same_scores(clicks):
+    hasher, scorer = clicks
+    rows = [{"user": "u3", "item": 4, "price": 0.001}, {"user": None, "item": 999, "price": None}]
+    batch = pa.RecordBatch.from_pylist(rows)
+    found = scorer.score(rows)
+    np.testing.assert_array_equal(scorer.score(batch), found)
+    np.testing.assert_array_equal(scorer.score(pa.table(batch.to_pydict(), batch.schema)), found)
+    np.testing.assert_array_equal(scorer.score(hasher.rows(batch)), found)
+    assert found[1] == pytest.approx(1 / (1 + np.exp(-0.25)))
+
+
+def test_column_when_missing_then_named(clicks):
+    with pytest.raises(InputError, match="item"):
+        clicks[1].score([{"user": "u3", "price": 1.0}])
+
+
+def test_rows_when_of_no_kind_then_refused(clicks):
+    with pytest.raises(DTypeError, match="got DataFrame"):
+        clicks[1].score(pd.DataFrame({"user": ["u3"]}))
