@@ -86,7 +86,7 @@ class _Batch:
             return self._given_keys(field)
         if field.kind == "numeric":
             numbers, mask = self._numbers(field.columns[0])
-            keys = np.full(len(numbers), self._hasher.key(field, ""), np.int64)
+            keys = np.full(len(numbers), self._hasher.numeric_keys[field.columns[0]], np.int64)
             return _Pairs(keys, numbers.astype(np.float32)).present(mask)
         if field.kind == "cross":
             return self._crossed(field)

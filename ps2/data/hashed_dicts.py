@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import xxhash
+from xxhash import xxh3_64_intdigest as xxh3
 
 from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
@@ -23,27 +23,21 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
     values: list[float] = []
     fields: list[int] = []
     ends = [0]
-    numbered = list(zip(hasher.fields, hasher.first_numbers, strict=True))
     for at, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InputError(f"row {at}: expected a dict of columns, got {type(row).__name__}")
         given = _Row(hasher, row, at)
-        for field, number in numbered:
-            if field.kind == "keys":
-                found, theirs = given.keys(field)
-                places = range(number, number + len(found)) if field.width else (number,) * len(found)
-                values.extend(theirs)
-                fields.extend(places)
-            elif field.kind == "numeric":
-                number_of = given.number(field.columns[0])
-                found = [] if number_of is None else [hasher.key(field, "")]
-                values.extend([] if number_of is None else [number_of])
-                fields.extend((number,) * len(found))
-            else:
-                found = given.categories(field)
-                values.extend((1.0,) * len(found))
-                fields.extend((number,) * len(found))
-            keys.extend(found)
+        for field, number, column, seed in hasher.numbered:
+            # Nearly all fields of nearly all models: one key of a string.
+            if seed is not None and type(text := row.get(column)) is str:
+                keys.append(xxh3(text.encode(), seed) >> 1)
+                values.append(1.0)
+                fields.append(number)
+                continue
+            found, theirs = given.pairs(field)
+            keys += found
+            values += theirs
+            fields += range(number, number + len(found)) if field.width else [number] * len(found)
         ends.append(len(keys))
     indptr = np.array(ends, np.int64)
     widths = np.diff(indptr)
@@ -58,6 +52,16 @@ class _Row:
         self._hasher = hasher
         self._row = row
         self._at = at
+
+    def pairs(self, field: Field) -> tuple[list[int], list[float]]:
+        """Return the keys and the values of a field; none if the value is absent."""
+        if field.kind == "keys":
+            return self.keys(field)
+        if field.kind == "numeric":
+            number = self.number(field.columns[0])
+            return ([], []) if number is None else ([self._hasher.numeric_keys[field.columns[0]]], [number])
+        found = self.categories(field)
+        return found, [1.0] * len(found)
 
     def categories(self, field: Field) -> list[int]:
         """Return the keys of a categorical field, of buckets or of a cross; none if the value is absent."""
@@ -75,14 +79,14 @@ class _Row:
             texts = [self._text(column, one) for one in given if one is not None]
         else:
             texts = [self._text(column, given)]
-        return [xxhash.xxh3_64_intdigest(text, seed) >> 1 for text in texts]
+        return [xxh3(text, seed) >> 1 for text in texts]
 
     def number(self, column: str) -> float | None:
         """Return the number in a column; None if it is absent."""
         given = self._value(column)
         if given is None:
             return None
-        if not isinstance(given, (numbers.Real, np.bool_)):
+        if type(given) is not float and not isinstance(given, (int, numbers.Real, np.bool_)):
             self._fail(column, "a number", given)
         number = float(given)
         if not (math.isfinite(number) and abs(number) <= LARGEST):
@@ -114,7 +118,7 @@ class _Row:
                 return []
             parts.append(found[0])
         text = np.array(parts, "<i8").tobytes()
-        return [xxhash.xxh3_64_intdigest(text, self._hasher.seeds[cross.hashed_name]) >> 1]
+        return [xxh3(text, self._hasher.seeds[cross.hashed_name]) >> 1]
 
     def _value(self, column: str) -> Any:
         if column not in self._row:

@@ -216,6 +216,19 @@ class KeyFields:
             if field.kind == "buckets"
         }
 
+    @cached_property
+    def numbered(self) -> list[tuple[Field, int, str, int | None]]:
+        """Each field with its number, its column, and the seed of its categories, if it has these."""
+        return [
+            (field, number, field.columns[0], self.seeds[field.hashed_name] if field.kind == "categorical" else None)
+            for field, number in zip(self.fields, self.first_numbers, strict=True)
+        ]
+
+    @cached_property
+    def numeric_keys(self) -> dict[str, int]:
+        """The key of each column of numbers that are values."""
+        return {field.columns[0]: self.key(field, "") for field in self.fields if field.kind == "numeric"}
+
     def key(self, field: Field, text: str) -> int:
         """Return the key of a value's text in a field; of a numeric field, that of the empty text."""
         return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
