@@ -18,6 +18,7 @@ from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads, RecentKeys
 from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
 from ps2.client.handle import Handle
+from ps2.client.key_life import KeyStatus
 from ps2.client.matrix import DCVMatrix
 from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
@@ -252,6 +253,29 @@ class EmbeddingTable:
         checked = self._distinct(keys)
         values = as_values(gradients, np.dtype(np.float32), (checked.size, self.k), "gradients")
         return self._step(checked, values, wait, are_distinct=True)
+
+    # -- the life of keys (docs/keys.md) ---------------------------------------------------------------------------
+
+    def advance(self, nowS: float) -> EmbeddingTable:
+        """Set the time of the table, in seconds, with ``clock="event"``. It never goes back."""
+        self._matrix.advance(nowS)
+        return self
+
+    def expire(self, olderThanS: float | None = None) -> int:
+        """Remove the keys whose last push is so long ago (default: ``expireAfterS``); return how many."""
+        return self._matrix.expire(olderThanS)
+
+    def evict(self, keep: int) -> int:
+        """Remove the least recently pushed keys until about ``keep`` are left; return how many were removed."""
+        return self._matrix.evict(keep)
+
+    def remove(self, keys: Any) -> int:
+        """Remove keys of any shape, with the state of their optimizer; return how many of them had a block."""
+        return self._matrix.remove(self.settings.columns(self.settings.checked_keys(keys).reshape(-1)))
+
+    def keyStatus(self) -> KeyStatus:
+        """Return how many keys are active, wait, were admitted, have expired or were evicted, and the table's time."""
+        return self._matrix.keyStatus()
 
     # -- the life of the table -------------------------------------------------------------------------------------
 

@@ -176,3 +176,29 @@ def test_weights_when_gradient_is_zero_then_stay_as_begun(ps, keys, optimizer):
     assert not began[..., :2].any()
     assert 0.009 < began[..., 2:].std() < 0.011
     table.free()
+
+
+def test_keys_when_pushed_again_after_they_went_then_begin_anew(ps, keys, gradients):
+    table = EmbeddingTable(K, "adam", admitAfter=2, expireAfterS=60, clock="event")
+    began = table.pull(keys)
+    table.push(keys, gradients)
+    assert np.array_equal(table.pull(keys), began)  # the step before the admission is dropped
+    first = table.push(keys, gradients).pull(keys)
+    assert table.keysCount() == table.keyStatus().active == np.unique(keys).size
+    assert table.remove(keys[:2]) == np.unique(keys[:2]).size
+    assert np.array_equal(table.pull(keys[:2]), began[:2])
+    assert table.advance(100.0).expire() == np.unique(keys).size - np.unique(keys[:2]).size
+    for _ in range(2):
+        table.push(keys, gradients)
+    assert np.array_equal(table.pull(keys), first)
+    table.free()
+
+
+def test_keys_when_too_many_then_the_oldest_go(ps):
+    table = EmbeddingTable(K, maxKeys=3000)
+    for begin in range(0, 10_000, 500):
+        table.push(np.arange(begin, begin + 500), np.ones((500, K)))
+    assert table.keysCount() <= 3000
+    assert not np.array_equal(table.pull(9_999), EmbeddingTable(K).pull(9_999))
+    assert np.array_equal(table.pull(0), EmbeddingTable(K).pull(0))
+    table.free()
