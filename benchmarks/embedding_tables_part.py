@@ -12,11 +12,14 @@ import numpy as np
 from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_part import Line
 from ps2 import DCV, EmbeddingTable, PS2Context
+from ps2.client.embedding_table import OptimizerName
+from ps2.matrix.partition import Wire
 
 K, KEYS = 16, 100_000
 # Rows of a batch of clicks, and keys of a row; a third of them are distinct.
 ROWS, FIELDS = 4096, 40
-OPTIMIZERS = ("sgd", "adagrad", "adam", "ftrl")
+OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adagrad", "adam", "ftrl")
+WIRES: tuple[Wire | None, ...] = (None, "float16")
 MOST = 2**63 - 1
 
 
@@ -86,27 +89,31 @@ def measure(asked: Asked) -> Part:
         plain.free()
         sizes.append(_size("blocks, plain", "float32", blocks))
         for optimizer in OPTIMIZERS:
-            for wire in (None, "float16") if optimizer == "adagrad" else (None,):
-                table = EmbeddingTable(K, optimizer, wire=wire)
-                _fill(batches, lambda keys, values, table=table: table.push_distinct(keys, values))
-                found = batches.time(
-                    batches.distinct,
-                    table.pull_distinct,
-                    lambda keys, table=table: table.push_distinct(keys, batches.gradients[:count]),
-                )
-                rows = batches.gradients[: ROWS * FIELDS].reshape(ROWS, FIELDS, K)
-                skewed = batches.time(
-                    batches.skewed, table.pull, lambda keys, table=table, rows=rows: table.push(keys, rows)
-                )
-                table.free()
-                tell(f"{optimizer}: {_size(optimizer, wire or 'float32', found)}")
-                sizes.append(_size(f"{optimizer}, {count:,} distinct keys", wire or "float32", found))
-                sizes.append(_size(f"{optimizer}, {ROWS:,} x {FIELDS} keys", wire or "float32", skewed))
+            for wire in WIRES if optimizer == "adagrad" else WIRES[:1]:
+                found, skewed = _times(batches, EmbeddingTable(K, optimizer, wire=wire))
+                gradients = wire or "float32"
+                sizes.append(_size(f"{optimizer}, {count:,} distinct keys", gradients, found))
+                sizes.append(_size(f"{optimizer}, {ROWS:,} x {FIELDS} keys", gradients, skewed))
+                tell(f"{sizes[-2]}, {sizes[-1]}")
                 for what, ours, baseline in zip(("pull", "push"), found, blocks, strict=True):
-                    name, ms = f"{what}, {optimizer}, {wire or 'float32'}", (1e3 * baseline, 1e3 * ours)
-                    lines.append(Line(name, "plain blocks", "ms", None, *(list(figures) for figures in ms)))
+                    ms = list(1e3 * baseline), list(1e3 * ours)
+                    lines.append(Line(f"{what}, {optimizer}, {gradients}", "plain blocks", "ms", None, *ms))
     facts = {"servers": asked.servers, "keys": f"{batches.all.size:,}", "k": K, "of a call": f"{count:,}"}
     return Part(lines, facts=facts, sizes=sizes)
+
+
+def _times(batches: Batches, table: EmbeddingTable) -> tuple[Any, Any]:
+    """Return the times of calls with distinct keys, and of those with the keys of a batch of rows."""
+    _fill(batches, table.push_distinct)
+    rows = batches.gradients[: ROWS * FIELDS].reshape(ROWS, FIELDS, K)
+    found = batches.time(
+        batches.distinct,
+        table.pull_distinct,
+        lambda keys: table.push_distinct(keys, batches.gradients[: keys.size]),
+    )
+    skewed = batches.time(batches.skewed, table.pull, lambda keys: table.push(keys, rows))
+    table.free()
+    return found, skewed
 
 
 def _fill(batches: Batches, push: Callable[[Any, Any], Any]) -> None:
