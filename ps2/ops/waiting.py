@@ -8,6 +8,7 @@ windows, so that it forgets: a touch carries a key's estimate over to the curren
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ps2.ops.prefetch import prefetch_short
 from ps2.ops.table import Array
 
 Bools = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
+Sketch = npt.NDArray[Any]
 
 EXACT_KEYS = 1 << 18
 MIN_CELLS = 64
@@ -28,13 +29,14 @@ NO_KEY = -1
 # A cell's second number is tick << COUNT_BITS | count.
 COUNT_BITS = 8
 COUNT_MASK = (1 << COUNT_BITS) - 1
-# Rows of the sketch. Each has as many counters as the last window counted touches, between the bounds. With one touch
-# for each counter, a key that was never touched has an estimate of 1 or more with a probability of 16%, and of 2 or
-# more with half a percent.
+# Rows of the sketch. Each has as many counters as the last window counted touches, between the bounds, and at most
+# twice or half as many as before. With one touch for each counter, a key that was never touched has an estimate of 1 or
+# more with a probability of 16%, and of 2 or more with a tenth of a percent.
 DEPTH = 4
 FIRST_WIDTH, MIN_WIDTH, MOST_WIDTH = 1 << 21, 1 << 16, 1 << 23
-# The windows of the sketch, side by side.
-CURRENT, BEFORE = 0, 1
+# A number of the sketch holds two counters: the current window's in the low bits, and that of the one before. Four bits
+# each are enough for up to FEW touches.
+FEW = 15
 # What the kernel counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
 # Counters by which the number of keys in the sketch is estimated.
@@ -50,7 +52,8 @@ class WaitingKeys:
         self._admit_after = admit_after
         self._exact_keys = exact_keys
         self._cells = _empty_cells(MIN_CELLS)
-        self._sketch: Bytes = np.zeros((DEPTH, 0, 2), np.uint8)
+        self._bits = 4 if admit_after <= FEW else 8
+        self._sketch: Sketch = self._no_counts(0)
         self._counts = np.zeros(2, np.int64)
 
     def __len__(self) -> int:
@@ -69,14 +72,14 @@ class WaitingKeys:
             fresh: the first tick that still counts: a key that was touched before it last begins anew.
         """
         admitted, done = np.zeros(keys.size, np.bool_), 0
-        rule = (self._admit_after, tick, fresh, self._exact_keys)
+        rule = (self._admit_after, tick, fresh, self._exact_keys, self._bits)
         while True:
             done = _touch(self._cells, self._sketch, self._counts, readable(keys), admitted, rule, done)
             if done == keys.size:
                 self._shrink()
                 return admitted
             if self._counts[EXACT] >= self._exact_keys:
-                self._sketch = np.zeros((DEPTH, FIRST_WIDTH, 2), np.uint8)
+                self._sketch = self._no_counts(FIRST_WIDTH)
             else:
                 self._grow()
 
@@ -104,11 +107,19 @@ class WaitingKeys:
             self._sketch = self._sketch[:, :0]
             return
         width = MIN_WIDTH
-        while width < min(touches, MOST_WIDTH) and 4 * DEPTH * width <= most_bytes:
+        while width < min(touches, MOST_WIDTH) and 2 * DEPTH * width * self._sketch.itemsize <= most_bytes:
             width *= 2
-        rotated = np.empty((DEPTH, width, 2), np.uint8)
-        _rotate(self._sketch, rotated)
-        self._sketch = rotated
+        # The current window's counter takes the other one's place, and 0 takes its own.
+        np.left_shift(self._sketch, self._bits, out=self._sketch)
+        # A counter's index is the key's hash modulo the width: a wider row repeats a narrower one, and a narrower one
+        # holds the larger of the counters that meet.
+        given = self._sketch.shape[1]
+        if width < given:
+            self._sketch = np.maximum(self._sketch[:, : given // 2], self._sketch[:, given // 2 :])
+        elif width > given:
+            wider = np.empty((DEPTH, 2 * given), self._sketch.dtype)
+            wider[:, :given] = wider[:, given:] = self._sketch
+            self._sketch = wider
 
     def exact(self) -> tuple[Int64s, Int64s]:
         """Return the exactly counted keys, and tick << 8 | count of each."""
@@ -134,7 +145,7 @@ class WaitingKeys:
         sketches = [each for each in (state["sketch"], self._sketch) if each.shape[1]]
         if sketches:
             width = min(each.shape[1] for each in sketches)
-            self._sketch = np.maximum.reduce([_folded(each, width) for each in sketches])
+            self._sketch = _merged([_folded(each, width) for each in sketches], self._bits)
         self._counts[SKETCHED] += int(state["sketched"][0])
 
     def _sketched_keys(self) -> int:
@@ -144,8 +155,11 @@ class WaitingKeys:
         if not width:
             return 0
         sample = sketch[0, :SAMPLE]
-        empty = int(np.count_nonzero((sample[:, CURRENT] | sample[:, BEFORE]) == 0))
+        empty = len(sample) - int(np.count_nonzero(sample))
         return int(width * np.log(len(sample) / max(empty, 1)))
+
+    def _no_counts(self, width: int) -> Sketch:
+        return np.zeros((DEPTH, width), np.uint8 if self._bits == 4 else np.uint16)
 
     def _restore(self, keys: Int64s, counts: Int64s) -> None:
         cells = MIN_CELLS
@@ -169,10 +183,19 @@ def _empty_cells(count: int) -> Int64s:
     return np.full((count, 2), NO_KEY, dtype=np.int64)
 
 
-def _folded(sketch: Bytes, width: int) -> Bytes:
-    """Return a narrower sketch whose estimates are not below those of the wider one."""
-    folded: Bytes = sketch.reshape(DEPTH, -1, width, 2).max(axis=1)
-    return folded
+def _folded(sketch: Sketch, width: int) -> list[Sketch]:
+    """Return the parts of a sketch that meet in a narrower one."""
+    return np.split(sketch, sketch.shape[1] // width, axis=1)
+
+
+def _merged(sketches: Sequence[Sequence[Sketch]], bits: int) -> Sketch:
+    """Return a sketch whose estimates are not below those of any of its parts, which have its width."""
+    parts = [part for each in sketches for part in each]
+    low = parts[0].dtype.type((1 << bits) - 1)
+    merged: Sketch = np.maximum.reduce([part & low for part in parts]) | np.maximum.reduce(
+        [part & ~low for part in parts]
+    )
+    return merged
 
 
 @kernel
@@ -210,22 +233,6 @@ def _drop(cells: Int64s, gap: int) -> None:
 
 
 @kernel
-def _rotate(sketch: Any, rotated: Any) -> None:
-    """Begin a window: estimates of the one before are not below those of the current one.
-
-    A counter's index is the key's hash modulo the width, so a wider row repeats a narrower one.
-    """
-    width, given = rotated.shape[1], sketch.shape[1]
-    for row in range(DEPTH):
-        for at in range(width):
-            count = sketch[row, at & (given - 1), CURRENT]
-            for further in range(at + width, given, width):
-                count = max(count, sketch[row, further, CURRENT])
-            rotated[row, at, CURRENT] = 0
-            rotated[row, at, BEFORE] = count
-
-
-@kernel
 def _expire(cells: Int64s, fresh: int) -> int:
     """Drop the keys that were not touched in or after a tick; return how many."""
     dropped = at = 0
@@ -240,42 +247,45 @@ def _expire(cells: Int64s, fresh: int) -> int:
 
 
 @kernel
-def _at(sketch: Bytes, mixed: Any, row: int) -> Any:
+def _at(sketch: Sketch, mixed: Any, row: int) -> Any:
     """Return the index of a key's counter in a row, from its hash (Kirsch and Mitzenmacher's double hashing)."""
     return (mixed + row * ((mixed >> 32) | 1)) & np.int64(sketch.shape[1] - 1)
 
 
 @kernel
-def _estimate(sketch: Bytes, mixed: Any) -> Any:
+def _estimate(sketch: Sketch, mixed: Any, bits: Any) -> Any:
     """Return a key's estimate: the larger one of the two windows."""
-    current = before = np.int64(COUNT_MASK)
+    mask = (np.int64(1) << bits) - 1
+    current = before = mask
     for row in range(DEPTH):
-        at = _at(sketch, mixed, row)
-        current = min(current, np.int64(sketch[row, at, CURRENT]))
-        before = min(before, np.int64(sketch[row, at, BEFORE]))
+        pair = np.int64(sketch[row, _at(sketch, mixed, row)])
+        current, before = min(current, pair & mask), min(before, pair >> bits)
     return max(current, before)
 
 
 @kernel
-def _raise_to(sketch: Any, mixed: Any, count: Any) -> None:
+def _raise_to(sketch: Any, mixed: Any, count: Any, bits: Any) -> None:
     """Raise a key's counters of the current window to a count."""
+    mask = (np.int64(1) << bits) - 1
     for row in range(DEPTH):
         at = _at(sketch, mixed, row)
-        sketch[row, at, CURRENT] = max(np.int64(sketch[row, at, CURRENT]), count)
+        pair = np.int64(sketch[row, at])
+        if pair & mask < count:
+            sketch[row, at] = (pair & ~mask) | count
 
 
 @kernel
 def _touch(
     cells: Int64s,
-    sketch: Bytes,
+    sketch: Sketch,
     counts: Int64s,
     keys: Int64s,
     admitted: Bools,
-    rule: tuple[int, int, int, int],
+    rule: tuple[int, int, int, int, int],
     start: int,
 ) -> int:
     """Count touches of ``keys[start:]`` until there is no room; return the position of the next key."""
-    admit_after, tick, fresh, most_exact = rule
+    admit_after, tick, fresh, most_exact, bits = rule
     last, width = cells.shape[0] - 1, sketch.shape[1]
     for i in range(start, keys.size):
         if i + AHEAD < keys.size:
@@ -298,13 +308,13 @@ def _touch(
         if (is_full and width == 0) or (not is_full and 2 * counts[EXACT] >= cells.shape[0]):
             return i
         mixed = np.int64(_mix(keys[i]))
-        count = (_estimate(sketch, mixed) if width else 0) + 1
+        count = (_estimate(sketch, mixed, bits) if width else 0) + 1
         if count >= admit_after:
             admitted[i] = True
         elif not is_full:
             cells[at, 0], cells[at, 1] = keys[i], (tick << COUNT_BITS) | count
             counts[EXACT] += 1
         else:
-            _raise_to(sketch, mixed, count)
+            _raise_to(sketch, mixed, count, bits)
             counts[SKETCHED] += 1
     return keys.size

@@ -119,10 +119,12 @@ def _compile_living() -> None:
     index.lookup(keys)
     index.remove(keys[:1900:-1].copy())
     index.settle(0)
-    waiting = WaitingKeys(3, exact_keys=1)
-    for tick in (1, 2):
-        waiting.touch(keys[:3], tick, 0)
-    waiting.put_back(keys[:1], 2)
+    for touches in (3, 20):
+        waiting = WaitingKeys(touches, exact_keys=1)
+        for tick in (1, 2):
+            waiting.touch(keys[:3], tick, 0)
+        waiting.put_back(keys[:1], 2)
+        waiting.expire(3)
     ticks = np.ones(1, np.uint32)
     slots.stamp(ticks, one, 1)
     slots.older(ticks, 2, 1, 1, 1)

@@ -178,12 +178,19 @@ def test_waiting_when_sketch_is_not_touched_then_forgets(monkeypatch):
     assert not counts.touch(keys[500:], 3, 0).any()
 
 
-def test_waiting_when_state_is_adopted_then_counts_go_on():
-    counts, further = WaitingKeys(2, exact_keys=10), WaitingKeys(2, exact_keys=10)
-    counts.touch(np.arange(1000), 1, 0)
-    state = counts.state()
-    further.adopt(state, np.ones(state["waiting"].size, np.bool_))
-    assert further.touch(np.arange(1000), 2, 0).all()
+@pytest.mark.parametrize("admit_after", [2, 15, 16])
+def test_waiting_when_states_are_merged_then_counts_go_on(monkeypatch, admit_after):
+    keys, merged = np.arange(2000), WaitingKeys(admit_after, exact_keys=10)
+    for width, some in ((1 << 16, keys[:1000]), (1 << 17, keys[1000:])):
+        monkeypatch.setattr(waiting, "FIRST_WIDTH", width)
+        counts = WaitingKeys(admit_after, exact_keys=10)
+        for touch in range(1, admit_after):
+            assert not counts.touch(some, touch, 0).any()
+            if touch == admit_after // 2:
+                counts.rotate(False, 1 << 20)
+        state = counts.state()
+        merged.adopt(state, np.ones(state["waiting"].size, np.bool_))
+    assert merged.touch(keys, admit_after, 0).all()
 
 
 # -- time and removals -------------------------------------------------------------------------------------------------
