@@ -111,8 +111,9 @@ def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operati
             yield Operation("insert", *place, arrays=(keys,))
     yield from _columns(place, shard) if shard.spec.layout == "column" else _rows(place, shard)
     if shard.living is not None:
-        for block in _blocks(np.frombuffer(shard.living.state(), np.uint8)):
-            yield Operation("living", *place, arrays=(block,))
+        for piece in shard.living.state():
+            for block in _blocks(piece):
+                yield Operation("living", *place, arrays=(block,))
     for one in kept.of(place):
         yield _kept(one)
     for block in _blocks(np.frombuffer(ids_of(shard, ()), np.uint8)):

@@ -71,7 +71,7 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     if shard.index is not None:
         arrays["keys"] = (shard.index.keys,)
     if shard.living is not None:
-        arrays["life"] = (np.frombuffer(shard.living.state(), np.uint8),)
+        arrays["life"] = shard.living.state()
     return ShardSnapshot(matrix, shard.partition, arrays)
 
 
