@@ -13,6 +13,7 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
 
 from ps2 import EmbeddingTable
+from ps2.algorithms.feature import KeyHasher
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, UsageError, WorkerError
 from ps2.torch import RemoteEmbedding, RemoteOptimizer, TorchEstimator, TorchModel
 
@@ -194,10 +195,9 @@ def test_torch_estimator_when_arrays_are_ragged_then_names_row(df):
 
 
 class BagNet(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, table):
         super().__init__()
-        table = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
-        self.bag = RemoteEmbedding(table.push(np.arange(KEYS), np.ones((KEYS, 1), np.float32)), "sum")
+        self.bag = RemoteEmbedding(table, "sum")
 
     def forward(self, keys, weights):
         return self.bag(keys, per_sample_weights=weights)
@@ -207,9 +207,36 @@ def test_torch_estimator_when_arrays_are_bags_then_sums_weights(spark):
     rows = [([1, 2], [1.0, 0.5], 0.0), ([], [], 0.0), ([3], [2.0], 0.0)] * 4
     df = spark.createDataFrame(rows, "keys array<bigint>, weights array<double>, label double").coalesce(1)
     given = {"inputCols": ["keys", "weights"], "raggedCols": ["keys", "weights"], "batchSize": 5}
+
+    def make():
+        table = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
+        return BagNet(table.push(np.arange(KEYS), np.ones((KEYS, 1), np.float32)))
+
     # The loss has no gradient, so weights stay as they are: -1.
-    model = TorchEstimator(BagNet, lambda output, labels: 0 * output.sum(), **given).fit(df)
+    model = TorchEstimator(make, lambda output, labels: 0 * output.sum(), **given).fit(df)
     assert [row.prediction for row in model.transform(df).collect()] == [-1.5, 0.0, -2.0] * 4
+
+
+def test_torch_estimator_when_keys_are_hashed_then_learns_them(spark):
+    """Rows with a null have a key less."""
+    rng = np.random.default_rng(0)
+    sites, ads = rng.integers(0, 3, 400), rng.integers(0, 3, 400)
+    pairs = zip(sites.tolist(), ads.tolist(), strict=True)
+    rows = [(f"s{s}" if s else None, f"a{a}", 1.0 + a, float(s + a > 2)) for s, a in pairs]
+    df = spark.createDataFrame(rows, "site string, ad string, price double, label double").coalesce(1)
+    hashed = KeyHasher(categoricalCols=["site", "ad"], numericCols=["price"]).transform(df)
+
+    def make():
+        return BagNet(EmbeddingTable(1, "adagrad", lr=0.5, init="zeros"))
+
+    def loss(output, labels):
+        return torch.nn.functional.binary_cross_entropy_with_logits(output.squeeze(1), labels)
+
+    given = {"inputCols": ["keys", "values"], "raggedCols": ["keys", "values"], "batchSize": 50, "epochs": 5}
+    model = TorchEstimator(make, loss, **given).fit(hashed)
+    history = model.summary.objectiveHistory
+    assert history[-1] < 0.5 * history[0]
+    assert model.module.bag.table.keysCount() == 2 + 3 + 1
 
 
 def test_torch_estimator_when_ragged_is_unknown_then_names_it(df):
