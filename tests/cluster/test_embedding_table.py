@@ -209,6 +209,17 @@ def test_guide_when_its_example_runs_then_counts_three_keys(ps, tmp_path, monkey
     text = (Path(__file__).parents[2] / "docs/tables.md").read_text()
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(text.split("```python")[1].split("```")[0], names)  # noqa: S102 - our own page
+    exec(text.split("```python")[1].split("```")[0], names)
     assert names["table"].keysCount() == 3
     names["table"].free()
+
+
+def test_gradients_when_wire_is_narrow_then_rounded(ps, keys, gradients):
+    table = EmbeddingTable(K, "sgd", lr=1.0, wire="float16", init="zeros")
+    distinct = np.unique(keys)
+    sent = gradients.reshape(-1, K)[: distinct.size]
+    table.push(distinct, sent)
+    assert np.array_equal(table.pull(distinct), -sent.astype(np.float16).astype(np.float32))
+    with pytest.raises(OutOfRangeError, match="float16"):
+        table.push([1, 1], np.full((2, K), 40_000.0))
+    table.free()
