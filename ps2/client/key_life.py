@@ -24,6 +24,8 @@ from ps2.protocol.messages import Operation, Result
 Params = Mapping[str, int | float]
 Merge = Callable[[list[Result]], Any]
 
+# The latest time of a matrix.
+MOST_S = 1e15
 # Slices begin at the last slot.
 BEGIN = -1
 MASK = 2**63 - 1
@@ -224,6 +226,6 @@ def _lineage(numbers: Int64Array) -> int:
 def _seconds(name: str, value: Any, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise ConfigError(f"{name}: expected a number of seconds, got {value!r}")
-    if not math.isfinite(value) or value < least:
-        raise ConfigError(f"{name}: expected a number of seconds, at least {least:g}, got {value!r}")
+    if not math.isfinite(value) or not least <= value <= MOST_S:
+        raise ConfigError(f"{name}: expected a number of seconds, from {least:g} to {MOST_S:g}, got {value!r}")
     return float(value)

@@ -27,8 +27,21 @@ SCANNED, REMOVED = 1 << 20, 1 << 13
 SETTLED = 1 << 16
 # Bytes of the keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
+# The latest time of a matrix, in seconds.
+MOST_S = 1e15
 # The most bytes of each read's answer.
 LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MOST_KEYS}
+
+# The range of each parameter. Ticks fit the 32 bits of a slot's tick.
+RANGES = {
+    "since": (0, 2**32),
+    "tick": (0, 2**31),
+    "positions": (0, 2**31),
+    "begin": (-1, 2**31),
+    "keep": (0, 2**62),
+    "now_s": (0, MOST_S),
+    "older_s": (0, MOST_S),
+}
 
 Value = Array | tuple[Array, ...]
 Params = Mapping[str, int | float]
@@ -50,7 +63,16 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
         raise ProtocolError(f"operation {operation.name!r} takes {'only' if keys is None else 'no'} keys")
     if keys is not None:
         return _remove(shard, keys)
-    return OPERATIONS[operation.name](shard, operation.params)
+    names, run = OPERATIONS[operation.name]
+    if set(operation.params) != set(names):
+        raise ProtocolError(f"operation {operation.name!r} takes {', '.join(names) or 'no parameters'}")
+    for name, value in operation.params.items():
+        least, most = RANGES[name]
+        if not least <= value <= most:
+            raise OutOfRangeError(
+                f"operation {operation.name!r}: {name}: expected {least:g} to {most:g}, got {value!r}"
+            )
+    return run(shard, operation.params)
 
 
 def _state(shard: LivingShard, params: Params) -> Value:
@@ -125,12 +147,13 @@ def _end(shard: LivingShard, begin: int) -> int:
     return shard.live if begin < 0 else min(begin, shard.live)
 
 
-OPERATIONS: Mapping[str, Callable[[LivingShard, Params], Value]] = {
-    "keys_state": _state,
-    "keys_changed": _changed,
-    "keys_removed": _removed,
-    "keys_advance": _advance,
-    "keys_mark": _mark,
-    "keys_expire": _expire,
-    "keys_evict": _evict,
+# The parameters of each operation.
+OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[LivingShard, Params], Value]]] = {
+    "keys_state": ((), _state),
+    "keys_changed": (("since", "positions", "begin"), _changed),
+    "keys_removed": (("since",), _removed),
+    "keys_advance": (("now_s", "tick"), _advance),
+    "keys_mark": (("tick",), _mark),
+    "keys_expire": (("older_s", "begin"), _expire),
+    "keys_evict": (("keep",), _evict),
 }

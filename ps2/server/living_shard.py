@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.errors import LimitError, OutOfRangeError
+from ps2.errors import BusyError, LimitError, OutOfRangeError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.ops.initial import fill_initial
 from ps2.ops.mapped import MappedArray
@@ -64,7 +64,7 @@ class LivingShard(Shard):
                 slots = living.index.lookup(columns)
                 living.release(slots)
             self._make_room(new.size)
-        except LimitError:
+        except (LimitError, BusyError):
             living.refuse(new)
             raise
         first = self.live

@@ -13,7 +13,16 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError, UnavailableError
+from ps2.errors import (
+    LimitError,
+    OpError,
+    OutOfRangeError,
+    ProtocolError,
+    PS2Error,
+    RecoveryError,
+    StaleRouteError,
+    UnavailableError,
+)
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.rpc.control import Activation, ServerControl
@@ -136,6 +145,25 @@ def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, unt
     assert done > 50
     assert failed > 10
     until(lambda: behind(primary) == 0, "the copies are in step")
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("keys_advance", {"now_s": float("nan"), "tick": 0}),
+        ("keys_advance", {"now_s": 1.0}),
+        ("keys_mark", {"tick": 2**40}),
+        ("keys_expire", {"older_s": -1.0, "begin": -1}),
+        ("keys_evict", {"keep": 1, "more": 2}),
+        ("keys_remove", {}),
+    ],
+)
+def test_operation_on_keys_when_malformed_then_refused(fleet, pair, name, params):
+    primary, backup = pair
+    request = Request((Operation(name, 11, 0, params=params),), RequestId("driver", 1))
+    assert isinstance(fleet.try_to_send(primary, request), (OutOfRangeError, ProtocolError))
+    assert behind(primary) == 0
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
