@@ -14,7 +14,7 @@ from ps2 import PS2Context
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
-from ps2.algorithms.embeddings.tables import MOST_KEYS, EmbeddingTable, ServerTables
+from ps2.algorithms.embeddings.tables import MOST_KEYS, ServerTables, VectorTable
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.ops.kernels import Int64s
 
@@ -77,7 +77,7 @@ def _changed(ps: Any, settings: EmbeddingSettings, ids: Int64s) -> ServerTables:
         known, words = (fleet.for_keys(some), np.arange(len(some))) if settings.keyed else (fleet, some)
         known.count(np.ones(len(some), np.int64))
         for table in (known.vectors, known.contexts):
-            if isinstance(table, EmbeddingTable):
+            if isinstance(table, VectorTable):
                 table.add(words, np.ones((len(some), settings.size), np.float32))
     ps.flush()
     return fleet

@@ -13,7 +13,7 @@ from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.servers import arguments_of
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, put_aliases
-from ps2.algorithms.embeddings.tables import EmbeddingTable, make_columns
+from ps2.algorithms.embeddings.tables import VectorTable, make_columns
 from ps2.client.calibration import fastest
 
 # Maximum size of these tables; multiply-adds to measure.
@@ -47,7 +47,7 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
     drawn = sampler.sample((tokens, offsets), np.uint64(0))
     here = rng.random((2, words, settings.size)).astype(np.float32) / settings.size
     with ExitStack() as taken:
-        table = EmbeddingTable(make_columns(small, None).matrix())
+        table = VectorTable(make_columns(small, None).matrix())
         taken.callback(table.free)
         slices: list[SlicedTable] = []
         for _ in range(2):

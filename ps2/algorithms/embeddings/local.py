@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.tables import EmbeddingTable
+from ps2.algorithms.embeddings.tables import VectorTable
 from ps2.algorithms.embeddings.worker_context import WorkerContext
 
 Float32s = npt.NDArray[np.float32]
@@ -21,7 +21,7 @@ def train_local(context: WorkerContext) -> None:
     for clock in context.clocks():
         if not copies:
             tables = (context.tables.vectors, context.tables.contexts)
-            copies = [_Copy(table) for table in tables if isinstance(table, EmbeddingTable)]
+            copies = [_Copy(table) for table in tables if isinstance(table, VectorTable)]
         if context.workers > 1 or context.epoch != epoch:
             context.add_statistics(np.zeros(0), sum(copy.pull() for copy in copies))
             epoch = context.epoch
@@ -42,7 +42,7 @@ class _Copy:
         values: the trained copy.
     """
 
-    def __init__(self, table: EmbeddingTable) -> None:
+    def __init__(self, table: VectorTable) -> None:
         self._table = table
         self.values: Float32s = np.empty((table.matrix.dim, table.matrix.rows), np.float32)
         self._before = np.empty_like(self.values)

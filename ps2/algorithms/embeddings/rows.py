@@ -13,7 +13,7 @@ from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
 from ps2.algorithms.embeddings.sampling import SampledBatch
 from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.tables import EmbeddingTable
+from ps2.algorithms.embeddings.tables import VectorTable
 from ps2.algorithms.embeddings.worker_context import WorkerContext
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
@@ -42,7 +42,7 @@ class PrefetchedPiece:
 
 def train_rows(context: WorkerContext) -> None:
     """Train all clocks: while one piece is trained, the rows of the next one are prefetched."""
-    tables = [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, EmbeddingTable)]
+    tables = [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, VectorTable)]
     numbers = RowNumbering(context.settings)
     for clock in context.clocks():
         before = None
@@ -71,14 +71,14 @@ def batch_tokens(settings: EmbeddingSettings) -> int:
 
 
 def _prefetch(
-    context: WorkerContext, numbers: RowNumbering, tables: list[EmbeddingTable], batch: SampledBatch
+    context: WorkerContext, numbers: RowNumbering, tables: list[VectorTable], batch: SampledBatch
 ) -> PrefetchedPiece:
     batch, words = numbers.of(batch)
     rows = tuple(context.prefetch(table, some) for table, some in zip(tables, words, strict=True))
     return PrefetchedPiece(batch, words, rows)
 
 
-def _train(context: WorkerContext, tables: list[EmbeddingTable], piece: PrefetchedPiece) -> None:
+def _train(context: WorkerContext, tables: list[VectorTable], piece: PrefetchedPiece) -> None:
     rows: list[Float32s] = [
         table.with_initial(words, pulled.result())
         for table, words, pulled in zip(tables, piece.words, piece.rows, strict=True)

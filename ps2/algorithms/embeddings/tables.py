@@ -34,7 +34,7 @@ MOST_KEYS = 2**63
 
 
 @dataclass(frozen=True, eq=False)
-class EmbeddingTable:
+class VectorTable:
     """One table with layout "column": each word's vector is contiguous on one server.
 
     Attributes:
@@ -85,7 +85,7 @@ class EmbeddingTable:
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedTable(EmbeddingTable):
+class KeyedTable(VectorTable):
     """One table whose words are keys (``keyed``): a sparse matrix with room for updated keys only.
 
     It holds the difference of each vector from its initial value, which is a function of the key.
@@ -128,8 +128,8 @@ class ServerTables:
         counts: int64, sparse: occurrences of words that are keys; None: words are numbers.
     """
 
-    vectors: EmbeddingTable | SlicedTable
-    contexts: EmbeddingTable | SlicedTable | None
+    vectors: VectorTable | SlicedTable
+    contexts: VectorTable | SlicedTable | None
     counts: DCV | None = None
 
     @staticmethod
@@ -140,7 +140,7 @@ class ServerTables:
             LimitError: they do not fit.
         """
 
-        def make(seed: int | None = None) -> EmbeddingTable | SlicedTable:
+        def make(seed: int | None = None) -> VectorTable | SlicedTable:
             with _explaining(settings):
                 if settings.keyed:
                     return KeyedTable(names.give(lambda name: make_keys(settings, name)).matrix(), seed)
@@ -150,7 +150,7 @@ class ServerTables:
                         lambda found, name: recut(settings, found, servers, name),
                     )
                     return SlicedTable(settings, row.matrix())
-                return EmbeddingTable(names.give(lambda name: make_columns(settings, name)).matrix())
+                return VectorTable(names.give(lambda name: make_columns(settings, name)).matrix())
 
         vectors, contexts = make(settings.seed), None
         try:
@@ -187,12 +187,12 @@ class ServerTables:
                 thing.free()
 
     @property
-    def _tables(self) -> tuple[EmbeddingTable | SlicedTable | None, ...]:
+    def _tables(self) -> tuple[VectorTable | SlicedTable | None, ...]:
         return self.vectors, self.contexts
 
 
 def make_columns(settings: EmbeddingSettings, name: str | None) -> DCV:
-    """Allocate the columns of an ``EmbeddingTable``."""
+    """Allocate the columns of a ``VectorTable``."""
     return DCV.dense(settings.vocabulary, settings.size, layout="column", name=name)
 
 

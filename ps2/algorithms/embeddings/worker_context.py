@@ -14,7 +14,7 @@ from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
 from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler
 from ps2.algorithms.embeddings.schedule import ClockReader, EpochSchedule, key_of
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, TOKENS, EmbeddingTable, ServerTables
+from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, TOKENS, ServerTables, VectorTable
 from ps2.cgroups import usable_cores
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -86,7 +86,7 @@ class WorkerContext:
             yield self.sampler.subsample(batch, key), key
             self._report[TOKENS] += len(batch[0])
 
-    def prefetch(self, table: EmbeddingTable, words: Int64s) -> Any:
+    def prefetch(self, table: VectorTable, words: Int64s) -> Any:
         """Prefetch rows of a table; they hold all changes that this worker made before."""
         return self._worker.prefetch(table.matrix, columns=table.columns(words), ahead=0)
 
