@@ -177,13 +177,15 @@ def main() -> None:
     parser.add_argument("--alive", type=int, default=400_000, help="keys of the living set")
     parser.add_argument("--distinct", type=int, default=20_000_000, help="ids that come once")
     asked = parser.parse_args()
-    found = {name: run(name, asked.alive, asked.distinct) for name in ("plain", "living", "day")}
-    for name, one in found.items():
+    found: dict[str, Found] = {}
+    for name in ("plain", "living", "day"):
+        one = found[name] = run(name, asked.alive, asked.distinct)
         longest_s, operation = one.longest_s
         print(
             f"{name:7} {one.rss_bytes >> 20:6,} MB resident, {one.counted_bytes >> 20:6,} MB counted, "
             f"{one.keys_s / 1e6:6.2f} M keys/s ({one.engine_keys_s / 1e6:.2f} in the engine), longest request "
-            f"{longest_s * 1e3:5.1f} ms ({operation}) {one.status}"
+            f"{longest_s * 1e3:5.1f} ms ({operation}) {one.status}",
+            flush=True,
         )
     day, living, plain = found["day"], found["living"], found["plain"]
     print(f"memory of the day / of its living keys alone: {day.rss_bytes / living.rss_bytes:.2f} (goal: at most 1.3)")

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from ps2 import DCV
 from ps2.client.key_life import Mark
 from ps2.coordinator.in_process import InProcessServers, in_process_session
-from ps2.errors import ConfigError, LimitError, OutOfRangeError, StaleMarkError, UsageError
+from ps2.errors import (
+    ConfigError,
+    LimitError,
+    NotColocatedError,
+    NotColocatedWarning,
+    OutOfRangeError,
+    StaleMarkError,
+    UsageError,
+)
 
 WIDTH = 3
 KEYS = 40
@@ -229,3 +237,21 @@ def test_call_when_argument_is_wrong_then_error(one_server, call, error, message
     m.advance(5)
     with pytest.raises(error, match=message):
         call(m)
+
+
+def test_pull_when_all_keys_then_active_ones(one_server):
+    u = DCV.sparse(2**63, expireAfterS=5, clock="event")
+    u.add(np.ones(3), np.array([5, 2, 9]))
+    u.advance(3)
+    u.add(np.ones(1), np.array([2]))
+    u.advance(6)
+    assert u.expire() == 2
+    assert [array.tolist() for array in u.pull()] == [[2], [2]]
+
+
+def test_operation_when_vector_is_of_another_matrix_then_error(one_server):
+    u, v = DCV.sparse(2**63, admitAfter=2), DCV.sparse(2**63).add(np.ones(2), np.array([1, 2]))
+    with pytest.raises(NotColocatedError, match="keys of the first have a life"):
+        u.add(v)
+    with pytest.warns(NotColocatedWarning):
+        assert v.dot(u) == 0
