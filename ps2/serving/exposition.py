@@ -1,4 +1,4 @@
-"""Metrics of an endpoint that scores, for Prometheus. See docs/metrics.md."""
+"""Metrics of an endpoint that scores, for Prometheus. See docs/serving.md."""
 
 from __future__ import annotations
 

@@ -215,12 +215,17 @@ def _write(fs: Any, folder: str, name: str, parts: Iterator[Any]) -> SavedFile:
 
 
 def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
-    """Remove folders of exports that neither the new nor the previous manifest names: a reader may still open those."""
+    """Remove older folders that neither the new nor the previous manifest names: a reader may still open those.
+
+    A folder with the new number may be one that another program is writing by mistake, or was left by one that ended:
+    the next export removes it.
+    """
     keep = {part.folder for manifest in needed for part in manifest.exports}
     with suppress(OSError):
         for entry in fs.ls(root, detail=False):
             name = entry.rstrip("/").rpartition("/")[2]
-            if FOLDER.fullmatch(name) and name not in keep:
+            match = FOLDER.fullmatch(name)
+            if match is not None and int(match[2]) < needed[0].number and name not in keep:
                 _remove_folder(fs, f"{root}/{name}")
 
 
