@@ -1,8 +1,8 @@
 """DeepFM in PyTorch, in one process: what ``benchmarks.deep`` runs in an environment that has torch.
 
-    python benchmarks/deep_torch.py ROWS.npz ASKED.json
+    python -m benchmarks.deep_torch ROWS.npz ASKED.json
 
-It imports NumPy and torch only, and prints one line of JSON.
+Beside ``benchmarks.deep_auc`` it imports NumPy and torch only. It prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+
+from benchmarks.deep_auc import auc
 
 
 class DeepFM(nn.Module):  # type: ignore[misc]
@@ -78,14 +80,6 @@ def main(rows_path: str, asked_path: str) -> None:
             scores.append(model(test).double().numpy())
     aucs = [auc(rows["test_labels"], score) for score in scores]
     print(json.dumps({"seconds": seconds, "auc": aucs, "loss": losses, "rows": len(ids)}))
-
-
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the area under the ROC curve; equal scores count half."""
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    good = labels > 0
-    return float((ranks[good].sum() - good.sum() * (good.sum() + 1) / 2) / (good.sum() * (~good).sum()))
 
 
 if __name__ == "__main__":

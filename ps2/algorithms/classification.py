@@ -22,6 +22,7 @@ from pyspark.ml.linalg import DenseVector, Matrix, SparseMatrix, SparseVector, V
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
+from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel  # noqa: F401
 from ps2.algorithms.estimators.heads import ClassHead, VotesHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
 from ps2.algorithms.estimators.params import any_case, choice, getter, own_param, setter

@@ -12,6 +12,7 @@ from pyspark.ml import Estimator, Model, recommendation
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ps2.algorithms.deep.ml.towers import TwoTower, TwoTowerModel  # noqa: F401
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.frames import check_frame

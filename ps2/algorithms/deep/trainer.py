@@ -85,7 +85,7 @@ def train(
     options.check(architecture.has_towers)
     batch = options.batch if options.staleness == 0 else options.batch * table.workers
     plan = Plan(options.epochs, max(1, math.ceil(table.rows / batch)), table.total)
-    learner = Learner(architecture, options, layers, embeddings, table.workers)
+    learner = Learner(architecture, options, layers, embeddings)
     driver = _Driver(learner, plan, Record(on_step, WORDS))
     ps.run(
         *(table.frame, DeepProgram(learner, plan), table.workers, options.staleness),

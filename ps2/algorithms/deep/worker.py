@@ -50,14 +50,12 @@ class Learner:
         options: how it is trained.
         layers: on the servers.
         table: of embeddings, an ``EmbeddingTable``.
-        workers: which take steps at the same time.
     """
 
     architecture: Architecture
     options: DeepOptions
     layers: SharedLayers
     table: Any
-    workers: int
 
     def learn(self, part: Minibatch, shares: Float64Array | None, mean: float, seed: int) -> float:
         """Take one step with some rows; return their summed loss.
@@ -87,8 +85,7 @@ class Learner:
         layers, options, wait = self.layers, self.options, not self.options.overlap
         if options.staleness == 0:
             return lambda number, gradient: layers.add(number, gradient, wait)
-        # Adam goes as far with a part of the gradient as with all of it.
-        taken = LayerStep(options.lr / self.workers, options.decay)
+        taken = LayerStep(options.lr, options.decay)
         return lambda number, gradient: layers.step_with(number, gradient, taken, wait)
 
 

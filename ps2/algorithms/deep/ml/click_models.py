@@ -1,4 +1,4 @@
-"""``DeepFM`` and ``WideAndDeep``: deep models of clicks. ``ps2.algorithms.classification`` has them, too."""
+"""``DeepFM`` and ``WideAndDeep``: deep models of clicks."""
 
 from __future__ import annotations
 

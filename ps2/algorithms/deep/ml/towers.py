@@ -1,4 +1,4 @@
-"""``TwoTower``: retrieval with two towers of layers. ``ps2.algorithms.recommendation`` has it, too."""
+"""``TwoTower``: retrieval with two towers of layers."""
 
 from __future__ import annotations
 
