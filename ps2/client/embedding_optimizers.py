@@ -10,6 +10,9 @@ from ps2.errors import ConfigError
 from ps2.ops import embedding_steps
 from ps2.ops.all import lookup
 
+# Squares of gradients are added up in float32: a sum that overflows would end the learning of its key without a word.
+LARGEST_SQUARED = 1e15
+
 
 @dataclass(frozen=True)
 class StepKind:
@@ -20,19 +23,23 @@ class StepKind:
         defaults: its hyperparameters.
         block: returns the length of a block of k weights, of which the first ``linear`` are linear weights.
         is_linear: its operation takes the number of weights that take steps of FTRL as ``linear``.
+        largest_gradient: the largest absolute value of a gradient that it takes; None: any finite one.
     """
 
     operation: str
     defaults: Mapping[str, float]
     block: Callable[[int, int], int]
     is_linear: bool = False
+    largest_gradient: float | None = LARGEST_SQUARED
 
 
 PENALTIES = {"l1": 0.0, "l2": 0.0}
 FTRL = {"alpha": 0.05, "beta": 1.0}
 ADAGRAD = {"lr": 0.05, "eps": 1e-8}
 KINDS: Mapping[str, StepKind] = {
-    "sgd": StepKind("embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k)),
+    "sgd": StepKind(
+        "embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k), largest_gradient=None
+    ),
     "adagrad": StepKind("embedding_adagrad", ADAGRAD | PENALTIES, lambda k, _: embedding_steps.adagrad_block(k)),
     "adam": StepKind(
         "embedding_adam",
@@ -61,6 +68,11 @@ class TableOptimizer:
     k: int
     linear: int
     scalars: Mapping[str, float]
+
+    @property
+    def largest_gradient(self) -> float | None:
+        """The largest absolute value of a gradient; None: any finite one."""
+        return KINDS[self.name].largest_gradient
 
     @staticmethod
     def of(name: Any, k: int, linear: int, given: Mapping[str, float | None]) -> TableOptimizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -76,17 +77,15 @@ class TableKeys:
         """Plan the optimizer's step by the gradients of the caller's keys: float32 of shape (n, k).
 
         Raises:
-            OutOfRangeError: the sum of a key's gradients is not finite, or does not fit the wire dtype.
+            OutOfRangeError: the sum of a key's gradients is not finite, too large for the optimizer's sum of squares,
+                or does not fit the wire dtype.
         """
         target, optimizer, wire = self.target, settings.optimizer, settings.wire
         if self.positions is not None:
             gradients = sum_rows(gradients, self.positions, self.parts.columns.size)
-        if not np.isfinite(gradients).all():
-            row, weight = np.argwhere(~np.isfinite(gradients))[0]
-            key = self.parts.columns[row]
-            raise OutOfRangeError(
-                f"gradients: expected finite numbers, got {gradients[row, weight]} for key {key}, weight {weight}"
-            )
+        largest = optimizer.largest_gradient
+        if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
+            _refuse(gradients, self.parts.columns, largest)
         as_sent(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
         operations = tuple(
             Operation(
@@ -101,6 +100,17 @@ class TableKeys:
             for partition, where, keys in self.parts.key_sets()
         )
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+
+
+def _refuse(gradients: Array, keys: Int64Array, largest: float | None) -> NoReturn:
+    """Raise for the first gradient that is not finite, or larger than the optimizer takes."""
+    most = np.inf if largest is None else largest
+    fits = np.isfinite(gradients) & (np.abs(gradients) <= most)
+    row, weight = np.argwhere(~fits)[0]
+    expected = "finite numbers" if largest is None else f"numbers of at most {largest:g}, whose squares are added up"
+    raise OutOfRangeError(
+        f"gradients: expected {expected}, got {gradients[row, weight]} for key {keys[row]}, weight {weight}"
+    )
 
 
 def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:

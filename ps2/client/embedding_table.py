@@ -233,7 +233,7 @@ class EmbeddingTable:
 
         Raises:
             DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came; or the sum of a key's
-                gradients is NaN or infinite. Nothing has been sent.
+                gradients is NaN or infinite, or above 1e15 where the optimizer adds up squares. Nothing has been sent.
         """
         checked = self.settings.checked_keys(keys)
         values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")

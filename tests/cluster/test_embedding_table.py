@@ -134,6 +134,8 @@ def test_gradients_when_wrong_then_error_names_them(ps):
         table.push([1, 2], np.ones((2, 4)))
     with pytest.raises(OutOfRangeError, match="got nan for key 2, weight 3"):
         table.push([1, 2], [[0] * 5, [0, 0, 0, np.nan, 0]])
+    with pytest.raises(OutOfRangeError, match=r"at most 1e\+15, whose squares are added up, got -1.*e\+20 for key 1"):
+        table.push([1], np.full((1, K), -1e20))
     with pytest.raises(UsageError, match="got 2 3 times"):
         table.push_distinct(np.array([2, 1, 2, 2]), np.ones((4, K), np.float32))
     assert table.keysCount() == 0
