@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.training.streams.durations import seconds_of
+from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.positions import Rewind, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
-from ps2.errors import ConfigError, RecoveryError
+from ps2.errors import ConfigError, InputError, RecoveryError
 
 HERE = "/checkpoints/clicks"
 
@@ -82,3 +83,15 @@ def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
 
 def test_area_when_there_is_one_label_then_nan():
     assert np.isnan(area(np.zeros(3), np.ones(3)))
+
+
+def test_held_columns_when_one_has_gone_then_names_it():
+    held = HeldColumns()
+    held.add(1000, {"user": 1000, "ad": 900, "rare": 1})
+    held.check(50, {"user": 1, "ad": 1, "rare": 0})
+    held.check(3, {"user": 3, "ad": 0, "rare": 0})
+    held.check(1, {"user": 0})
+    with pytest.raises(InputError, match=r"'ad': it is null in all 50 rows, and had a value in 90.0% of the 1,000"):
+        held.check(50, {"user": 50, "ad": 0, "rare": 0})
+    with pytest.raises(InputError, match="column 'user'"):
+        held.check(10, {"user": 0})

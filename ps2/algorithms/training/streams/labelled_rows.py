@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,7 @@ class LabelledRows:
         weights: shape (n,); empty: all rows weigh 1.
         newest_s: the largest time of a row; minus infinity without times.
         late: rows that were left out as they came too late.
+        held: how many rows have a value, by column.
     """
 
     rows: KeyRows
@@ -38,6 +40,7 @@ class LabelledRows:
     weights: Float32s = field(default_factory=lambda: NO_WEIGHTS)
     newest_s: float = NEVER
     late: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,10 @@ class LabelledReader:
         weights = NO_WEIGHTS
         if self.weight is not None:
             weights = read_weights(batch, self.weight, before).astype(np.float32)
-        return LabelledRows(self.hasher.rows(batch, before), labels.astype(np.float32), weights, newest_s, late)
+        rows = self.hasher.rows(batch, before)
+        names = {name for one in self.hasher.fields for name in one.columns}
+        held = {name: batch.num_rows - batch.column(name).null_count for name in names}
+        return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, held)
 
 
 def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
 from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
@@ -93,6 +95,7 @@ class BatchLearner:
         self._options = options
         self._epoch = 0
         self._is_torn = False  # the model may hold a part of a batch
+        self._held = HeldColumns()
         self.position: Position
         self.synchronize()
 
@@ -148,6 +151,14 @@ class BatchLearner:
         reports = [TaskReport.from_json(row[0]) for row in frame.mapInArrow(task, SCHEMA).collect()]
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
+        rows = sum(report.rows for report in reports)
+        held = sum((Counter(report.held) for report in reports), Counter[str]())
+        found = {name: held[name] for report in reports for name in report.held}
+        try:
+            self._held.check(rows, found)
+        except InputError as error:
+            raise InputError(f"batch {batch}: {error}") from None
+        self._held.add(rows, found)
         return reports
 
     def synchronize(self) -> None:

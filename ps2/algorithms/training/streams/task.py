@@ -36,6 +36,7 @@ class TaskReport:
     Attributes:
         rows, late: numbers of rows that it learned from, and that it left out.
         newest_s: the largest time of a row; minus infinity: none.
+        held: how many rows have a value, by column.
         seconds: where its time went.
         fault: what is wrong with its rows; "": nothing.
     """
@@ -43,6 +44,7 @@ class TaskReport:
     rows: int = 0
     late: int = 0
     newest_s: float = NEVER
+    held: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"wait": 0.0, "read": 0.0, "learn": 0.0})
     fault: str = ""
 
@@ -100,6 +102,8 @@ class BatchTask:
             before, began_s = before + batch.num_rows, learned_s
             report.rows += len(found.labels)
             report.late += found.late
+            for name, count in found.held.items():
+                report.held[name] = report.held.get(name, 0) + count
             report.newest_s = max(report.newest_s, found.newest_s)
 
 
