@@ -57,6 +57,12 @@ class LabelledReader:
     weight: str | None = None
     time: str | None = None
 
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that it reads."""
+        hashed = [name for one in self.hasher.fields for name in one.columns]
+        return list(dict.fromkeys([*hashed, *filter(None, (self.label, self.weight, self.time))]))
+
     def read(self, batch: pa.RecordBatch, before: int, least_s: float = NEVER) -> LabelledRows:
         """Read a batch.
 

@@ -148,6 +148,8 @@ class BatchLearner:
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
         if self._options.workers is not None:
             frame = frame.coalesce(self._options.workers)
+        # Spark hands each column of each row over, read or not.
+        frame = frame.select(*("`" + name.replace("`", "``") + "`" for name in self._reader.columns))
         reports = [TaskReport.from_json(row[0]) for row in frame.mapInArrow(task, SCHEMA).collect()]
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
