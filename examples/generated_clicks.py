@@ -24,8 +24,6 @@ import pyarrow.parquet as pq
 NUMBERS = tuple(f"i{number}" for number in range(1, 14))
 IDS = tuple(f"c{number}" for number in range(1, 27))
 LABEL, TIME, PROBABILITY = "label", "time", "probability"
-# Rows that one random generator draws: a day's first rows are the same, however many files it is written to.
-BLOCK = 1 << 16
 FIRST_DAY = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY_US = 86_400_000_000
 # The k most popular ids of a field have the share (k / all) ** (1 / 4).
@@ -54,6 +52,7 @@ class ClickLog:
         period: days; ``math.inf``: weights stay.
         turnover: share of ids that are replaced in a day.
         bias: log-odds of a row whose weights are 0.
+        block: rows that are drawn together; a file has whole blocks, so a day's rows are the same in any files.
         seed: the same seed gives the same log.
     """
 
@@ -61,6 +60,7 @@ class ClickLog:
     period: float = 40.0
     turnover: float = 0.02
     bias: float = -1.6
+    block: int = 1 << 16
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -82,19 +82,19 @@ class ClickLog:
         return tuple(sizes.tolist())
 
     def day(self, day: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """Return a day's rows in the order of time, at most 65,536 a batch.
+        """Return a day's rows in the order of time, a batch for each block.
 
         Columns: ``label`` int32, ``time`` timestamp[us, UTC], ``i1`` to ``i13`` int32 with nulls, ``c1`` to ``c26``
         strings of 8 characters, ``probability`` float64.
         """
-        for number in range(-(-rows // BLOCK)):
+        for number in range(-(-rows // self.block)):
             yield self._block(day, number, rows)
 
     def write(self, folder: str | Path, day: int, rows: int, files: int = 1) -> list[Path]:
-        """Write a day's rows to ``folder/day=DAY``, a file whole or not at all; return the paths."""
+        """Write a day's rows to ``folder/day=DAY``, a file whole or not at all; return the paths by time."""
         of_day = Path(folder) / f"day={day}"
         of_day.mkdir(parents=True, exist_ok=True)
-        blocks = -(-rows // BLOCK)
+        blocks = -(-rows // self.block)
         paths = []
         for part in range(files):
             numbers = range(part * blocks // files, (part + 1) * blocks // files)
@@ -110,8 +110,8 @@ class ClickLog:
 
     def _block(self, day: int, number: int, rows: int) -> pa.RecordBatch:
         rng = np.random.default_rng([self.seed, day, number])
-        count = min(BLOCK, rows - number * BLOCK)
-        since = day + (number * BLOCK + np.arange(count) + 0.5) / rows  # days since the beginning
+        count = min(self.block, rows - number * self.block)
+        since = day + (number * self.block + np.arange(count) + 0.5) / rows  # days since the beginning
         angle = 2 * np.pi * since / self.period
         turning = np.cos(angle), np.sin(angle)
         odds = np.full(count, self.bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ps2.cli.training.ctr import ctr
 from ps2.cli.training.dictionary import dictionary
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import gbt
@@ -20,5 +21,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (deepwalk, dictionary, forest, gbt, kmeans, lda, line, lr, metric, mf, node2vec):
+for command in (ctr, deepwalk, dictionary, forest, gbt, kmeans, lda, line, lr, metric, mf, node2vec):
     train.add_command(command)

@@ -1,0 +1,106 @@
+"""``ps2 train ctr`` on files: what it says, what it leaves behind, and what was wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from ps2 import PS2Context
+from ps2.algorithms import OnlineLogisticRegressionModel
+from ps2.serving import Scorer
+from tests.commands import assert_one_line
+
+ROWS = 2000
+COLUMNS = ["--categories", "site,ad", "--buckets", "price", "--crosses", "site:ad"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Clicks that depend on site and ad, as CSV, as TSV without names, as Parquet, and malformed."""
+    folder = tmp_path_factory.mktemp("clicks")
+    rng = np.random.default_rng(0)
+    site, ad = rng.integers(0, 5, ROWS), rng.integers(0, 5, ROWS)
+    label = (rng.random(ROWS) < np.where(site == ad, 0.9, 0.1)).astype(int)
+    table = pa.table(
+        {
+            "label": label,
+            "site": [f"s,{number}" for number in site],
+            "ad": [f"a{number}" for number in ad],
+            "price": pa.array(rng.random(ROWS).round(3), mask=rng.random(ROWS) < 0.1),
+        }
+    )
+    pacsv.write_csv(table, folder / "clicks.csv")
+    unquoted = table.set_column(1, "site", pa.array([f"s{number}" for number in site]))
+    tab = pacsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    pacsv.write_csv(unquoted, folder / "clicks.tsv", tab)
+    (folder / "days" / "day=0").mkdir(parents=True)
+    pq.write_table(table, folder / "days" / "day=0" / "part.parquet")
+    first = "label,site,ad,price\n1,s,a,1.5\n"
+    (folder / "fields.csv").write_text(first + "0,s,a\n")
+    (folder / "number.csv").write_text(first + "0,s,a,cheap\n")
+    (folder / "label.csv").write_text(first + "2,s,a,1\n")
+    return folder
+
+
+@pytest.fixture
+def train(run_train, tmp_path):
+    """``train(*options)``: run the command; see ``run_train``."""
+
+    def run(*options):
+        return run_train("ctr", "--output", tmp_path / "model", *options)
+
+    return run
+
+
+def test_ctr_when_csv_then_model_and_export_score_alike(train, files, tmp_path, spark, server, token_file):
+    places = ["--test", files / "clicks.csv", "--export", tmp_path / "export", "-o", "json"]
+    code, stdout, stderr = train("--input", files / "clicks.csv", *COLUMNS, *places)
+    assert (code, stderr) == (0, "")
+    told = json.loads(stdout)
+    assert told["rows"] == told["test"]["rows"] == ROWS
+    assert told["test"]["auc"] > 0.8
+    scorer = Scorer(str(tmp_path / "export"))
+    rows = [{"site": "s,1", "ad": "a1", "price": 0.5}, {"site": "s,1", "ad": "a2", "price": None}]
+    scores = scorer.score(rows)
+    assert scores[0] > scores[1] + 0.2
+    with PS2Context.getOrCreate(spark, fleet=server, tokenFile=token_file):
+        loaded = OnlineLogisticRegressionModel.load(str(tmp_path / "model"))
+        found = loaded.transform(spark.createDataFrame(rows, "site string, ad string, price double")).collect()
+    assert [row.probability[1] for row in found] == pytest.approx(list(scores), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--input", "clicks.tsv", "--columns", "label,site,ad,price"],
+        ["--input", "days", "--model", "fm", "--rank", 2, "--epochs", 2],
+    ],
+)
+def test_ctr_when_tsv_or_parquet_then_learns(train, files, options):
+    options[1] = files / options[1]
+    code, stdout, stderr = train(*options, *COLUMNS, "-o", "json")
+    assert (code, stderr) == (0, "")
+    assert json.loads(stdout)["passes"][-1]["auc"] > 0.7
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "expected"),
+    [
+        ("fields.csv", (), "fields.csv: line 3: expected 4 fields, got 3"),
+        ("number.csv", (), "number.csv: line 3: column 'price': expected a number, got 'cheap'"),
+        ("label.csv", (), "label.csv: line 3: column 'label': expected a label 0 or 1, got '2'"),
+        ("clicks.csv", ("--label", "click"), "expected a column 'click', got 'label', 'site', 'ad', 'price'"),
+        ("clicks.csv", ("--rank", 3), "--rank: expected --model fm or deepfm or wide-deep, got lr"),
+        ("days", ("--columns", "a,b"), "--columns: expected CSV or TSV files, got Parquet"),
+    ],
+)
+def test_ctr_when_input_is_wrong_then_one_line_says_so(train, files, file, options, expected):
+    code, _, stderr = train("--input", files / file, *COLUMNS, *options)
+    assert code
+    assert_one_line(stderr)
+    assert expected in stderr
