@@ -218,7 +218,15 @@ REFUSED = {
     *("topics.look", "trees.clear", "trees.purest_splits", "linear.center_gradient"),
 }
 # Nobody knows the columns of sparse rows.
-ALONG_COLUMNS = {"rows_pull", "trees.add_rows", "trees.best_splits"}
+ALONG_COLUMNS = {
+    "rows_pull",
+    "trees.add_rows",
+    "trees.best_splits",
+    "sgd_step",
+    "momentum_step",
+    "adagrad_step",
+    "adam_step",
+}
 NUMBERS = {"slots": "int64", "row_ids": "int64", "integers": "int64", "floats": "float64", "unsigned": "uint16"}
 
 
