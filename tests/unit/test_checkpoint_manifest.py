@@ -15,7 +15,7 @@ from ps2.storage.manifest import Manifest, SavedFile, SavedMatrix, SavedShard, a
 
 DENSE = MatrixSpec(10, 3, align=5)
 SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
-LIVING = replace(SPARSE, life=KeyLife(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 4), "event"))
+LIVING = replace(SPARSE, life=KeyLife(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 2), "event"))
 
 
 def matrix(id, spec, bounds):

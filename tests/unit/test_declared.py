@@ -215,7 +215,7 @@ def test_column_call_when_matrix_is_sparse_then_error_says_why():
 REFUSED = {
     *(f"skipgrams.{name}" for name in ("find_products", "learn_from_products", "put_aliases", "train_sentences")),
     *(f"embeddings.{name}_weighted_neighbours" for name in ("add", "draw")),
-    *("topics.look", "trees.clear", "trees.purest_splits", "linear.center_gradient"),
+    *("topics.look", "trees.clear", "trees.purest_splits", "linear.center_gradient", "deep.step_of_gradient"),
 }
 # Nobody knows the columns of sparse rows.
 ALONG_COLUMNS = {
