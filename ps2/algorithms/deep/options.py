@@ -18,7 +18,8 @@ class DeepOptions:
         decay: of the layers' weights, by steps (AdamW).
         loss: "logistic", or "softmax" over the items of a batch (two towers).
         staleness: clocks that a worker may be ahead of others. 0: one step of all workers' gradients a clock; else each
-            worker takes steps of its own, and reads while it computes.
+            worker takes steps of its own, and does not wait for the others. It reads a batch's weights before it
+            computes: a read ahead would lack the worker's own last step.
         overlap: whether gradients leave as soon as they are computed; False waits for each one (for measurements).
         seed: of initial values, order of rows, and dropout.
     """
