@@ -112,21 +112,10 @@ class PS2Context:
                 "a PS2Context belongs to the driver; in a task, use the vectors that came with its closure"
             )
         with cls._class_lock:
-            asked = over(
-                conf,
-                moved,
-                servers=servers,
-                fleet=fleet,
-                tokenFile=tokenFile,
-                launcher=launcher,
-                memoryLimit=memoryLimit,
-                ops=ops,
-                replicas=replicas,
-                checkpointDir=checkpointDir,
-                checkpointEveryS=checkpointEveryS,
-                checkpointEverySteps=checkpointEverySteps,
-                restore=restore,
-            )
+            given: dict[str, Any] = {"servers": servers, "fleet": fleet, "tokenFile": tokenFile, "launcher": launcher}
+            given |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
+            given |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS}
+            asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
             spark_context = spark_context_of(spark)
             running = cls._active
             if spark_context is not None and (running is None or running.sparkContext is not spark_context):
