@@ -11,7 +11,7 @@ import numpy as np
 from ps2.client import factors, plans, storage
 from ps2.client.arguments import dtype_name, is_number, vectors_of
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
-from ps2.client.declared import DeclaredStep, declared
+from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
@@ -255,11 +255,11 @@ class DCV(Handle):
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""
-        return self._extreme("max")
+        return self._submit(extreme(self._target(), "max"))
 
     def min(self) -> float:
         """Return the smallest element; the absent keys of a sparse vector count as 0."""
-        return self._extreme("min")
+        return self._submit(extreme(self._target(), "min"))
 
     # -- column access ---------------------------------------------------------------------------------------------
 
@@ -405,21 +405,6 @@ class DCV(Handle):
     def _apply(self, name: str, *others: DCV, **params: Any) -> DCV:
         self._submit(self._plan(name, *others, **params))
         return self
-
-    def _extreme(self, name: str) -> float:
-        plan = self._plan(name)
-        if not self.isSparse:
-            return self._submit(plan)
-        count = self._plan("count")
-        pick = np.maximum if name == "max" else np.minimum
-        size = len(plan.operations)
-
-        def merge(results: list[Any]) -> float:
-            extreme, active = plan.merge(results[:size]), count.merge(results[size:])
-            return float(pick(extreme, 0.0)) if active < self.dim else float(extreme)
-
-        both = plans.Plan(self._matrix, self._route, plan.operations + count.operations, merge, mutates=False)
-        return self._submit(both)
 
     def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and self._spec.kind == "sparse":

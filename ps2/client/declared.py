@@ -84,6 +84,22 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 
 
+def extreme(target: Target, name: str) -> Plan[Any]:
+    """Plan ``max`` or ``min`` of a vector; the absent keys of a sparse vector count as 0."""
+    plan = declared(target, name, {})
+    if target.spec.kind == "dense":
+        return plan
+    count = declared(target, "count", {})
+    pick = np.maximum if name == "max" else np.minimum
+    size = len(plan.operations)
+
+    def merge(results: list[Result]) -> float:
+        found, active = plan.merge(results[:size]), count.merge(results[size:])
+        return float(pick(found, 0.0)) if active < target.spec.dim else float(found)
+
+    return Plan(target.matrix, target.route, plan.operations + count.operations, merge, mutates=False)
+
+
 def _without_arrays(op: Op, target: Target, rows: tuple[int, ...], scalars: Mapping[str, Any]) -> Plan[Any]:
     """Plan an operation that takes only scalars, and returns a number or nothing."""
     operations = tuple(
