@@ -134,9 +134,12 @@ class LivingIndex:
         return max(MIN_SLOTS, count + count // 8)
 
     def _rebuild(self, count: int) -> None:
-        """Begin a table for ``count`` keys and twice as many."""
+        """Begin a table for ``count`` keys and twice as many, of half the size of this one at least.
+
+        So a smaller table does not fill up before the insertions that fill it have moved the old one.
+        """
         self._step(2**62)
-        cells = MIN_CELLS
+        cells = max(MIN_CELLS, self._cells.columns // 2)
         while count * 16 * 3 > cells * MOST * 2:
             cells *= 2
         following, self._next = self._next, None

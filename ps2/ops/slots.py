@@ -15,6 +15,9 @@ Ticks = npt.NDArray[np.uint32]
 
 # Buckets of ``oldest``: exact if the slots were touched in no more ticks.
 BUCKETS = 1 << 16
+# Of more slots than MANY, ``oldest`` takes those of the oldest part, 1 / PART of all, that it finds first, as
+# SAMPLE slots tell: it need not look at all slots then.
+MANY, PART, SAMPLE = 1 << 21, 64, 1 << 14
 
 
 def older(ticks: Ticks, before: int, end: int, scan: int, most: int) -> tuple[Int64s, int]:
@@ -32,14 +35,22 @@ def older(ticks: Ticks, before: int, end: int, scan: int, most: int) -> tuple[In
     return out[:count], at
 
 
-def oldest(ticks: Ticks, count: int, newest: int) -> Int64s:
+def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
     """Return ``count`` slots that were touched least recently, in descending order; at most all slots.
 
     Args:
         newest: the newest tick; slots with a greater one are taken last.
+        start: among many slots, those below this one are looked at first.
     """
     count = min(count, ticks.size)
     out = np.empty(count, np.int64)
+    if ticks.size > MANY and count * PART <= ticks.size:
+        sample = ticks[:: ticks.size // SAMPLE]
+        before = min(int(np.partition(sample, sample.size // PART)[sample.size // PART]), newest) + 1
+        below, _ = older(ticks, before, start, start, count)
+        above, _ = older(ticks[start:], before, ticks.size - start, ticks.size - start, count - below.size)
+        if below.size + above.size == count:
+            return np.concatenate((above + start, below))
     if count:
         least = int(ticks.min())
         shift = max((newest + 1 - least).bit_length() - BUCKETS.bit_length() + 1, 0)

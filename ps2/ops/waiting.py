@@ -1,15 +1,12 @@
 """Counts of the touches of keys that wait for their slots.
 
 Up to ``EXACT_KEYS`` keys are counted exactly. Further keys are counted in a count-min sketch with conservative update
-(Cormode and Muthukrishnan, "An improved data stream summary"; Estan and Varghese, "New directions in traffic
-measurement"): an estimate is never below the count, so a key may get its slot early, never late. The sketch has two
-windows, so that it forgets: a touch carries a key's estimate over to the current window.
+(``ps2.ops.touch_sketch``): an estimate is never below the count, so a key may get its slot early, never late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,30 +16,46 @@ from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.keyindex import _mix
 from ps2.ops.prefetch import prefetch_short
 from ps2.ops.table import Array
+from ps2.ops.touch_sketch import DEPTH, LINE, Counters, TouchSketch, counter, estimate, first_counter, power_above
 
 Bools = npt.NDArray[np.bool_]
-Sketch = npt.NDArray[Any]
 
 EXACT_KEYS = 1 << 18
 MIN_CELLS = 64
 NO_KEY = -1
-# A cell's second number is tick << COUNT_BITS | count.
+# A cell's second number is tick << COUNT_BITS | count; that of an empty cell is LATEST, which is never old.
 COUNT_BITS = 8
 COUNT_MASK = (1 << COUNT_BITS) - 1
-# Rows of the sketch. Each has as many counters as the last window counted touches, between the bounds, and at most
-# twice or half as many as before. With one touch for each counter, a key that was never touched has an estimate of 1 or
-# more with a probability of 16%, and of 2 or more with a tenth of a percent.
-DEPTH = 4
-FIRST_WIDTH, MIN_WIDTH, MOST_WIDTH = 1 << 21, 1 << 16, 1 << 23
-# A number of the sketch holds two counters: the current window's in the low bits, and that of the one before. Four bits
-# each are enough for up to FEW touches.
+LATEST = 2**62
+# Up to so many touches, a counter of the sketch has four bits.
 FEW = 15
 # What the kernel counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
-# Counters by which the number of keys in the sketch is estimated.
-SAMPLE = 1 << 14
+# What a touch did to a key that had no cell before it: gave it one, raised its counters, or nothing.
+NEW_CELL, RAISED, UNCHANGED = -1, -2, -3
 # How many keys ahead the loop prefetches.
-AHEAD = 8
+AHEAD = 12
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One touch of keys, and what takes it back.
+
+    Attributes:
+        keys: the distinct keys.
+        admitted: which of them get their slots now.
+        before: of each key, its cell's second number before the touch, or ``NEW_CELL``, ``RAISED`` or ``UNCHANGED``.
+        counters: of each key that ``RAISED`` its counters, these before the touch.
+        sketched: touches in the sketch's current window before this one.
+        had_sketch: whether there was a sketch before.
+    """
+
+    keys: Int64s
+    admitted: Bools
+    before: Int64s
+    counters: Counters
+    sketched: int
+    had_sketch: bool
 
 
 class WaitingKeys:
@@ -52,43 +65,53 @@ class WaitingKeys:
         self._admit_after = admit_after
         self._exact_keys = exact_keys
         self._cells = _empty_cells(MIN_CELLS)
-        self._bits = 4 if admit_after <= FEW else 8
-        self._sketch: Sketch = self._no_counts(0)
+        self._sketch = TouchSketch(4 if admit_after <= FEW else 8)
         self._counts = np.zeros(2, np.int64)
 
     def __len__(self) -> int:
         """Number of waiting keys; that of those in the sketch is an estimate."""
-        return int(self._counts[EXACT]) + self._sketched_keys()
+        return int(self._counts[EXACT]) + self._sketch.keys()
 
     @property
     def nbytes(self) -> int:
         return self._cells.nbytes + self._sketch.nbytes
 
-    def touch(self, keys: Int64s, tick: int, fresh: int) -> Bools:
-        """Count a touch of distinct keys; return which of them get their slots now, and are no longer counted.
+    def touch(self, keys: Int64s, tick: int, fresh: int) -> Touch:
+        """Count a touch of distinct keys; those that get their slots now are no longer counted.
 
         Args:
             tick: the current tick.
             fresh: the first tick that still counts: a key that was touched before it last begins anew.
         """
-        admitted, done = np.zeros(keys.size, np.bool_), 0
-        rule = (self._admit_after, tick, fresh, self._exact_keys, self._bits)
+        keys = readable(keys)
+        admitted, before = np.zeros(keys.size, np.bool_), np.empty(keys.size, np.int64)
+        counters = np.empty((keys.size, DEPTH), self._sketch.dtype)
+        touched = Touch(keys, admitted, before, counters, int(self._counts[SKETCHED]), bool(self._sketch.lines))
+        rule, done = (self._admit_after, tick, fresh, self._exact_keys), 0
         while True:
-            done = _touch(self._cells, self._sketch, self._counts, readable(keys), admitted, rule, done)
+            sketch = self._sketch.array, self._sketch.lines, self._sketch.bits
+            done = _touch(self._cells, sketch, self._counts, keys, (admitted, before, counters), rule, done)
             if done == keys.size:
                 self._shrink()
-                return admitted
+                return touched
             if self._counts[EXACT] >= self._exact_keys:
-                self._sketch = self._no_counts(FIRST_WIDTH)
+                self._sketch.begin()
             else:
                 self._grow()
 
-    def put_back(self, keys: Int64s, tick: int) -> None:
-        """Count distinct keys again that ``touch`` admitted, so that the next touch admits them."""
-        while (self._counts[EXACT] + keys.size) * 2 > len(self._cells):
+    def take_back(self, touched: Touch) -> None:
+        """Undo the last touch."""
+        while (self._counts[EXACT] + touched.keys.size) * 2 > len(self._cells):
             self._grow()
-        _fill(self._cells, readable(keys), np.full(keys.size, (tick << COUNT_BITS) | (self._admit_after - 1)))
-        self._counts[EXACT] += keys.size
+        sketch = self._sketch.array, self._sketch.lines, self._sketch.bits
+        _take_back(self._cells, sketch, self._counts, touched.keys, touched.before, touched.counters)
+        self._counts[SKETCHED] = touched.sketched
+        if not touched.had_sketch:
+            self._sketch.end()
+
+    def settle(self, keys: int) -> None:
+        """Let the width of the sketch go on changing, after a touch of so many keys that is not taken back."""
+        self._sketch.step(keys)
 
     def expire(self, fresh: int) -> None:
         """Forget the exact counts of keys that were not touched in or after a tick."""
@@ -104,22 +127,9 @@ class WaitingKeys:
         touches = int(self._counts[SKETCHED])
         self._counts[SKETCHED] = 0
         if all_windows or not touches:
-            self._sketch = self._sketch[:, :0]
-            return
-        width = MIN_WIDTH
-        while width < min(touches, MOST_WIDTH) and 2 * DEPTH * width * self._sketch.itemsize <= most_bytes:
-            width *= 2
-        # The current window's counter takes the other one's place, and 0 takes its own.
-        np.left_shift(self._sketch, self._bits, out=self._sketch)
-        # A counter's index is the key's hash modulo the width: a wider row repeats a narrower one, and a narrower one
-        # holds the larger of the counters that meet.
-        given = self._sketch.shape[1]
-        if width < given:
-            self._sketch = np.maximum(self._sketch[:, : given // 2], self._sketch[:, given // 2 :])
-        elif width > given:
-            wider = np.empty((DEPTH, 2 * given), self._sketch.dtype)
-            wider[:, :given] = wider[:, given:] = self._sketch
-            self._sketch = wider
+            self._sketch.end()
+        else:
+            self._sketch.rotate(touches, most_bytes)
 
     def exact(self) -> tuple[Int64s, Int64s]:
         """Return the exactly counted keys, and tick << 8 | count of each."""
@@ -131,7 +141,8 @@ class WaitingKeys:
         keys, counts = self.exact()
         order = np.argsort(keys)
         keys, counts = keys[order], counts[order]
-        return {"waiting": keys, "counts": counts, "sketch": self._sketch, "sketched": self._counts[SKETCHED:].copy()}
+        sketched = np.array([self._counts[SKETCHED], self._sketch.wanted])
+        return {"waiting": keys, "counts": counts, "sketch": self._sketch.used, "sketched": sketched}
 
     def adopt(self, state: dict[str, Array], mine: Bools) -> None:
         """Take over counts of another shard.
@@ -142,24 +153,9 @@ class WaitingKeys:
         """
         keys, counts = self.exact()
         self._restore(np.append(keys, state["waiting"][mine]), np.append(counts, state["counts"][mine]))
-        sketches = [each for each in (state["sketch"], self._sketch) if each.shape[1]]
-        if sketches:
-            width = min(each.shape[1] for each in sketches)
-            self._sketch = _merged([_folded(each, width) for each in sketches], self._bits)
-        self._counts[SKETCHED] += int(state["sketched"][0])
-
-    def _sketched_keys(self) -> int:
-        """Estimate the number of keys in the sketch from its empty counters (linear counting, Whang et al.)."""
-        sketch = self._sketch
-        width = sketch.shape[1]
-        if not width:
-            return 0
-        sample = sketch[0, :SAMPLE]
-        empty = len(sample) - int(np.count_nonzero(sample))
-        return int(width * np.log(len(sample) / max(empty, 1)))
-
-    def _no_counts(self, width: int) -> Sketch:
-        return np.zeros((DEPTH, width), np.uint8 if self._bits == 4 else np.uint16)
+        touches, wanted = state["sketched"].tolist()
+        self._sketch.adopt(state["sketch"], wanted)
+        self._counts[SKETCHED] += touches
 
     def _restore(self, keys: Int64s, counts: Int64s) -> None:
         cells = MIN_CELLS
@@ -180,22 +176,9 @@ class WaitingKeys:
 
 
 def _empty_cells(count: int) -> Int64s:
-    return np.full((count, 2), NO_KEY, dtype=np.int64)
-
-
-def _folded(sketch: Sketch, width: int) -> list[Sketch]:
-    """Return the parts of a sketch that meet in a narrower one."""
-    return np.split(sketch, sketch.shape[1] // width, axis=1)
-
-
-def _merged(sketches: Sequence[Sequence[Sketch]], bits: int) -> Sketch:
-    """Return a sketch whose estimates are not below those of any of its parts, which have its width."""
-    parts = [part for each in sketches for part in each]
-    low = parts[0].dtype.type((1 << bits) - 1)
-    merged: Sketch = np.maximum.reduce([part & low for part in parts]) | np.maximum.reduce(
-        [part & ~low for part in parts]
-    )
-    return merged
+    cells = np.empty((count, 2), np.int64)
+    cells[:] = NO_KEY, LATEST
+    return cells
 
 
 @kernel
@@ -229,16 +212,16 @@ def _drop(cells: Int64s, gap: int) -> None:
         if ((at - home) & last) >= ((at - gap) & last):
             cells[gap, 0], cells[gap, 1] = cells[at, 0], cells[at, 1]
             gap = at
-    cells[gap, 0] = NO_KEY
+    cells[gap, 0], cells[gap, 1] = NO_KEY, LATEST
 
 
 @kernel
 def _expire(cells: Int64s, fresh: int) -> int:
     """Drop the keys that were not touched in or after a tick; return how many."""
-    dropped = at = 0
+    dropped, at, oldest = 0, 0, fresh << COUNT_BITS
     while at < cells.shape[0]:
         # Another key may move into the cell.
-        if cells[at, 0] != NO_KEY and cells[at, 1] >> COUNT_BITS < fresh:
+        if cells[at, 1] < oldest:
             _drop(cells, at)
             dropped += 1
         else:
@@ -247,55 +230,37 @@ def _expire(cells: Int64s, fresh: int) -> int:
 
 
 @kernel
-def _at(sketch: Sketch, mixed: Any, row: int) -> Any:
-    """Return the index of a key's counter in a row, from its hash (Kirsch and Mitzenmacher's double hashing)."""
-    return (mixed + row * ((mixed >> 32) | 1)) & np.int64(sketch.shape[1] - 1)
-
-
-@kernel
-def _estimate(sketch: Sketch, mixed: Any, bits: Any) -> Any:
-    """Return a key's estimate: the larger one of the two windows."""
-    mask = (np.int64(1) << bits) - 1
-    current = before = mask
-    for row in range(DEPTH):
-        pair = np.int64(sketch[row, _at(sketch, mixed, row)])
-        current, before = min(current, pair & mask), min(before, pair >> bits)
-    return max(current, before)
-
-
-@kernel
-def _raise_to(sketch: Any, mixed: Any, count: Any, bits: Any) -> None:
-    """Raise a key's counters of the current window to a count."""
-    mask = (np.int64(1) << bits) - 1
-    for row in range(DEPTH):
-        at = _at(sketch, mixed, row)
-        pair = np.int64(sketch[row, at])
-        if pair & mask < count:
-            sketch[row, at] = (pair & ~mask) | count
-
-
-@kernel
 def _touch(
     cells: Int64s,
-    sketch: Sketch,
+    sketch: tuple[Counters, int, int],
     counts: Int64s,
     keys: Int64s,
-    admitted: Bools,
-    rule: tuple[int, int, int, int, int],
+    found: tuple[Bools, Int64s, Counters],
+    rule: tuple[int, int, int, int],
     start: int,
 ) -> int:
-    """Count touches of ``keys[start:]`` until there is no room; return the position of the next key."""
-    admit_after, tick, fresh, most_exact, bits = rule
-    last, width = cells.shape[0] - 1, sketch.shape[1]
+    """Count touches of ``keys[start:]`` until there is no room; return the position of the next key.
+
+    Args:
+        sketch: its array, its lines, and the bits of a counter.
+        found: ``admitted``, ``before`` and ``counters`` of ``Touch``.
+    """
+    admit_after, tick, fresh, most_exact = rule
+    numbers, lines, bits = sketch
+    admitted, before, counters = found
+    last, power, mask = cells.shape[0] - 1, power_above(lines), (np.int64(1) << bits) - 1
     for i in range(start, keys.size):
         if i + AHEAD < keys.size:
             mixed = np.int64(_mix(keys[i + AHEAD]))
             prefetch_short(cells, mixed & last)
-            if width:
-                for row in range(DEPTH):
-                    prefetch_short(sketch[row], _at(sketch, mixed, row))
+            if lines:
+                begin = first_counter(mixed, lines, power)
+                prefetch_short(numbers, begin)
+                if bits == 8:
+                    prefetch_short(numbers, begin + LINE // 2)
         at = _cell(cells, keys[i])
         if cells[at, 0] != NO_KEY:
+            before[i] = cells[at, 1]
             count = (cells[at, 1] & COUNT_MASK) + 1 if cells[at, 1] >> COUNT_BITS >= fresh else 1
             if count >= admit_after:
                 admitted[i] = True
@@ -305,16 +270,48 @@ def _touch(
                 cells[at, 1] = (tick << COUNT_BITS) | count
             continue
         is_full = counts[EXACT] >= most_exact
-        if (is_full and width == 0) or (not is_full and 2 * counts[EXACT] >= cells.shape[0]):
+        if (is_full and lines == 0) or (not is_full and 2 * counts[EXACT] >= cells.shape[0]):
             return i
         mixed = np.int64(_mix(keys[i]))
-        count = (_estimate(sketch, mixed, bits) if width else 0) + 1
+        begin = first_counter(mixed, lines, power)
+        count = (estimate(numbers, begin, mixed, bits) if lines else 0) + 1
+        before[i] = UNCHANGED
         if count >= admit_after:
             admitted[i] = True
         elif not is_full:
             cells[at, 0], cells[at, 1] = keys[i], (tick << COUNT_BITS) | count
             counts[EXACT] += 1
+            before[i] = NEW_CELL
         else:
-            _raise_to(sketch, mixed, count, bits)
+            for row in range(DEPTH):
+                where = begin + counter(mixed, row)
+                pair = np.int64(numbers[where])
+                counters[i, row] = pair
+                if pair & mask < count:
+                    numbers[where] = (pair & ~mask) | count
             counts[SKETCHED] += 1
+            before[i] = RAISED
     return keys.size
+
+
+@kernel
+def _take_back(
+    cells: Int64s, sketch: tuple[Counters, int, int], counts: Int64s, keys: Int64s, before: Int64s, counters: Counters
+) -> None:
+    """Undo a touch, from its last key to its first."""
+    numbers, lines, _ = sketch
+    power = power_above(lines)
+    for i in range(keys.size - 1, -1, -1):
+        if before[i] == RAISED:
+            mixed = np.int64(_mix(keys[i]))
+            begin = first_counter(mixed, lines, power)
+            for row in range(DEPTH):
+                numbers[begin + counter(mixed, row)] = counters[i, row]
+        elif before[i] != UNCHANGED:
+            at = _cell(cells, keys[i])
+            if before[i] == NEW_CELL:
+                _drop(cells, at)
+                counts[EXACT] -= 1
+                continue
+            counts[EXACT] += cells[at, 0] == NO_KEY
+            cells[at, 0], cells[at, 1] = keys[i], before[i]

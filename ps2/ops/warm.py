@@ -27,6 +27,7 @@ from ps2.ops.living_index import LivingIndex
 from ps2.ops.modules import brought
 from ps2.ops.operands import Along
 from ps2.ops.table import FLOATS, Op
+from ps2.ops.touch_sketch import LINE, TouchSketch
 from ps2.ops.touched import Touched
 from ps2.ops.waiting import WaitingKeys
 
@@ -122,9 +123,16 @@ def _compile_living() -> None:
     for touches in (3, 20):
         waiting = WaitingKeys(touches, exact_keys=1)
         for tick in (1, 2):
-            waiting.touch(keys[:3], tick, 0)
-        waiting.put_back(keys[:1], 2)
+            touched = waiting.touch(keys[:3], tick, 0)
+        waiting.take_back(touched)
         waiting.expire(3)
+    for bits in (4, 8):
+        sketch = TouchSketch(bits)
+        for _ in range(2):
+            sketch.adopt(np.zeros(2 * LINE, sketch.dtype), 4)
+            sketch.step(1)
+        sketch.wanted = 1
+        sketch.step(1)
     ticks = np.ones(1, np.uint32)
     slots.stamp(ticks, one, 1)
     slots.older(ticks, 2, 1, 1, 1)

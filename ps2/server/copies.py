@@ -29,6 +29,8 @@ from ps2.server.shard_snapshot import ids_of
 # The scope of the request ids of fillings.
 FILLING = "ps2 filling"
 BLOCK_BYTES = 4 << 20
+# Changes of operations that failed: keys that they added or touched. The request's id is not applied with them.
+OF_FAILED = ("insert", "touched")
 
 
 # -- what the primary sends --------------------------------------------------------------------------------------------
@@ -80,6 +82,13 @@ def inserted(operation: Operation, shard: Shard, live: int) -> Change:
     assert shard.index is not None
     keys = shard.index.keys[live:]
     return Change((shard,), Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
+
+
+def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
+    """Return the change of a failed operation that has touched keys that live, after ``touches`` of earlier ones."""
+    columns = keys.all(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
+    params = {"touches": touches}
+    return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
 
 
 def noted(place: Place) -> Operation:
@@ -200,7 +209,7 @@ class Copies:
         known = {shard: _is_known(shard, id, request.begun) for shard in of_places.values()}
         changed: set[Shard] = set()
         for operation, own, used in zip(request.operations, shards, keys, strict=True):
-            if known[own[0]] and operation.name != "insert":
+            if known[own[0]] and operation.name not in OF_FAILED:
                 continue
             try:
                 self._apply(operation, own, used, id)
@@ -209,7 +218,7 @@ class Copies:
                     for inconsistent in of_places.values():
                         inconsistent.incomplete = True
                 raise
-            if operation.name != "insert":
+            if operation.name not in OF_FAILED:
                 changed.update(own)
         for shard in changed:
             if request.begun:
@@ -221,6 +230,8 @@ class Copies:
     def _apply(self, operation: Operation, shards: Sequence[Shard], keys: KeySet | None, id: RequestId) -> None:
         if operation.name == "insert":
             _insert(operation, shards[0])
+        elif operation.name == "touched":
+            _touch(operation, shards[0])
         elif operation.name == "mapped":
             result, *values = operation.arrays
             _write_rows(operation, shards, values)
@@ -292,6 +303,15 @@ def _insert(operation: Operation, shard: Shard) -> None:
     if shard.index is None or len(operation.arrays) != 1 or operation.arrays[0].dtype != np.int64:
         raise ProtocolError("operation 'insert' takes one array of keys, for a sparse shard")
     shard.place(operation.arrays[0])
+
+
+def _touch(operation: Operation, shard: Shard) -> None:
+    """Touch keys, unless the copy has done it already."""
+    living, touches = shard.living, int(operation.params["touches"])
+    if living is None or living.touched not in (touches, touches + 1):
+        raise ProtocolError(f"operation 'touched': expected a copy whose keys were touched {touches} times")
+    if living.touched == touches:
+        shard.slots(operation.arrays[0].reshape(-1), create=True)
 
 
 def _write_rows(operation: Operation, shards: Sequence[Shard], values: Sequence[Array]) -> None:

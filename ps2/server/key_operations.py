@@ -89,7 +89,8 @@ def _state(shard: LivingShard, params: Params) -> Value:
 
 
 def _advance(shard: LivingShard, params: Params) -> Value:
-    shard.living.advance(float(params["now_s"]), int(params["tick"]), shard.nbytes)
+    value_bytes = shard.live * shard.rows * shard.spec.np_dtype.itemsize
+    shard.living.advance(float(params["now_s"]), int(params["tick"]), value_bytes)
     return np.array([shard.living.time.tick])
 
 

@@ -17,7 +17,7 @@ from ps2.ops.living_index import MIN_SLOTS, LivingIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import Ticks, move_blocks, stamp
 from ps2.ops.table import Array
-from ps2.ops.waiting import EXACT_KEYS, Bools, WaitingKeys
+from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
 # The sketch of waiting keys takes at most this part of its shard's bytes, unless it is small.
@@ -42,6 +42,7 @@ class LivingKeys:
 
     Attributes:
         most: the most keys of the shard; None: no limit.
+        touched, removals: how often keys were touched, on copies too; and how often keys were removed.
         lineage: a random number, drawn when the shard is created or read from files. Marks of another lineage say
             nothing about this shard.
     """
@@ -56,6 +57,7 @@ class LivingKeys:
         self.waiting = WaitingKeys(life.admit_after, exact_keys)
         self.removed = RemovedKeys()
         self.counts = KeyCounts()
+        self.touched = self.removals = 0
         self.lineage = secrets.randbits(62)
         # When the current window of the waiting keys' sketch began.
         self._window_s = 0.0
@@ -80,42 +82,46 @@ class LivingKeys:
         """Return the first tick in which a touch is less than ``older_s`` old; 0 for None."""
         return 0 if older_s is None else self.time.first_after(self.time.now_s - older_s)
 
-    def advance(self, now_s: float, tick: int, shard_bytes: int) -> None:
-        """Let the time of the matrix go on; see ``MatrixTime.advance``."""
+    def advance(self, now_s: float, tick: int, value_bytes: int) -> None:
+        """Let the time of the matrix go on; see ``MatrixTime.advance``.
+
+        Args:
+            value_bytes: of the active keys: a number that is the same on a copy.
+        """
         self.time.advance(now_s, tick)
         window_s, since_s = self.life.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
-            most_bytes = max(shard_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
+            most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
             self.waiting.rotate(since_s >= 2 * window_s, most_bytes)
             self._window_s = self.time.now_s
 
     def touch(self, slots: Int64Array) -> None:
         """Note that slots were touched; -1 stands for an absent key."""
+        self.touched += 1
         if self.most is not None:
             self._touches += slots.size
             if self._touches * TICK_SHARE >= self.most:
                 self._touches = 0
                 self.time.mark(self.time.tick + 1)
         stamp(self._ticks.array[0], slots, self.time.tick)
+        self.waiting.settle(slots.size)
 
     def protect(self, slots: Int64Array) -> None:
-        """Keep slots from being the least recently touched ones, until ``release``."""
+        """Keep slots from being the least recently touched ones, until ``touch`` or ``refuse``."""
         stamp(self._ticks.array[0], slots, PROTECTED)
 
-    def release(self, slots: Int64Array) -> None:
-        """Undo ``protect``."""
-        stamp(self._ticks.array[0], slots, self.time.tick)
-
-    def admit(self, keys: Int64Array) -> Bools:
-        """Count a touch of distinct absent keys; return which get their slots now."""
+    def admit(self, keys: Int64Array) -> Touch | None:
+        """Count a touch of distinct absent keys, of which ``admitted`` get their slots now; None: all do."""
         if self.life.admit_after == 1:
-            return np.ones(keys.size, np.bool_)
+            return None
         return self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))
 
-    def refuse(self, keys: Int64Array) -> None:
-        """Let keys wait again that ``admit`` returned, as there is no memory for them."""
-        if self.life.admit_after > 1:
-            self.waiting.put_back(keys, self.time.tick)
+    def refuse(self, touched: Touch | None) -> None:
+        """Undo ``admit``, as there is no memory for the keys, and ``protect``."""
+        if touched is not None:
+            self.waiting.take_back(touched)
+        ticks = self.ticks
+        ticks[ticks == PROTECTED] = self.time.tick
 
     def place(self, keys: Int64Array) -> None:
         """Give distinct absent keys the next slots, in the order given."""
@@ -127,6 +133,7 @@ class LivingKeys:
 
     def remove(self, slots: Int64Array) -> Int64Array:
         """Remove the keys of distinct slots, in descending order; return the slots whose keys moved there."""
+        self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
         sources = self.index.remove(slots)
         move_blocks(self._ticks.array.reshape(-1, 1), slots, sources)
@@ -153,7 +160,15 @@ class LivingKeys:
     def arrays(self) -> dict[str, Array]:
         """Return the content of ``state``."""
         counts, time = self.counts, self.time
-        numbers = [time.tick, self.lineage, counts.admitted, counts.expired, counts.evicted, self._touches]
+        numbers = [
+            time.tick,
+            self.lineage,
+            counts.admitted,
+            counts.expired,
+            counts.evicted,
+            self._touches,
+            self.touched,
+        ]
         return {
             "numbers": np.array(numbers),
             "window_s": np.array([self._window_s]),
@@ -168,13 +183,15 @@ class LivingKeys:
         """Take over the state of the same shard, whose keys have their slots."""
         arrays = _arrays(state)
         self.ticks[:] = arrays["ticks"]
+        # To write the values of the keys was no touch: it must not leave a time or an admission.
+        self.time, self.counts = MatrixTime(), KeyCounts()
         self.adopt(arrays)
         self.lineage = int(arrays["numbers"][1])
-        self._touches = int(arrays["numbers"][5])
+        self._touches, self.touched = arrays["numbers"][5:].tolist()
 
     def adopt(self, arrays: dict[str, Array]) -> None:
         """Take over what another shard knows about keys that belong here and have no slots there."""
-        tick, _, admitted, expired, evicted, _ = arrays["numbers"].tolist()
+        tick, _, admitted, expired, evicted, *_ = arrays["numbers"].tolist()
         if tick >= self.time.tick:
             self.time = MatrixTime(arrays["time_ticks"].tolist(), arrays["times_s"].tolist(), tick)
             self._window_s = float(arrays["window_s"][0])
@@ -200,7 +217,7 @@ def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointCorruptError(f"{path}: expected the life of keys: {error!r}") from error
-    if sizes != {"ticks": keys, "numbers": 6, "window_s": 1}:
+    if sizes != {"ticks": keys, "numbers": 7, "window_s": 1}:
         raise CheckpointCorruptError(f"{path}: expected the ticks of {keys:,} keys, got {sizes['ticks']:,}")
     return arrays
 

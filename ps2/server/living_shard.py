@@ -16,6 +16,8 @@ from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
 # More keys than needed go at once for a full shard, so that not every request has to look for the oldest.
 SLACK_SHARE, MOST_SLACK = 16, 4096
+# A prime: evictions begin at slots all over the shard.
+STRIDE = 1_000_003
 
 
 class LivingShard(Shard):
@@ -49,30 +51,27 @@ class LivingShard(Shard):
         if absent.size and (absent.min() < 0 or int(absent.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
         self.count_now()
-        self.touched_keys += 1
-        living.touch(slots)
-        if not absent.size:
-            return slots
         distinct = _distinct(absent)
-        admitted = living.admit(distinct)
-        new = distinct[admitted]
+        touched = living.admit(distinct) if distinct.size else None
+        new = distinct if touched is None else distinct[touched.admitted]
+        if new.size:
+            try:
+                if self._make_way(new.size, slots):
+                    slots = living.index.lookup(columns)
+                self._make_room(new.size)
+            except (LimitError, BusyError):
+                # The request may come again: a touch must not count twice.
+                living.refuse(touched)
+                raise
+        living.touch(slots)
         if not new.size:
             return slots
-        try:
-            moved = self._make_way(new.size, slots)
-            if moved:
-                slots = living.index.lookup(columns)
-                living.release(slots)
-            self._make_room(new.size)
-        except (LimitError, BusyError):
-            living.refuse(new)
-            raise
         first = self.live
         living.place(new)
         living.counts.admitted += new.size
         self._write_initial(first)
         if distinct is absent:
-            slots[where[admitted]] = np.arange(first, self.live)
+            slots[where if touched is None else where[touched.admitted]] = np.arange(first, self.live)
         else:
             slots[where] = living.index.lookup(absent)
         return slots
@@ -85,7 +84,6 @@ class LivingShard(Shard):
         """Remove the keys of distinct slots, in descending order, and give memory back."""
         if not slots.size:
             return
-        self.touched_keys += 1
         sources = self.living.remove(slots)
         for flat in [self._flat(row) for row in range(self.rows)] if self.spec.layout == "row" else [self.array.T]:
             move_blocks(flat, slots, sources)
@@ -98,10 +96,12 @@ class LivingShard(Shard):
 
     def evict(self, most: int, at_once: int) -> int:
         """Remove least recently touched keys until at most ``most`` are left, or ``at_once`` have gone."""
-        count = min(max(self.live - most, 0), at_once)
-        slots = oldest(self.living.ticks, count, self.living.time.tick)
+        living, count = self.living, min(max(self.live - most, 0), at_once)
+        # Each time from another slot on, the same on a copy.
+        start = living.counts.evicted * STRIDE % max(self.live, 1)
+        slots = oldest(living.ticks, count, living.time.tick, start)
         self.remove(slots)
-        self.living.counts.evicted += slots.size
+        living.counts.evicted += slots.size
         return int(slots.size)
 
     def _make_way(self, added: int, slots: Int64Array) -> bool:

@@ -14,7 +14,7 @@ from ps2.ops.all import KEY_CHANGES, KEY_READS, has_answer, lookup, writes
 from ps2.protocol.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
 from ps2.server import udf
 from ps2.server.call import call, keys_of, result_of
-from ps2.server.copies import Change, answered, applied, inserted, mapped
+from ps2.server.copies import Change, answered, applied, inserted, mapped, touched
 from ps2.server.key_operations import run_on_keys
 from ps2.server.keycache import KeySet
 from ps2.server.memory import MemoryAccount
@@ -91,7 +91,7 @@ class RequestRunner:
         results: list[Result] = []
         for position, (operation, own) in enumerate(zip(request.operations, shards, strict=True)):
             again = id is not None and own[0].applied.covers(id, position)
-            live, touched = own[0].live, own[0].touched_keys
+            before = _keys_before(own[0])
             began_s = time.perf_counter()
             try:
                 results.append(self._run_one(request, position, own, keys[position]))
@@ -100,8 +100,7 @@ class RequestRunner:
                 if id is not None:
                     for done in changed.values():
                         done.applied.add_begun(id, position)
-                    before = own[0].touched_keys != touched, live
-                    changes += _changes_of_failed(operation, own, before, error, copying)
+                    changes += _changes_of_failed(operation, own, keys[position], before, error, copying)
                     _forward(copying, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
@@ -182,22 +181,36 @@ def _forward(
         copying.forward(id, begun, changes, shards)
 
 
+def _keys_before(shard: Shard) -> tuple[int, int, int]:
+    """Return the number of a shard's keys, and how often keys that live were touched, and removed."""
+    living = shard.living
+    return (shard.live, 0, 0) if living is None else (shard.live, living.touched, living.removals)
+
+
 def _changes_of_failed(
-    operation: Operation, shards: Sequence[Shard], found: tuple[bool, int], error: Exception, copying: Copying | None
+    operation: Operation,
+    shards: Sequence[Shard],
+    keys: KeySet | None,
+    before: tuple[int, int, int],
+    error: Exception,
+    copying: Copying | None,
 ) -> list[Change]:
-    """Return the changes of a failed operation: keys that it added.
+    """Return the changes of a failed operation: keys that it added, or touched.
 
     Args:
-        found: whether it has touched keys that live, and the number of keys before.
+        before: ``_keys_before`` the operation.
     """
-    has_touched, live = found
     if copying is None or not any(map(copying.wants, shards)):
         return []
-    # Touches cannot be repeated on the copy, as keys are counted, admitted and evicted by them.
-    if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or has_touched:
+    (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
+    # A touch removes keys, too, and so does its repetition on the copy.
+    is_unknown = removals_now > removals and touches_now == touches
+    if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or is_unknown:
         copying.lose(shards)
         return []
-    return [inserted(operation, shards[0], live)] if shards[0].live > live else []
+    if touches_now > touches:
+        return [touched(operation, shards[0], keys, touches)]
+    return [inserted(operation, shards[0], live)] if live_now > live else []
 
 
 def _changes(

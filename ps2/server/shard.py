@@ -45,7 +45,6 @@ class Shard:
         layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
             knows of the rows is valid for one value of it.
         living: the life of its keys; None for a dense shard, and for a sparse one whose keys stay.
-        touched_keys: how often keys that live were touched, or others removed.
     """
 
     living: LivingKeys | None = None
@@ -71,7 +70,6 @@ class Shard:
         self.restored: list[CachedReply] = []
         self._new_index()
         self._memory = memory
-        self.touched_keys = 0
         self._unused: set[int] = set()
         self._freed = False
         columns = MIN_CAPACITY if self.index is not None else partition.width

@@ -167,7 +167,7 @@ def test_operation_on_keys_when_malformed_then_refused(fleet, pair, name, params
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
-def test_copies_when_living_keys_are_touched_in_vain_then_sent(fleet, pair, until):
+def test_copies_when_failed_requests_touch_keys_then_in_step(fleet, pair):
     primary, backup = pair
     keys = np.arange(40)
     for name, number in (("scatter_add", 1), ("columns_add", 2), ("scatter_add", 3)):
@@ -176,8 +176,25 @@ def test_copies_when_living_keys_are_touched_in_vain_then_sent(fleet, pair, unti
         operation = Operation(name, 11, 0, rows, arrays=(keys, values))
         outcome = fleet.try_to_send(primary, Request((operation,), RequestId("driver", number)))
         assert isinstance(outcome, PS2Error) is (name == "columns_add")
-    until(lambda: behind(primary) == 0, "the copies are in step")
+        assert behind(primary) == 0
     assert primary.engine.shards()[11, 0].living.counts.admitted == 40
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_sent_in_many_blocks_then_time_is_the_shards(fleet, monkeypatch):
+    """To write the values of keys on a copy is no touch."""
+    monkeypatch.setattr("ps2.server.copies.BLOCK_BYTES", 80)
+    primary, backup = fleet.start(), fleet.start()
+    fleet.activate(primary)
+    fleet.create(primary, {12: MATRICES[12]})
+    add = Operation("columns_add", 12, 0, arrays=(np.arange(40), np.ones((40, 5), np.float32)))
+    for _ in range(2):
+        fleet.change(primary, add)
+    fleet.change(primary, Operation("keys_advance", 12, 0, params={"now_s": 5.0, "tick": 0}))
+    fleet.create(backup, {12: MATRICES[12]}, copies=True)
+    fleet.activate(backup)
+    fleet.control.send(primary.address, backup.address, [(12, 0)], copies=True)
+    assert backup.engine.shards()[12, 0].living.time.now_s == 5.0
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 

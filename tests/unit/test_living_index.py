@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ps2.matrix import matrix_time
 from ps2.matrix.matrix_time import MatrixTime
-from ps2.ops import living_index, mapped, waiting
+from ps2.ops import living_index, mapped, slots, touch_sketch
 from ps2.ops.living_index import LivingIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import newer, older, oldest
@@ -68,6 +68,19 @@ def test_index_when_emptied_then_memory_goes_back():
     assert index.nbytes < full // 100
 
 
+def test_index_when_refilled_after_emptying_then_steps_are_short(monkeypatch):
+    moved, move = [], living_index._move
+    monkeypatch.setattr(living_index, "_move", lambda *a: moved.append(a[3] - a[2]) or move(*a))
+    index = LivingIndex()
+    index.insert(np.arange(400_000))
+    while len(index):
+        index.remove(np.arange(len(index))[: -min(len(index), 8192) - 1 : -1].copy())
+    moved.clear()
+    for begin in range(0, 400_000, 100):
+        index.insert(np.arange(begin, begin + 100))
+    assert 0 < max(moved) < 16 * living_index.MOVED_PER_CALL
+
+
 # -- arrays ------------------------------------------------------------------------------------------------------------
 
 
@@ -121,11 +134,22 @@ def test_oldest_when_ticks_are_far_apart_then_among_the_least(ticks, count):
     assert max(chosen, default=0) <= min(rest, default=2**33) + 4 * bucket
 
 
+def test_oldest_when_slots_are_many_then_of_the_oldest_part(monkeypatch):
+    monkeypatch.setattr(slots, "MANY", 1000)
+    ticks = np.random.default_rng(0).permutation(40_000).astype(np.uint32)
+    for start in (0, 17, 39_999):
+        chosen = oldest(ticks, 300, 50_000, start)
+        assert np.array_equal(chosen, np.unique(chosen)[::-1])
+        assert chosen.size == 300
+        assert ticks[chosen].max() < 2 * 40_000 // slots.PART
+    assert np.array_equal(oldest(ticks, 30_000, 50_000, 5), np.flatnonzero(ticks < 30_000)[::-1])
+
+
 # -- waiting keys ------------------------------------------------------------------------------------------------------
 
 
 def touched(keys, tick, fresh, of):
-    return set(np.array(keys)[of.touch(np.array(keys), tick, fresh)].tolist())
+    return set(np.array(keys)[of.touch(np.array(keys), tick, fresh).admitted].tolist())
 
 
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=20), max_size=50), st.integers(2, 5))
@@ -147,7 +171,7 @@ def test_waiting_when_counted_exactly_then_as_a_dict(program, admit_after):
 
 
 def test_waiting_when_beyond_exact_then_never_late_seldom_early(monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_WIDTH", 1 << 14)
+    monkeypatch.setattr(touch_sketch, "FIRST_WIDTH", 1 << 14)
     counts, seen, active, early = WaitingKeys(3, exact_keys=100), {}, set(), 0
     rng = np.random.default_rng(0)
     for tick in range(1, 80):
@@ -167,30 +191,67 @@ def test_waiting_when_beyond_exact_then_never_late_seldom_early(monkeypatch):
     assert 79 * 500 // 4 < len(counts) < 79 * 500
 
 
+@given(st.integers(0, 2**32), st.sampled_from([3, 20]), st.integers(0, 30))
+@settings(max_examples=30, deadline=None)
+def test_waiting_when_touch_is_taken_back_then_as_before(seed, admit_after, exact_keys):
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(touch_sketch, "FIRST_WIDTH", 64)
+        counts = WaitingKeys(admit_after, exact_keys)
+        for tick in range(1, 2 * admit_after):
+            counts.touch(np.unique(rng.integers(0, 60, 40)), tick, tick - 2)
+            before, keys = counts.state(), np.unique(rng.integers(0, 60, 40))
+            before = {name: array.copy() for name, array in before.items()}
+            counts.take_back(counts.touch(keys, tick, tick - 2))
+            after = counts.state()
+            assert all(np.array_equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("admit_after", [15, 100])
+def test_sketch_when_lines_come_and_go_then_never_below_counts(monkeypatch, admit_after):
+    for name, value in (("FIRST_WIDTH", 256), ("MIN_WIDTH", 64), ("LINES_PER_CALL", 1), ("KEYS_PER_LINE", 100)):
+        monkeypatch.setattr(touch_sketch, name, value)
+    counts, rng, widths = WaitingKeys(admit_after, exact_keys=0), np.random.default_rng(0), set()
+    before, now = np.zeros(2000, int), np.zeros(2000, int)
+    for window in range(30):
+        for _ in range(12):
+            keys = np.unique(rng.integers(0, 2000 if window % 10 < 5 else 20, 400 if window % 10 < 5 else 8))
+            touch = counts.touch(keys, 1, 0)
+            counts.settle(keys.size)
+            now[keys] = np.maximum(before, now)[keys] + 1
+            assert touch.admitted[now[keys] >= admit_after].all()
+            now[keys[touch.admitted]] = before[keys[touch.admitted]] = 0
+            widths.add(counts._sketch.lines)
+        counts.rotate(False, 1 << 20)
+        before, now = now, np.zeros(2000, int)
+    assert max(widths) > 2 * min(widths)
+    assert any(width & (width - 1) for width in widths)
+
+
 def test_waiting_when_sketch_is_not_touched_then_forgets(monkeypatch):
-    monkeypatch.setattr(waiting, "FIRST_WIDTH", 1 << 16)
+    monkeypatch.setattr(touch_sketch, "FIRST_WIDTH", 1 << 16)
     counts, keys = WaitingKeys(2, exact_keys=10), np.arange(1000)
-    assert not counts.touch(keys, 1, 0).any()
+    assert not counts.touch(keys, 1, 0).admitted.any()
     counts.rotate(False, 1 << 20)
-    assert counts.touch(keys[:500], 2, 0)[10:].all()
+    assert counts.touch(keys[:500], 2, 0).admitted[10:].all()
     counts.rotate(False, 1 << 20)
     counts.rotate(False, 1 << 20)
-    assert not counts.touch(keys[500:], 3, 0).any()
+    assert not counts.touch(keys[500:], 3, 0).admitted.any()
 
 
 @pytest.mark.parametrize("admit_after", [2, 15, 16])
 def test_waiting_when_states_are_merged_then_counts_go_on(monkeypatch, admit_after):
     keys, merged = np.arange(2000), WaitingKeys(admit_after, exact_keys=10)
     for width, some in ((1 << 16, keys[:1000]), (1 << 17, keys[1000:])):
-        monkeypatch.setattr(waiting, "FIRST_WIDTH", width)
+        monkeypatch.setattr(touch_sketch, "FIRST_WIDTH", width)
         counts = WaitingKeys(admit_after, exact_keys=10)
         for touch in range(1, admit_after):
-            assert not counts.touch(some, touch, 0).any()
+            assert not counts.touch(some, touch, 0).admitted.any()
             if touch == admit_after // 2:
                 counts.rotate(False, 1 << 20)
         state = counts.state()
         merged.adopt(state, np.ones(state["waiting"].size, np.bool_))
-    assert merged.touch(keys, admit_after, 0).all()
+    assert merged.touch(keys, admit_after, 0).admitted.all()
 
 
 # -- time and removals -------------------------------------------------------------------------------------------------
