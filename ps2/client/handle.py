@@ -17,7 +17,7 @@ from ps2.client.plans import Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
-from ps2.errors import ConfigError, NotFoundError
+from ps2.errors import ConfigError, NotFoundError, UsageError
 from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route, why_not_colocated
@@ -57,10 +57,10 @@ class Handle:
         Raises:
             ConfigError: another vector has this name.
             LimitError: the matrix must grow, and the servers' memory limit does not allow it.
-            UsageError: the matrix must grow, but has layout "column".
+            UsageError: the matrix must grow, but has layout "column"; or the next row of it begins with random values
+                (``DCV.sparse(..., init=, initEnd=)``).
         """
-        self._check_usable()
-        row = self._session.take_rows(self._matrix, 1, _name(name))[0]
+        row = _taken(self, 1, _name(name))[0]
         vector = self._sibling(row)
         vector._is_named = bool(name)
         return vector if name else _owned(self._session, vector)
@@ -240,9 +240,21 @@ def known(kind: type[H], matrix: int) -> H:
 def derive_all(vector: H, count: int) -> list[H]:
     """Create ``count`` vectors as ``vector.derive()`` does, with one call."""
     vector._check_usable()
-    session = vector._session
-    rows = session.take_rows(vector._matrix, count) if count else []
-    return [_owned(session, vector._sibling(row)) for row in rows]
+    rows = _taken(vector, count) if count else []
+    return [_owned(vector._session, vector._sibling(row)) for row in rows]
+
+
+def _taken(vector: Handle, count: int, name: str = "") -> list[int]:
+    """Return rows of the vector's matrix, taken for new vectors; they begin as zeros."""
+    vector._check_usable()
+    rows, life = vector._session.take_rows(vector._matrix, count, name), vector._spec.life
+    if life is not None and (random := [row for row in rows if life.initial.draws(row)]):
+        vector._session.free_rows(vector._matrix, rows)
+        raise UsageError(
+            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix as {life.initial.kind}: make it "
+            "with initEnd=1, or use its rows by matrix()"
+        )
+    return rows
 
 
 @shielded

@@ -75,26 +75,27 @@ class KeyClock:
             clock = self._clocks.setdefault(id, _Clock(now_s, now_s + interval_s))
             if now_s < clock.due_s or self._stopping.is_set():
                 continue
+            clock.due_s = now_s + interval_s
             try:
-                self._advance(entry, now_s - clock.last_s)
+                self._advance(entry, clock, now_s)
             except TransientError as error:
                 # A server is being replaced: the time that has passed is added once it is back.
                 log.debug("the time of matrix %x is advanced later: %s", id, error)
-                clock.due_s = now_s + interval_s
-                continue
-            clock.last_s, clock.due_s = now_s, now_s + interval_s
 
     def _run(self) -> None:
         loop = GuardedLoop("ps2-key-clock")
         while not self._stopping.wait(POLL_S):
             loop.run_once(self.poll)
 
-    def _advance(self, entry: Entry, passed_s: float) -> None:
+    def _advance(self, entry: Entry, clock: _Clock, clock_s: float) -> None:
         route, _ = self._master.where(entry)
         every = [partition.index for partition in route.partitions]
         states = self._send(entry, route, "keys_state", {index: {} for index in every})
-        now_s = max(float(time_s[0]) for _, time_s in states.values()) + passed_s
+        now_s = max(float(time_s[0]) for _, time_s in states.values()) + clock_s - clock.last_s
         tick = max(int(numbers[0]) for numbers, _ in states.values()) + 1
+        # Before the attempt: if some servers only take it, or the expiry after it fails, the same time must not be
+        # added twice. Keys rather go late than early.
+        clock.last_s = clock_s
         self._send(entry, route, "keys_advance", {index: {"now_s": now_s, "tick": tick} for index in every})
         life = entry.spec.life
         if life is None or life.expire_after_s is None:

@@ -56,6 +56,10 @@ class Initial:
     def is_zero(self) -> bool:
         return self.kind == "zeros" or self.scale == 0 or self.begin == self.end
 
+    def draws(self, position: int) -> bool:
+        """Return True if the values at a position are random."""
+        return not self.is_zero and self.begin <= position < self.end
+
 
 @dataclass(frozen=True)
 class KeyLife:

@@ -48,6 +48,11 @@ class MatrixTime:
         """Begin a tick at the current time, at least at number ``tick``."""
         self.tick = max(self.tick + 1, tick)
 
+    def lower(self, by: int) -> None:
+        """Lower the numbers of all ticks; those that would be below the first one become the first one."""
+        self.ticks = [max(tick - by, FIRST_TICK) for tick in self.ticks]
+        self.tick = max(self.tick - by, FIRST_TICK)
+
     def first_after(self, time_s: float) -> int:
         """Return the first tick that began after a time; the current tick plus 1 if none did."""
         at = bisect_right(self.times_s, time_s)

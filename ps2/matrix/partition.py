@@ -97,6 +97,9 @@ class MatrixSpec:
             raise ConfigError(f"life: only the keys of a sparse matrix come and go, got kind={self.kind!r}")
         if self.np_dtype.kind != "f" and not life.initial.is_zero:
             raise ConfigError(f"init: expected 'zeros' for a matrix of {self.dtype}, got {life.initial.kind!r}")
+        # A row that is added later is 0 at the active keys, so it must be 0 at all others.
+        if self.layout == "row" and not life.initial.is_zero and life.initial.end > self.rows:
+            raise ConfigError(f"initEnd: expected at most the matrix's {self.rows} rows, got {life.initial.end}")
 
     @property
     def np_dtype(self) -> np.dtype[np.generic]:

@@ -7,17 +7,22 @@ gives freed pages back to the system. Where the system has no ``mremap``, the co
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
+import os
 from typing import Any
 
 import numpy as np
 
 from ps2.ops.table import Array
 
+log = logging.getLogger(__name__)
+
 PAGE = mmap.PAGESIZE
 # Of Linux's mman.h.
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 MAY_MOVE, FIXED, KEEP_OLD_RANGE = 1, 2, 4
+AT = 0x10  # MAP_FIXED
 WITH_HUGE_PAGES, HUGE_PAGE = 14, 2 << 20
 FAILED = ctypes.c_void_p(-1).value
 
@@ -62,14 +67,22 @@ class _Region:
         }
 
     def take(self, other: _Region, begin: int, size: int, at: int) -> bool:
-        """Move whole pages of another region to this one; return False if the system cannot.
+        """Move whole pages of another region to this one; return False if the system cannot: they are zeros then.
 
         The other region keeps its range of addresses, with zeros, so that an array that still views it stays safe.
         """
         if _moves is None or self.address is None or other.address is None:
             return False
         to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + at)
-        return bool(to == self.address + at)
+        if to == self.address + at:
+            return True
+        # A move that fails may have unmapped its target before.
+        again = _libc.mmap(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS | AT, -1, 0)
+        if again != self.address + at:
+            # Rows that were moved before would be lost without a word: another server has a copy of them.
+            log.critical("the system gives an unmapped range of %d bytes to nobody: this process ends", size)
+            os.abort()
+        return False
 
     def __del__(self) -> None:
         if self.size:

@@ -118,6 +118,13 @@ class WaitingKeys:
         self._counts[EXACT] -= _expire(self._cells, fresh)
         self._shrink()
 
+    def lower(self, by: int) -> None:
+        """Lower all ticks by a number, to 1 at least."""
+        used = self._cells[:, 0] != NO_KEY
+        numbers = self._cells[used, 1]
+        ticks = np.maximum((numbers >> COUNT_BITS) - by, 1)
+        self._cells[used, 1] = (ticks << COUNT_BITS) | (numbers & COUNT_MASK)
+
     def rotate(self, all_windows: bool, most_bytes: int) -> None:
         """Begin a window of the sketch: touches of the last but one are forgotten, or of all windows.
 

@@ -95,9 +95,7 @@ def _advance(shard: LivingShard, params: Params) -> Value:
 
 
 def _mark(shard: LivingShard, params: Params) -> Value:
-    shard.living.time.mark(int(params["tick"]))
-    shard.living.removed.begin(shard.living.time.tick)
-    return np.array([shard.living.time.tick])
+    return np.array([shard.living.mark(int(params["tick"]))])
 
 
 def _expire(shard: LivingShard, params: Params) -> Value:

@@ -26,6 +26,8 @@ SKETCH_SHARE, SMALL_SKETCH_BYTES = 8, 16 << 20
 TICK_SHARE = 64
 # The tick of slots that must not go during an eviction.
 PROTECTED = 2**32 - 1
+# Ticks of slots have 32 bits: at MOST_TICK all ticks are lowered, so that the present one is KEPT_TICKS.
+MOST_TICK, KEPT_TICKS = 2**31 - 1, 2**30
 
 
 @dataclass
@@ -94,6 +96,14 @@ class LivingKeys:
             most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
             self.waiting.rotate(since_s >= 2 * window_s, most_bytes)
             self._window_s = self.time.now_s
+        self._lower_ticks()
+
+    def mark(self, tick: int) -> int:
+        """Begin a tick, at least at number ``tick``, and keep removals from it on; return it."""
+        self.time.mark(tick)
+        self._lower_ticks()
+        self.removed.begin(self.time.tick)
+        return self.time.tick
 
     def touch(self, slots: Int64Array) -> None:
         """Note that slots were touched; -1 stands for an absent key."""
@@ -103,6 +113,7 @@ class LivingKeys:
             if self._touches * TICK_SHARE >= self.most:
                 self._touches = 0
                 self.time.mark(self.time.tick + 1)
+                self._lower_ticks()
         stamp(self._ticks.array[0], slots, self.time.tick)
         self.waiting.settle(slots.size)
 
@@ -140,6 +151,18 @@ class LivingKeys:
         if len(self.index) * 4 < self._ticks.columns * 3 and self._ticks.columns > MIN_SLOTS:
             self._ticks.resize(self._room(0))
         return sources
+
+    def _lower_ticks(self) -> None:
+        """Lower all ticks if they become too large for a slot's bits. Marks from before say nothing then."""
+        by = self.time.tick - KEPT_TICKS
+        if self.time.tick < MOST_TICK:
+            return
+        self.ticks[:] = np.maximum(self.ticks, by + 1) - np.uint32(by)
+        self.time.lower(by)
+        self.waiting.lower(by)
+        self.removed = RemovedKeys()
+        # Another one, and the same on a copy.
+        self.lineage = (self.lineage + 1) % 2**62
 
     def _room(self, added: int) -> int:
         count = len(self.index) + added

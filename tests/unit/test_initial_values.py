@@ -7,7 +7,7 @@ import pytest
 
 from ps2 import DCV
 from ps2.coordinator.in_process import InProcessServers, in_process_session
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, UsageError
 from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.initial import fill_initial
@@ -59,6 +59,15 @@ def test_add_when_key_is_new_then_added_to_initial_value(fleet):
     assert not state.pull(KEYS).any()
 
 
+@pytest.mark.parametrize("more", [{"layout": "column"}, {"initEnd": 3}])
+def test_derive_when_further_rows_are_random_then_refused(fleet, more):
+    u = DCV.sparse(2**63, init="uniform", **more)
+    for make in (u.derive, lambda: u + 1):
+        with pytest.raises(UsageError, match="initEnd=1"):
+            make()
+    DCV.sparse(2**63, init="uniform", **{**more, "initEnd": 1}).derive()
+
+
 def test_rows_pull_when_keys_are_absent_then_their_rows_values(fleet):
     m = DCV.sparse(2**63, WIDTH, init="normal", initScale=0.5, seed=3, initBegin=1, initEnd=5).matrix()
     rows = np.array([4, 0, 2, 5, 1, 2])
@@ -104,6 +113,7 @@ def test_life_when_sent_then_same():
         {"init": "normal", "seed": 2**63},
         {"admitAfter": 2, "clock": "mine"},
         {"init": "normal", "initBegin": 2, "initEnd": 1},
+        {"init": "normal", "initEnd": 5},
     ],
 )
 def test_sparse_when_life_is_wrong_then_error(fleet, wrong):

@@ -72,6 +72,22 @@ def test_time_when_servers_are_away_then_added_later(clock, servers):
     assert m.keyStatus().nowS == 90
 
 
+def test_time_when_expiry_fails_then_is_not_added_twice(clock, servers, monkeypatch):
+    m = living(expireAfterS=100)
+    clock.poll()
+    exchange = servers.exchange
+
+    def without_expiry(requests):
+        if any(one.operations[0].name == "keys_expire" for some in requests.values() for one in some):
+            raise UnavailableError("away")
+        return exchange(requests)
+
+    monkeypatch.setattr(servers, "exchange", without_expiry)
+    for _ in range(3):
+        pass_by(clock, 30)
+    assert m.keyStatus().nowS == 90
+
+
 def test_time_when_not_due_or_of_events_then_stays(clock):
     slow, events, forever = living(expireAfterS=1000), living(expireAfterS=10, clock="event"), living(init="normal")
     clock.poll()

@@ -100,6 +100,21 @@ def test_array_when_resized_then_keeps_values_and_adds_zeros(monkeypatch, rows, 
         held.array[:] = expected = np.arange(1, held.array.size + 1).reshape(held.array.shape).astype(dtype)
 
 
+def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch):
+    """Linux unmaps the target of ``mremap`` before it looks at limits."""
+
+    def refused(address, size, new_size, flags, target):
+        mapped._libc.munmap(target, size)
+        return mapped.FAILED
+
+    held = MappedArray(3, 5000, np.float64)
+    held.array[:] = expected = np.arange(held.array.size).reshape(held.array.shape)
+    monkeypatch.setattr(mapped, "_moves", refused)
+    held.resize(900_000)
+    assert np.array_equal(held.array[:, : expected.shape[1]], expected)
+    assert not held.array[:, expected.shape[1] :].any()
+
+
 def test_array_when_resized_then_old_views_are_safe():
     held = MappedArray(1, 100_000, np.int64)
     held.array[:] = 7

@@ -8,6 +8,7 @@ import pytest
 from ps2.errors import LimitError
 from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.server import living_keys
 from ps2.server.living_shard import LivingShard
 from ps2.server.memory import MemoryAccount
 
@@ -55,3 +56,37 @@ def test_eviction_when_keys_are_of_the_request_then_they_stay():
     assert np.array_equal(shard.living.index.keys[slots], keys)
     assert shard.live <= 1000
     assert shard.living.ticks.max() <= shard.living.time.tick
+
+
+def after_a_long_time(**life):
+    """Return a shard that many requests have touched, with time that goes on."""
+    shard, rng = shard_with(1 << 30, expire_after_s=50.0, **life), np.random.default_rng(0)
+    shard.living.time.mark(900)
+    for second in range(200):
+        shard.slots(np.unique(rng.integers(0, 3000, 60)), create=True)
+        shard.living.advance(float(second), 0, 1 << 20)
+        shard.remove(np.flatnonzero(shard.living.ticks < shard.living.fresh(50.0))[::-1].copy())
+        shard.living.waiting.expire(shard.living.fresh(50.0))
+    return shard
+
+
+@pytest.mark.parametrize("life", [{"max_keys": 500}, {"admit_after": 2}])
+def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, life):
+    expected = after_a_long_time(**life)
+    monkeypatch.setattr(living_keys, "MOST_TICK", 1000)
+    monkeypatch.setattr(living_keys, "KEPT_TICKS", 900)
+    shard = after_a_long_time(**life)
+    assert shard.living.time.tick < 1000 < expected.living.time.tick
+    assert np.array_equal(shard.living.index.keys, expected.living.index.keys)
+    assert len(shard.living.waiting) == len(expected.living.waiting)
+    assert shard.living.fresh(30.0) > shard.living.fresh(40.0) > 1
+
+
+def test_mark_when_ticks_were_lowered_then_is_stale(monkeypatch):
+    monkeypatch.setattr(living_keys, "MOST_TICK", 100)
+    monkeypatch.setattr(living_keys, "KEPT_TICKS", 50)
+    shard = shard_with(1 << 30)
+    before, tick = shard.living.lineage, shard.living.mark(98)
+    shard.living.mark(100)
+    assert (tick, shard.living.time.tick) == (98, 50)
+    assert shard.living.lineage != before
