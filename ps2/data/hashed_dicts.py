@@ -28,13 +28,22 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
             raise InputError(f"row {at}: expected a dict of columns, got {type(row).__name__}")
         given = _Row(hasher, row, at)
         for field, number, column, seed in hasher.numbered:
-            # Nearly all fields of nearly all models: one key of a string.
-            if seed is not None and type(text := row.get(column)) is str:
-                keys.append(xxh3(text.encode(), seed) >> 1)
-                values.append(1.0)
-                fields.append(number)
-                continue
-            found, theirs = given.pairs(field)
+            try:
+                # Nearly all fields of nearly all models: one key of a string.
+                if seed is not None and type(text := row.get(column)) is str:
+                    keys.append(xxh3(text.encode(), seed) >> 1)
+                    values.append(1.0)
+                    fields.append(number)
+                    continue
+                found, theirs = given.pairs(field)
+            except UnicodeEncodeError as error:
+                raise InputError(
+                    f"column {column!r}, row {at}: expected a text, got {error.object!r:.100} with half a character"
+                ) from error
+            except OverflowError as error:
+                raise InputError(
+                    f"column {column!r}, row {at}: expected a finite number that fits float32: {error}"
+                ) from error
             keys += found
             values += theirs
             fields += range(number, number + len(found)) if field.width else [number] * len(found)

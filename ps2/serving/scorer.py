@@ -233,7 +233,13 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
         if (wrong := next((row for row in rows if not isinstance(row, (list, tuple))), None)) is not None:
             raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
-        keys = _keys(list(chain.from_iterable(rows)))
+        try:
+            given = np.asarray(list(chain.from_iterable(rows)))
+        except ValueError as error:
+            raise DTypeError(f"rows: expected lists of keys: {error}") from error
+        if given.ndim != 1:
+            raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {given.shape[1:]}")
+        keys = _keys(given)
         return _rows_of(keys, np.array([len(row) for row in rows], np.int64))
     if hasher is None:
         raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")

@@ -139,6 +139,8 @@ def test_rows_when_column_is_wrong_then_error(field, column, message):
         (Field.numeric("x"), {"x": "a"}, "expected a number, got 'a'"),
         (Field.keys("x"), {"x": [-1]}, r"expected keys in \[0, 2\*\*63\), got -1"),
         (Field.categorical("x"), {"y": 1}, "row 0 has no column 'x'; it has: y"),
+        (Field.categorical("x"), {"x": "a\ud800"}, "column 'x', row 0: expected a text"),
+        (Field.numeric("x"), {"x": 10**400}, "column 'x', row 0: expected a finite number"),
     ],
 )
 def test_dicts_when_value_is_wrong_then_error(field, row, message):

@@ -219,6 +219,8 @@ def test_rows_in_any_form_then_have_the_same_scores(deep):
         ([[1, 2, 3], "x"], DTypeError, "got 'x'"),
         ([[1, -2, 3]], OutOfRangeError, "got -2"),
         ([[1, 2.5, 3]], DTypeError, "got float64"),
+        ([[1, 2, [3]]], DTypeError, "expected lists of keys"),
+        ([[[1, 2], [3, 4]]], DTypeError, "expected lists of keys"),
         (np.arange(3), ShapeError, "got shape"),
         ([[1, 2, 3, 4]], ShapeError, "fields"),
     ],
