@@ -21,8 +21,9 @@ from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
-# Keys per operation; together with their values, about one block.
-GROUP_KEYS = 1 << 18
+# Keys per operation; together with their values, about one block. Keys that live take more time each: a server admits
+# them, gives them slots, and makes others go.
+GROUP_KEYS, GROUP_LIVING_KEYS = 1 << 18, 1 << 16
 # Bytes of column blocks per operation. At this size, the fixed cost of a request is negligible.
 GROUP_BYTES = 16 << 20
 # Smaller key sets are not cached.
@@ -155,8 +156,12 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKe
     return SplitKeys(columns, _groups(cuts, _blocks_in_group(spec)), order)
 
 
+def _keys_in_group(spec: MatrixSpec) -> int:
+    return GROUP_KEYS if spec.life is None else GROUP_LIVING_KEYS
+
+
 def _blocks_in_group(spec: MatrixSpec) -> int:
-    return min(GROUP_KEYS, max(1, GROUP_BYTES // spec.block_bytes))
+    return min(_keys_in_group(spec), max(1, GROUP_BYTES // spec.block_bytes))
 
 
 def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
@@ -189,7 +194,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
         cuts = np.searchsorted(owners[by_owner], np.arange(count + 1))
         columns = columns[by_owner]
         order, firsts = _reordered(by_owner, order, firsts)
-    return SplitKeys(columns, _groups(cuts, GROUP_KEYS), order, firsts)
+    return SplitKeys(columns, _groups(cuts, _keys_in_group(spec)), order, firsts)
 
 
 def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
@@ -230,7 +235,7 @@ class SplitCache:
         self._bytes = 0
 
     def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
-        return self._split(split, GROUP_KEYS, MIN_NAMED_KEYS, spec, route, columns)
+        return self._split(split, _keys_in_group(spec), MIN_NAMED_KEYS, spec, route, columns)
 
     def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
         least = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)

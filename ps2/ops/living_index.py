@@ -278,6 +278,8 @@ def _remove(cells: Int64s, old: Int64s, slot_keys: Int64s, count: int, slots: In
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch_short(cells, hash_bits(slot_keys[slots[i + AHEAD]]) & last)
+        if count > AHEAD:
+            prefetch_short(cells, hash_bits(slot_keys[count - 1 - AHEAD]) & last)
         slot = slots[i]
         bits = hash_bits(slot_keys[slot])
         at = _find(cells, slot_keys, slot_keys[slot], bits)
