@@ -200,6 +200,9 @@ class Scorer:
                 if str(error) != str(self.failure):
                     log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
                 self.failure = error
+            except Exception as error:  # a bug, or out of memory: without this thread, scores would grow old in silence
+                log.exception("%s: export %d stays in use", self.path, self.number)
+                self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
 
 
 def _vectors(model: _Model, keys: npt.NDArray[np.int64]) -> tuple[Float32s, npt.NDArray[np.bool_]]:

@@ -191,6 +191,27 @@ def test_refresh_seconds_when_wrong_then_refused(tmp_path, seconds):
         Scorer(str(tmp_path), refreshS=seconds)
 
 
+def test_refresh_when_memory_is_out_once_then_goes_on(tmp_path, monkeypatch):
+    export(tmp_path, KEYS)
+    load, failures, refreshed = loading.load, [], threading.Event()
+
+    def load_later(*arguments):
+        failures.append(scorer.failure)
+        if len(failures) == 1:
+            raise MemoryError
+        found = load(*arguments)
+        refreshed.set()
+        return found
+
+    with Scorer(str(tmp_path), refreshS=0.01) as scorer:
+        monkeypatch.setattr("ps2.serving.scorer.load", load_later)
+        export(tmp_path, KEYS, 1)
+        assert refreshed.wait(20)
+    assert failures[0] is None
+    assert "MemoryError" in str(failures[1])
+    assert scorer.number == 2
+
+
 @pytest.fixture
 def deep(tmp_path):
     """A DeepFM of three fields, exported without a fleet, and its scorer."""
