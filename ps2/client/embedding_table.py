@@ -256,9 +256,9 @@ class EmbeddingTable:
 
     # -- the life of keys (docs/keys.md) ---------------------------------------------------------------------------
 
-    def advance(self, nowS: float) -> EmbeddingTable:
-        """Set the time of the table, in seconds, with ``clock="event"``. It never goes back."""
-        self._matrix.advance(nowS)
+    def advance(self, nowS: float, touched: bool = False) -> EmbeddingTable:
+        """Set the time of the table, in seconds, with ``clock="event"``, as ``DCV.advance`` does."""
+        self._matrix.advance(nowS, touched)
         return self
 
     def expire(self, olderThanS: float | None = None) -> int:

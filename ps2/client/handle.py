@@ -76,13 +76,17 @@ class Handle:
         free_all([self])
 
     @shielded
-    def advance(self, nowS: float) -> None:
+    def advance(self, nowS: float, touched: bool = False) -> None:
         """Set the time of the vector's matrix, in seconds, with ``clock="event"``. It never goes back.
+
+        Args:
+            touched: what was touched since the time before counts as touched at this one: for a program that learns a
+                batch of events, and then knows their newest time.
 
         Raises:
             OutOfRangeError: the time is before the present one.
         """
-        self._keys("advance").advance(nowS)
+        self._keys("advance").advance(nowS, touched)
 
     @shielded
     def expire(self, olderThanS: float | None = None) -> int:

@@ -104,14 +104,15 @@ class LivingMatrix:
         _, _, active, waiting, admitted, expired, evicted, _ = numbers.sum(axis=0).tolist()
         return KeyStatus(active, waiting, admitted, expired, evicted, now_s)
 
-    def advance(self, now_s: float) -> None:
+    def advance(self, now_s: float, touched: bool) -> None:
         now_s = _seconds("advance: nowS", now_s, least=0)
         numbers, before_s = self._states()
         if now_s < before_s:
             raise OutOfRangeError(
                 f"advance: the time of a matrix never goes back: expected at least {before_s:g}, got {now_s:g}"
             )
-        self._everywhere("keys_advance", {"now_s": now_s, "tick": _next_tick(numbers)}, mutates=True)
+        params = {"now_s": now_s, "tick": _next_tick(numbers), "touched": int(bool(touched))}
+        self._everywhere("keys_advance", params, mutates=True)
 
     def expire(self, older_s: float | None) -> int:
         older_s = self.life.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)

@@ -298,9 +298,9 @@ class DCVMatrix:
         rows = pairs.Embeddings(self._session, self._target(), self._spare_rows)
         return pairs.update(rows, rows_a, rows_b, coefficients, via)
 
-    def advance(self, nowS: float) -> DCVMatrix:
+    def advance(self, nowS: float, touched: bool = False) -> DCVMatrix:
         """Set the time of the matrix, as ``DCV.advance`` does."""
-        self._first.advance(nowS)
+        self._first.advance(nowS, touched)
         return self
 
     def expire(self, olderThanS: float | None = None) -> int:

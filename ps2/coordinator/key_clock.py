@@ -96,7 +96,8 @@ class KeyClock:
         # Before the attempt: if some servers only take it, or the expiry after it fails, the same time must not be
         # added twice. Keys rather go late than early.
         clock.last_s = clock_s
-        self._send(entry, route, "keys_advance", {index: {"now_s": now_s, "tick": tick} for index in every})
+        params = {"now_s": now_s, "tick": tick, "touched": 0}
+        self._send(entry, route, "keys_advance", dict.fromkeys(every, params))
         life = entry.spec.life
         if life is None or life.expire_after_s is None:
             return

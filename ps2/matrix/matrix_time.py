@@ -31,10 +31,16 @@ class MatrixTime:
     def now_s(self) -> float:
         return self.times_s[-1]
 
-    def advance(self, now_s: float, tick: int) -> None:
-        """Begin a tick at a time, at least at number ``tick``; an earlier time than the current one changes nothing."""
+    def advance(self, now_s: float, tick: int, touched: bool = False) -> None:
+        """Begin a tick at a time, at least at number ``tick``; an earlier time than the current one changes nothing.
+
+        Args:
+            touched: what was touched since the last advance counts as touched at the new time.
+        """
         if now_s <= self.now_s:
             return
+        if touched:
+            self.times_s[-1] = now_s
         before = self.tick
         self.mark(tick)
         self.ticks.append(self.tick)

@@ -36,6 +36,7 @@ LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed"
 RANGES = {
     "since": (0, 2**32),
     "tick": (0, 2**31),
+    "touched": (0, 1),
     "positions": (0, 2**31),
     "begin": (-1, 2**31),
     "keep": (0, 2**62),
@@ -90,7 +91,7 @@ def _state(shard: LivingShard, params: Params) -> Value:
 
 def _advance(shard: LivingShard, params: Params) -> Value:
     value_bytes = shard.live * shard.rows * shard.spec.np_dtype.itemsize
-    shard.living.advance(float(params["now_s"]), int(params["tick"]), value_bytes)
+    shard.living.advance(float(params["now_s"]), int(params["tick"]), value_bytes, bool(params["touched"]))
     return np.array([shard.living.time.tick])
 
 
@@ -151,7 +152,7 @@ OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[LivingShard, Params], 
     "keys_state": ((), _state),
     "keys_changed": (("since", "positions", "begin"), _changed),
     "keys_removed": (("since",), _removed),
-    "keys_advance": (("now_s", "tick"), _advance),
+    "keys_advance": (("now_s", "tick", "touched"), _advance),
     "keys_mark": (("tick",), _mark),
     "keys_expire": (("older_s", "begin"), _expire),
     "keys_evict": (("keep",), _evict),

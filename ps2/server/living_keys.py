@@ -84,17 +84,18 @@ class LivingKeys:
         """Return the first tick in which a touch is less than ``older_s`` old; 0 for None."""
         return 0 if older_s is None else self.time.first_after(self.time.now_s - older_s)
 
-    def advance(self, now_s: float, tick: int, value_bytes: int) -> None:
+    def advance(self, now_s: float, tick: int, value_bytes: int, touched: bool = False) -> None:
         """Let the time of the matrix go on; see ``MatrixTime.advance``.
 
         Args:
             value_bytes: of the active keys: a number that is the same on a copy.
         """
-        self.time.advance(now_s, tick)
+        self.time.advance(now_s, tick, touched)
         window_s, since_s = self.life.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
             most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
-            self.waiting.rotate(since_s >= 2 * window_s, most_bytes)
+            # The current window holds what was touched since the last advance.
+            self.waiting.rotate(since_s >= 2 * window_s and not touched, most_bytes)
             self._window_s = self.time.now_s
         self._lower_ticks()
 

@@ -151,7 +151,7 @@ def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, unt
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("keys_advance", {"now_s": float("nan"), "tick": 0}),
+        ("keys_advance", {"now_s": float("nan"), "tick": 0, "touched": 0}),
         ("keys_advance", {"now_s": 1.0}),
         ("keys_mark", {"tick": 2**40}),
         ("keys_expire", {"older_s": -1.0, "begin": -1}),
@@ -190,7 +190,7 @@ def test_copies_when_sent_in_many_blocks_then_time_is_the_shards(fleet, monkeypa
     add = Operation("columns_add", 12, 0, arrays=(np.arange(40), np.ones((40, 5), np.float32)))
     for _ in range(2):
         fleet.change(primary, add)
-    fleet.change(primary, Operation("keys_advance", 12, 0, params={"now_s": 5.0, "tick": 0}))
+    fleet.change(primary, Operation("keys_advance", 12, 0, params={"now_s": 5.0, "tick": 0, "touched": 1}))
     fleet.create(backup, {12: MATRICES[12]}, copies=True)
     fleet.activate(backup)
     fleet.control.send(primary.address, backup.address, [(12, 0)], copies=True)

@@ -249,6 +249,19 @@ def test_pull_when_all_keys_then_active_ones(one_server):
     assert [array.tolist() for array in u.pull()] == [[2], [2]]
 
 
+def test_advance_when_a_batch_was_touched_then_as_new_as_it(one_server):
+    m, now = living(expireAfterS=10, admitAfter=2), 1.7e9
+    for batch, gap in enumerate((0, 5, 1000)):
+        now += gap
+        for _ in range(2):
+            touch(m, np.array([batch, 100 + batch]))
+        m.advance(now, touched=True)
+        assert m.expire() == (4 if gap == 1000 else 0)
+        assert {batch, 100 + batch} <= set(active(m))
+    m.advance(now + 10)
+    assert m.expire() == 2
+
+
 def test_operation_when_vector_is_of_another_matrix_then_error(one_server):
     u, v = DCV.sparse(2**63, admitAfter=2), DCV.sparse(2**63).add(np.ones(2), np.array([1, 2]))
     with pytest.raises(NotColocatedError, match="keys of the first have a life"):

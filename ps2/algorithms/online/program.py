@@ -67,7 +67,8 @@ class OnlineProgram:
     def advance(self, now_s: float) -> None:
         """Let keys expire by the rows' times."""
         if self.settings.life.get("clock") == "event":
-            self.table.matrix.advance(now_s)
+            # The batch's keys are as new as its newest row, also after a long time without rows.
+            self.table.matrix.advance(now_s, touched=True)
             if "expireAfterS" in self.settings.life:
                 self.table.matrix.expire()
 
