@@ -37,7 +37,7 @@ class MatrixTime:
         Args:
             touched: what was touched since the last advance counts as touched at the new time.
         """
-        if now_s <= self.now_s:
+        if now_s < self.now_s or (now_s == self.now_s and not touched):
             return
         if touched:
             self.times_s[-1] = now_s

@@ -258,8 +258,12 @@ def test_advance_when_a_batch_was_touched_then_as_new_as_it(one_server):
         m.advance(now, touched=True)
         assert m.expire() == (4 if gap == 1000 else 0)
         assert {batch, 100 + batch} <= set(active(m))
-    m.advance(now + 10)
+    touch(m, np.array([2, 7]))
+    m.advance(now, touched=True)  # a batch without newer events
+    touch(m, np.array([7, 8]))
+    m.advance(now + 10, touched=True)
     assert m.expire() == 2
+    assert active(m) == [7]
 
 
 def test_operation_when_vector_is_of_another_matrix_then_error(one_server):

@@ -122,7 +122,8 @@ class BatchLearner:
             self._state.begin(batch)
             reports = self._run(frame, batch, before)
             newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
-            if newest_s > before.newest_s:
+            if newest_s > NEVER:
+                # Also if no row is newer: else keys of this batch would count as touched in the next one.
                 self._program.advance(newest_s)
             self._state.end(batch, newest_s)
             # Another thread may have been told of it; then the position that was noted last is wrong.
