@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.training.streams.failures import job_failure
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
 from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.state import Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
-from ps2.errors import InputError, RecoveryError, RolledBack
+from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
+from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +111,19 @@ class BatchLearner:
 
         Raises:
             InputError: rows of the batch cannot be learned from; names the batch, the column and the row.
-            RolledBack: the fleet has gone back to a checkpoint.
+            RolledBack: the fleet has gone back to a checkpoint. It replaces other errors that this has caused.
             RecoveryError: batches before this one are missing.
+            WorkerError: a task failed for another reason, such as a user's function; names the batch and the reason.
+            UnavailableError: an executor or a connection was lost.
         """
+        try:
+            return self._learn(frame, batch, check)
+        except PS2Error as error:
+            if self.has_gone_back and not isinstance(error, RolledBack):
+                raise RolledBack(f"the fleet went back to a checkpoint meanwhile: {error}", None) from error
+            raise
+
+    def _learn(self, frame: Any, batch: int, check: Callable[[], None]) -> BatchProgress | None:
         began_s = time.perf_counter()
         with self._ps._steps.stream_batch(check):
             self._check_epoch()
@@ -151,7 +163,7 @@ class BatchLearner:
             frame = frame.coalesce(self._options.workers)
         # Spark hands each column of each row over, read or not.
         frame = frame.select(*("`" + name.replace("`", "``") + "`" for name in self._reader.columns))
-        reports = [TaskReport.from_json(row[0]) for row in frame.mapInArrow(task, SCHEMA).collect()]
+        reports = self._reports(frame.mapInArrow(task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
         rows = sum(report.rows for report in reports)
@@ -163,6 +175,19 @@ class BatchLearner:
             raise InputError(f"batch {batch}: {error}") from None
         self._held.add(rows, found)
         return reports
+
+    def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:
+        """Run a batch's job."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return [TaskReport.from_json(row[0]) for row in tasks.collect()]
+        except (PySparkException, Py4JError) as error:
+            if cancellation(error) is not None:
+                raise
+            log.debug("batch %d: %s", batch, error)
+            raise job_failure(error, batch) from None
 
     def synchronize(self) -> None:
         """Read the position from the servers."""

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ps2.algorithms.training.streams.failures import is_repeatable
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
-from ps2.errors import CheckpointWarning, InputError, RecoveryError, RolledBack, StoppedError, UsageError
+from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
 from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 SNAPSHOT_BATCHES = 40
 # Without a snapshot for so many batches the query ends: Spark could not go back any more.
 MOST_BATCHES = 80
-# Failures in a row, without a batch in between, after which the query ends.
+# Lost servers, executors and connections in a row, without a batch in between, after which the query ends.
 MOST_FAILURES = 5
 # Progress of so many batches is kept.
 KEPT = 100
@@ -148,6 +149,7 @@ class StreamingTraining:
 
         Raises:
             InputError: rows cannot be learned from; the model holds the batches before them.
+            WorkerError: a task failed, such as by a user's function; names the batch and the reason.
             PS2Error: what else ended it.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
@@ -162,6 +164,8 @@ class StreamingTraining:
 
     def processAllAvailable(self) -> None:
         """Wait until all rows that are there now are learned; for tests."""
+        from pyspark.errors import StreamingQueryException
+
         while not self._ended.is_set():
             query = self._query
             if query is not None and query.isActive:
@@ -169,7 +173,7 @@ class StreamingTraining:
                     query.processAllAvailable()
                     if query.isActive:
                         return
-                except Exception as error:
+                except StreamingQueryException as error:
                     log.debug("the query ended: %s", error)
             self._ended.wait(POLL_S)
         if self._error is not None:
@@ -197,7 +201,7 @@ class StreamingTraining:
             self._go_on_until_the_end()
         except Stopping:
             pass
-        except Exception as error:
+        except Exception as error:  # whatever ends it: awaitTermination raises it
             self._error = error
         finally:
             self.on_end()
@@ -268,18 +272,17 @@ class StreamingTraining:
             return True
 
     def _after(self, failure: Exception) -> None:
-        """Make the model whole after a failure; raise it if another query would fail as well."""
-        self._learner.go_back(self._check)
-        is_final = isinstance(failure, (InputError, StoppedError, UsageError)) or not self._is_ours(failure)
-        if is_final or self._failures >= MOST_FAILURES:
+        """Make the model whole after a failure; raise it if another query would fail as well.
+
+        A failure of the query itself, such as of its source, is Spark's StreamingQueryException.
+        """
+        try:
+            self._learner.go_back(self._check)
+        except RecoveryError as error:
+            raise RecoveryError(f"{error}; the failure before it: {failure}") from failure
+        if not is_repeatable(failure) or self._failures >= MOST_FAILURES:
             raise failure
         log.warning("the query begins again after batch %d: %s", self._learner.position.learned, failure)
-
-    def _is_ours(self, failure: Exception) -> bool:
-        """Return whether a batch failed, not its source."""
-        from pyspark.errors import StreamingQueryException
-
-        return not isinstance(failure, StreamingQueryException)
 
     def _learn(self, frame: Any, batch: int) -> None:
         """Learn a batch; Spark calls it in a thread of its own."""
@@ -294,7 +297,7 @@ class StreamingTraining:
                 if self._options.on_progress is not None:
                     self._options.on_progress(progress)
             self._snapshot_if_due()
-        except Exception as error:
+        except Exception as error:  # whatever it is: the thread that supervises decides what follows
             self._failure = error
             # Spark searches a long message by a regular expression that overflows the stack of the query's thread.
             raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None

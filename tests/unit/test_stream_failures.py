@@ -1,0 +1,76 @@
+"""What a stream makes of a failed job: the first cause in one line, and whether the batch is repeated."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.training.streams.failures import is_repeatable, job_failure
+from ps2.errors import (
+    InputError,
+    OpError,
+    OutOfRangeError,
+    RecoveryError,
+    RolledBack,
+    StoppedError,
+    UnavailableError,
+    WorkerError,
+)
+
+ABORTED = """An error occurred while calling o53.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 3.0 (TID 9) (10.0.0.1 executor 1): """
+JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:572)\nDriver stack"
+
+
+def raised(said):
+    trace = f'Traceback (most recent call last):\n  File "rows.py", line 3, in learn\n    learn()\n{said}\n'
+    return RuntimeError(f"{ABORTED}org.apache.spark.api.python.PythonException: {trace}{JAVA}")
+
+
+def lost(said):
+    return RuntimeError(f"{ABORTED}{said}{JAVA}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (
+            raised("ZeroDivisionError: division by zero"),
+            WorkerError,
+            "a task raised ZeroDivisionError: division by zero",
+        ),
+        (raised("AttributeError: no 'x'"), WorkerError, "a task raised AttributeError: no 'x'"),
+        (raised("ps2.errors.UnavailableError: 10.0.0.2:7: gone"), UnavailableError, "10.0.0.2:7: gone"),
+        (raised("ps2.errors.RolledBack: it went back"), RolledBack, "it went back"),
+        (raised("ps2.errors.OutOfRangeError: gradients"), OutOfRangeError, "gradients"),
+        (raised("ConnectionResetError: [Errno 104] reset"), UnavailableError, "a task raised ConnectionResetError"),
+        (lost("ExecutorLostFailure (executor 1 exited)"), UnavailableError, "Spark's job failed: Job aborted"),
+        (lost("Python worker exited unexpectedly (crashed)"), UnavailableError, "Spark's job failed"),
+        (lost("java.net.SocketException: Broken pipe"), UnavailableError, "Spark's job failed"),
+        (lost("java.lang.IllegalArgumentException: no"), WorkerError, "Spark's job failed"),
+    ],
+)
+def test_job_failure_when_it_says_so_then_is_named(error, kind, words):
+    found = job_failure(error, 7)
+    assert type(found) is kind
+    assert str(found).startswith(f"batch 7: {words}")
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (UnavailableError("gone"), True),
+        (RolledBack("went back"), True),
+        (TimeoutError("late"), True),
+        (TypeError("no"), False),
+        (AttributeError("no"), False),
+        (WorkerError("a user's function"), False),
+        (InputError("a label"), False),
+        (OpError("a kernel"), False),
+        (StoppedError("stopped"), False),
+        (RecoveryError("no snapshot"), False),
+    ],
+)
+def test_failure_when_something_was_lost_then_is_repeated(failure, expected):
+    assert is_repeatable(failure) is expected
