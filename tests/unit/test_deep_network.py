@@ -7,7 +7,7 @@ import pytest
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.kernels import activate
-from ps2.algorithms.deep.network import Batch, Pass, logistic_loss, softmax_loss
+from ps2.algorithms.deep.network import Batch, Pass, PositivePairs, logistic_loss, softmax_loss
 from ps2.errors import ConfigError
 
 KINDS = ["deepfm", "wide-deep", "two-tower"]
@@ -37,7 +37,8 @@ def _logistic(architecture, layers, batch, table, seed=None):
 def _softmax(architecture, layers, batch, table, seed=None):
     one = Pass(architecture, layers, batch, table, seed)
     shares, items = np.log(np.linspace(0.1, 0.3, len(batch))), np.array([0, 1, 0, 2, 3, 4])
-    found = softmax_loss(*one.towers(), items, shares, np.linspace(0.5, 1.5, len(batch)), architecture.temperature)
+    pairs = PositivePairs(items, shares, np.linspace(0.5, 1.5, len(batch)))
+    found = softmax_loss(*one.towers(), pairs, architecture.temperature)
     gradients = [np.empty(0)] * len(layers)
     of_table = one.towers_back(found.left, found.right, gradients.__setitem__)
     return found.loss, gradients, of_table
@@ -105,6 +106,22 @@ def test_activate_when_seeds_differ_then_other_elements():
         activate(z, np.zeros(40), 0.5, seed)
         kept.append(z > 0)
     assert 0.4 < np.mean(kept[0] == kept[1]) < 0.6
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_losses_when_weights_are_of_any_size_then_slopes_alike(scale):
+    """Weights are divided by their mean in float64, before float32 would lose them."""
+    rng = np.random.default_rng(0)
+    weights, margins, labels = rng.random(6), rng.normal(size=6).astype(np.float32), np.arange(6) % 2
+    _, expected = logistic_loss(margins, labels, weights, weights.mean())
+    _, found = logistic_loss(margins, labels, weights * scale, weights.mean() * scale)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    left, right = (x / np.linalg.norm(x, axis=1)[:, None] for x in rng.normal(size=(2, 6, 3)).astype(np.float32))
+    given = np.arange(6), np.zeros(6)
+    one, other = (
+        softmax_loss(left, right, PositivePairs(*given, weights * by), 0.1, weights.mean() * by) for by in (1.0, scale)
+    )
+    np.testing.assert_allclose(other.left, one.left, rtol=1e-5)
 
 
 @pytest.mark.parametrize("given", [{"kind": "other"}, {"hidden": (4, 0)}, {"dropout": 1.0}, {"deep": 5}, {"k": 0}])

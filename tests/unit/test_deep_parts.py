@@ -12,11 +12,15 @@ from ps2.algorithms.deep import kernels, row_kernels, warm
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass
 from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
+from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import DeepRows, batch_of
 from ps2.algorithms.deep.scoring import score
-from ps2.algorithms.deep.worker import Plan
+from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
+from ps2.algorithms.deep.stream import DeepStreamProgram
+from ps2.algorithms.deep.worker import Learner, Plan
+from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.data.key_rows import KeyRows
-from ps2.errors import ShapeError
+from ps2.errors import InputError, OutOfRangeError, ShapeError
 
 
 def _rows(n: int = 30, fields: int = 3, seed: int = 0) -> KeyRows:
@@ -111,6 +115,54 @@ def test_score_when_arrays_are_wrong_then_names_them():
         score(config, rows, blocks[:, :4], dense)
     with pytest.raises(ShapeError, match="fields: expected numbers below 3, got 0 to 3"):
         score(config, _rows(30, 4), np.zeros((120, 5), np.float32), dense)
+
+
+class RefusesSteps:
+    """Layers and a table of ones; a step would fail the test."""
+
+    def __init__(self, architecture):
+        self.architecture = architecture
+
+    def pull(self):
+        return [np.ones(layer.shape, np.float32) for layer in self.architecture.layers()]
+
+    def pull_distinct(self, keys):
+        return np.ones((len(keys), self.architecture.width), np.float32)
+
+
+HUGE = KeyRows(np.array([0, 2]), np.array([1, 2]), np.array([1, 1e30], np.float32), np.array([0, 1], np.int32), 2)
+OF_HUGE = Architecture("deepfm", 2, 2, 2, (3,))
+
+
+def test_learn_when_a_value_is_huge_then_nothing_is_sent():
+    """The loss is no number; the driver hears of it, and the model stays as it was."""
+    model = RefusesSteps(OF_HUGE)
+    learner = Learner(OF_HUGE, DeepOptions(), model, model)
+    assert np.isnan(learner.learn(DeepRows(HUGE, np.ones(1)).take(np.arange(1)), None, 1.0, 0))
+
+
+def test_stream_when_a_value_is_huge_then_nothing_is_sent():
+    model = RefusesSteps(OF_HUGE)
+    program = DeepStreamProgram(OF_HUGE, DeepOptions(), model, model)
+    with pytest.raises(InputError, match=r"expected numbers whose products .* got a margin of nan"):
+        program.learn(LabelledRows(HUGE, np.ones(1, np.float32)))
+
+
+def test_score_when_a_value_is_huge_then_says_so():
+    """Its probability would be no number, and its prediction 0."""
+    dense = {layer.name: np.ones(layer.shape, np.float32) for layer in OF_HUGE.layers()}
+    with pytest.raises(InputError, match="got a margin of nan: scale them"):
+        score({"architecture": OF_HUGE.to_json()}, HUGE, np.ones((2, 3), np.float32), dense)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1e16])
+@pytest.mark.parametrize("way", ["add", "step"])
+def test_layers_when_a_gradient_is_huge_then_it_is_refused(number, way):
+    layers = SharedLayers(OF_HUGE.layers(), ())
+    gradient = np.zeros(OF_HUGE.layers()[1].shape, np.float32)
+    gradient[1] = number
+    with pytest.raises(OutOfRangeError, match=r"layer 'deep1': expected gradients of at most 1e\+15"):
+        layers.add(1, gradient) if way == "add" else layers.step_with(1, gradient, LayerStep(0.1))
 
 
 def test_pass_when_warm_then_compiles_nothing():

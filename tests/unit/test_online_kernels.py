@@ -7,9 +7,12 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
+from ps2.algorithms import OnlineFM, OnlineLogisticRegression
 from ps2.algorithms.online import kernels, ops
+from ps2.algorithms.online.program import check_changes
 from ps2.algorithms.online.scoring import BIAS, score
 from ps2.algorithms.online.settings import OnlineSettings
+from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 
 ROWS, WIDTH, KEYS = 300, 4, 20
@@ -90,6 +93,38 @@ def test_fm_when_it_learns_a_row_again_then_its_loss_falls(optimizer):
         losses.append(np.mean(WEIGHTS * (np.logaddexp(0, margins) - LABELS * margins)))
         ops.add_changes(blocks, np.arange(KEYS), changes, ftrl=settings.is_ftrl, alpha=settings.alpha)
     assert losses[0] > losses[1] > losses[2]
+
+
+@pytest.mark.parametrize("optimizer", ["ftrl", "adagrad"])
+@pytest.mark.parametrize("value", [1e20, 1e30])
+def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
+    """The square of its gradient overflows float32: on the servers it would end the key's learning without a word."""
+    given = readable(np.array([0, 1])), np.zeros(1, np.int32), readable(np.array([value], np.float32))
+    one, none, changes = readable(np.ones(1, np.float32)), np.empty(0, np.float32), np.zeros((1, 2), np.float32)
+    settings, margins = OnlineSettings(optimizer=optimizer), np.empty(1)
+    blocks = readable(np.zeros((1, 3), np.float32))
+    kernels.learn_rows(*given, one, readable(none), blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
+    assert margins[0] == 0
+    with pytest.raises(InputError, match=r"gradients are at most 1e\+15.* got more for key 7"):
+        check_changes(changes, np.array([7]))
+
+
+def test_settings_when_adam_has_l1_then_is_refused():
+    with pytest.raises(ConfigError, match="l1: expected 0 with 'adam'"):
+        OnlineSettings(optimizer="adam", local_steps=False, l1=1.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given"),
+    [
+        (OnlineLogisticRegression, {"lr": 0.1}),
+        (OnlineLogisticRegression, {"optimizer": "adagrad", "alpha": 0.1}),
+        (OnlineFM, {"optimizer": "adam", "factorL2": 0.1}),
+    ],
+)
+def test_params_when_one_has_no_effect_then_is_refused(estimator, given):
+    with pytest.raises(ConfigError, match=f"{list(given)[-1]}: optimizer '.*' does not use it, got 0.1"):
+        estimator(**given)._check()
 
 
 def test_score_when_there_is_an_intercept_then_it_is_added():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ps2.algorithms.training.streams.durations import seconds_of
 from ps2.algorithms.training.streams.held_columns import HeldColumns
+from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.positions import Rewind, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError, RecoveryError
 
 HERE = "/checkpoints/clicks"
@@ -83,6 +86,52 @@ def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
 
 def test_area_when_there_is_one_label_then_nan():
     assert np.isnan(area(np.zeros(3), np.ones(3)))
+
+
+@pytest.mark.parametrize("margin", [np.nan, np.inf])
+def test_tally_when_a_margin_is_not_finite_then_raises(margin):
+    with pytest.raises(InputError, match=f"margins: expected finite numbers, got {margin}"):
+        tally_of(np.array([0.0, margin]), np.ones(2, np.float32), np.empty(0, np.float32))
+
+
+def test_tally_when_rows_are_many_then_sums_are_float64():
+    """float32 would stand still at 2**24."""
+    tally = tally_of(np.zeros(1000), np.ones(1000, np.float32), np.full(1000, 1e5, np.float32))
+    before = np.zeros_like(tally)
+    before[:2] = 2.0**40
+    assert (before + tally)[:2].tolist() == [2.0**40 + 1000, 2.0**40 + 1e8]
+
+
+READER = LabelledReader(FieldHasher((Field.categorical("id"), Field.numeric("x"))), "y", "w", "t")
+
+
+def batch_of(**columns):
+    given = {"id": [2**60 + 1, None], "x": [1.0, 2.0], "y": [0, 1], "w": [1.0, 2.0], "t": [5.0, 7.0]}
+    return pa.record_batch({name: pa.array(values) for name, values in (given | columns).items()})
+
+
+def test_read_when_all_rows_are_late_then_they_are_counted():
+    found = READER.read(batch_of(), 0, least_s=10.0)
+    assert (len(found.labels), len(found.rows), found.late, found.newest_s) == (0, 0, 2, 7.0)
+
+
+def test_read_when_a_large_id_is_beside_a_null_then_exact():
+    found = READER.read(batch_of(), 0).rows
+    assert found.keys[0] == READER.hasher.key(READER.hasher.fields[0], str(2**60 + 1))
+    assert np.diff(found.indptr).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"w": [1.0, 1e300]}, r"column 'w', row 1: expected a weight that fits float32, got 1e\+300"),
+        ({"y": [0.0, 1e9]}, r"column 'y', row 1: expected a label 0 or 1, got 1e\+09"),
+        ({"x": [1.0, 1e39]}, "column 'x', row 1: expected a finite number that fits float32"),
+    ],
+)
+def test_read_when_a_number_is_too_large_then_names_row(columns, said):
+    with pytest.raises(InputError, match=said):
+        READER.read(batch_of(**columns), 0)
 
 
 def test_held_columns_when_one_has_gone_then_names_it():

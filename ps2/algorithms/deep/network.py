@@ -144,23 +144,39 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
     return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 
-def logistic_loss(margins: Array, labels: Array, weights: Array | None) -> tuple[float, Array]:
-    """Return the summed logistic loss, and its derivative by each margin.
+def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
+    """Return the summed logistic loss, and its derivative by each margin over a divisor.
 
     Args:
         labels: 0 or 1.
         weights: of rows; None: 1 each.
+        divisor: of derivatives, in float64: weights may be of any size.
     """
     z = margins.astype(np.float64)
     losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
     if weights is not None:
         losses, slopes = losses * weights, slopes * weights
-    return float(losses.sum()), slopes.astype(margins.dtype)
+    return float(losses.sum()), (slopes / divisor).astype(margins.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class PositivePairs:
+    """Rows whose pairs are positive.
+
+    Attributes:
+        items: which rows have the same item: it is no negative of a row that has it, too.
+        log_shares: logarithm of the probability that a row has this item, shape (n,): subtracted from its margins.
+        weights: of rows; None: 1 each.
+    """
+
+    items: Int64Array
+    log_shares: Array
+    weights: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxLoss:
-    """Loss of a batch's rows as positive pairs, with the derivatives by both towers' vectors."""
+    """Summed loss of a batch's rows, with the derivatives by both towers' vectors over a divisor."""
 
     loss: float
     left: Array
@@ -168,20 +184,18 @@ class SoftmaxLoss:
 
 
 def softmax_loss(
-    left: Array, right: Array, items: Int64Array, log_shares: Array, weights: Array | None, temperature: float
+    left: Array, right: Array, pairs: PositivePairs, temperature: float, divisor: float = 1.0
 ) -> SoftmaxLoss:
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
     Args:
         left, right: vectors of length 1, shape (n, d).
-        items: which rows have the same item: it is no negative of a row that has it, too.
-        log_shares: logarithm of the probability that a row has this item, shape (n,): subtracted from its margins.
-        weights: of rows; None: 1 each.
         temperature: divides inner products.
+        divisor: of derivatives, in float64: weights may be of any size.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
-    z -= log_shares.astype(z.dtype)
-    same = items[:, None] == items[None, :]
+    z -= pairs.log_shares.astype(z.dtype)
+    same = pairs.items[:, None] == pairs.items[None, :]
     np.fill_diagonal(same, False)
     z[same] = -np.inf
     z -= z.max(axis=1, keepdims=True)
@@ -191,10 +205,10 @@ def softmax_loss(
     losses = np.log(totals) - own
     z /= totals[:, None]
     z[np.diag_indices_from(z)] -= 1
-    if weights is not None:
-        losses = losses * weights
-        z *= weights[:, None].astype(z.dtype)
-    z /= z.dtype.type(temperature)
+    scale = np.full(len(z), 1.0 / (temperature * divisor))
+    if pairs.weights is not None:
+        losses, scale = losses * pairs.weights, pairs.weights / divisor / temperature
+    z *= scale[:, None].astype(z.dtype)
     return SoftmaxLoss(float(losses.sum(dtype=np.float64)), z @ right, z.T @ left)
 
 

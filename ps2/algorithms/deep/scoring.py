@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Batch, Pass
 from ps2.data.key_rows import KeyRows
-from ps2.errors import ShapeError
+from ps2.errors import InputError, ShapeError
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
@@ -28,6 +28,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
     Raises:
         ShapeError: an array has another shape than the architecture says, or a field is not in it.
+        InputError: a score is not finite, as numbers of the row are too large.
     """
     architecture = Architecture.of_json(config["architecture"])
     layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]
@@ -36,7 +37,9 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
         raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
     check_fields(rows, architecture.fields)
     batch = Batch(rows.indptr, np.arange(len(rows.keys), dtype=np.int32), rows.fields, rows.values)
-    margins = Pass(architecture, layers, batch, embeddings).margins().astype(np.float64)
+    found = Pass(architecture, layers, batch, embeddings).margins()
+    check_margins(found)
+    margins = found.astype(np.float64)
     if architecture.has_towers:
         return np.asarray(margins * architecture.temperature)
     with np.errstate(over="ignore"):
@@ -47,6 +50,16 @@ def check_fields(rows: KeyRows, fields: int) -> None:
     """Raise ShapeError if a pair's field is not one of so many."""
     if len(rows.fields) and not 0 <= rows.fields.min() <= rows.fields.max() < fields:
         raise ShapeError(f"fields: expected numbers below {fields}, got {rows.fields.min()} to {rows.fields.max()}")
+
+
+def check_margins(margins: Array) -> None:
+    """Raise InputError if a row's margin is not finite: products of its numbers overflow float32."""
+    finite = np.isfinite(margins)
+    if not finite.all():
+        raise InputError(
+            "values: expected numbers whose products with the embeddings are finite, got a margin of "
+            f"{margins[np.argmin(finite)]}: scale them"
+        )
 
 
 def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from ps2.algorithms.deep.architecture import Architecture, Layer
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
+from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.matrix import DCVMatrix
+from ps2.errors import OutOfRangeError
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -95,11 +97,21 @@ class SharedLayers:
                 matrix.push(SAVED, rows.reshape(len(SAVED), -1))
 
     def add(self, number: int, gradient: Float32Array, wait: bool = False) -> None:
-        """Add a worker's gradient of a layer to the sum; it travels while the caller goes on."""
+        """Add a worker's gradient of a layer to the sum; it travels while the caller goes on.
+
+        Raises:
+            OutOfRangeError: a number of the gradient is too large for the optimizer, or none.
+        """
+        self._check(number, gradient)
         self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=wait)
 
     def step_with(self, number: int, gradient: Float32Array, step: LayerStep, wait: bool = False) -> None:
-        """Take a step of a layer with a worker's own gradient; it travels while the caller goes on."""
+        """Take a step of a layer with a worker's own gradient; it travels while the caller goes on.
+
+        Raises:
+            OutOfRangeError: as ``add`` does.
+        """
+        self._check(number, gradient)
         self.matrices[number].apply(
             "deep.step_of_gradient", wait=wait, gradient=gradient.reshape(-1), lr=step.lr, decay=step.decay
         )
@@ -109,6 +121,20 @@ class SharedLayers:
         with batch():
             for matrix in self.matrices:
                 matrix.apply("deep.step_of_sum", lr=step.lr, decay=step.decay)
+
+    def forget_gradients(self) -> None:
+        """Set the sums of gradients to 0: a training that was broken off may have left parts of a step."""
+        with batch():
+            for matrix, layer in zip(self.matrices, self.layers, strict=True):
+                matrix.push([GRADIENT], np.zeros((1, layer.size), np.float32))
+
+    def _check(self, number: int, gradient: Float32Array) -> None:
+        fits = np.abs(gradient) <= LARGEST_SQUARED
+        if not fits.all():
+            raise OutOfRangeError(
+                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, whose squares "
+                f"are added up, got {gradient[~fits][0]}: scale the numbers of the rows, or lower the learning rates"
+            )
 
     def free(self) -> None:
         """Free the layers on the servers."""

@@ -11,7 +11,7 @@ from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass, logistic_loss
 from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import batch_of
-from ps2.algorithms.deep.scoring import check_fields
+from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 
 
@@ -34,21 +34,23 @@ class DeepStreamProgram:
 
         Args:
             found: ``LabelledRows``.
+
+        Raises:
+            InputError: a margin is not finite; nothing has been sent then.
         """
         check_fields(found.rows, self.architecture.fields)
         batch, keys = batch_of(found.rows)
         weights, table = self.layers.pull(), self.table.pull_distinct(keys)
         margins = Pass(self.architecture, weights, batch, table).margins()
+        check_margins(margins)
         of_rows = np.asarray(found.weights, np.float64) if len(found.weights) else None
         total = float(len(batch)) if of_rows is None else float(of_rows.sum())
         if total > 0:
             # Dropout follows from the rows, so that another attempt of the task drops the same.
             seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
             one = Pass(self.architecture, weights, batch, table, seed)
-            _, slopes = logistic_loss(one.margins(), found.labels, of_rows)
+            _, slopes = logistic_loss(one.margins(), found.labels, of_rows, total)
             step = LayerStep(self.options.lr, self.options.decay)
-            gradient = one.slopes_back(
-                slopes / np.float32(total), lambda number, layer: self.layers.step_with(number, layer, step)
-            )
+            gradient = one.slopes_back(slopes, lambda number, layer: self.layers.step_with(number, layer, step))
             self.table.push_distinct(keys, gradient, wait=False)
         return margins.astype(np.float64)

@@ -78,7 +78,8 @@ def train(
         on_step: called in the driver after each epoch.
 
     Raises:
-        DivergedError: the loss is no number: the learning rate is too large.
+        DivergedError: the loss is not finite: a learning rate, or a number of the rows, is too large. The step that has
+            that loss is not taken.
         InputError, SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     architecture, layers, embeddings = model
@@ -86,6 +87,7 @@ def train(
     batch = options.batch if options.staleness == 0 else options.batch * table.workers
     plan = Plan(options.epochs, max(1, math.ceil(table.rows / batch)), table.total)
     learner = Learner(architecture, options, layers, embeddings)
+    layers.forget_gradients()
     driver = _Driver(learner, plan, Record(on_step, WORDS))
     ps.run(
         *(table.frame, DeepProgram(learner, plan), table.workers, options.staleness),
@@ -109,7 +111,9 @@ class _Driver:
         epoch, step = divmod(clock, plan.steps)
         loss = report["loss"]
         if not math.isfinite(loss):
-            raise DivergedError(f"in epoch {epoch + 1} the loss is {loss}: a learning rate is too large")
+            raise DivergedError(
+                f"in epoch {epoch + 1} the loss is {loss}: a learning rate, or a number of the rows, is too large"
+            )
         if options.staleness == 0:
             self._learner.layers.step(LayerStep(options.lr, options.decay))
         self._losses[epoch, step], self._rows[epoch, step] = loss, report["rows"]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass, logistic_loss, softmax_loss
+from ps2.algorithms.deep.layers import OnLayer
+from ps2.algorithms.deep.network import Pass, PositivePairs, logistic_loss, softmax_loss
 from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import DeepRows, Minibatch
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 
-Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 
 
@@ -58,7 +61,7 @@ class Learner:
     table: Any
 
     def learn(self, part: Minibatch, shares: Float64Array | None, mean: float, seed: int) -> float:
-        """Take one step with some rows; return their summed loss.
+        """Take one step with some rows; return their summed loss. If that is not finite, nothing is sent.
 
         Args:
             part: at least one row.
@@ -68,17 +71,23 @@ class Learner:
         """
         weights, table = self.layers.pull(), self.table.pull_distinct(part.keys)
         one = Pass(self.architecture, weights, part.batch, table, seed)
-        on_layer = self._sender()
-        if shares is not None:
-            items, of_items = shares[0][part.numbers].astype(np.int64), shares[1][part.numbers]
-            found = softmax_loss(*one.towers(), items, np.log(of_items), part.weights, self.architecture.temperature)
-            loss = found.loss
-            gradient = one.towers_back(_divided(found.left, mean), _divided(found.right, mean), on_layer)
-        else:
-            loss, slopes = logistic_loss(one.margins(), part.labels, part.weights)
-            gradient = one.slopes_back(_divided(slopes, mean), on_layer)
-        self.table.push_distinct(part.keys, gradient, wait=not self.options.overlap)
+        with np.errstate(over="ignore", invalid="ignore"):  # the loss tells
+            loss, back = self._loss(one, part, shares, mean)
+        if math.isfinite(loss):
+            self.table.push_distinct(part.keys, back(self._sender()), wait=not self.options.overlap)
         return loss
+
+    def _loss(
+        self, one: Pass, part: Minibatch, shares: Float64Array | None, mean: float
+    ) -> tuple[float, Callable[[OnLayer], Any]]:
+        """Return the loss, and the way back, which returns the gradient of the embeddings."""
+        if shares is None:
+            loss, slopes = logistic_loss(one.margins(), part.labels, part.weights, mean)
+            return loss, partial(one.slopes_back, slopes)
+        items, of_items = shares[0][part.numbers].astype(np.int64), shares[1][part.numbers]
+        pairs = PositivePairs(items, np.log(of_items), part.weights)
+        found = softmax_loss(*one.towers(), pairs, self.architecture.temperature, mean)
+        return found.loss, partial(one.towers_back, found.left, found.right)
 
     def _sender(self) -> Any:
         """Return what takes a layer's gradient as soon as it is computed."""
@@ -119,7 +128,3 @@ class DeepProgram:
     def _shares(self, rows: DeepRows) -> Any:
         sizes = self.learner.architecture
         return rows.items(sizes.deep, sizes.fields) if self.learner.options.loss == "softmax" else None
-
-
-def _divided(slopes: Array, mean: float) -> Array:
-    return slopes / slopes.dtype.type(mean)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import Float64s, Int64s, LabelledRows
+from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
@@ -60,6 +61,7 @@ class OnlineProgram:
         is_ftrl = self.settings.is_ftrl
         kernels.learn_rows(*given, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
+        check_changes(changes, rows.keys)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
         matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl)
         return margins
@@ -87,6 +89,17 @@ def check_margins(margins: Float64s) -> None:
         raise InputError(
             f"values: expected numbers whose products with the weights are finite, got a margin of "
             f"{margins[~np.isfinite(margins)][0]}: scale them, or lower the learning rate"
+        )
+
+
+def check_changes(changes: Float32s, keys: Int64s) -> None:
+    """Raise InputError if sums of gradients or of their squares would overflow: nothing of these rows has been sent."""
+    fits = np.abs(changes) <= LARGEST_SQUARED**2
+    if not fits.all():
+        place = int(np.argmin(fits.all(axis=1)))
+        raise InputError(
+            f"values: expected numbers whose gradients are at most {LARGEST_SQUARED:g}, as their squares are added up, "
+            f"got more for key {keys[place]}: scale them"
         )
 
 

@@ -57,8 +57,8 @@ class OnlineSettings:
             raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
         if self.optimizer == "adam" and self.local_steps:
             raise ConfigError("localSteps: expected False with optimizer 'adam', whose steps do not add up, got True")
-        if self.optimizer == "adagrad" and self.l1:
-            raise ConfigError(f"l1: expected 0 with optimizer 'adagrad', whose weights are never 0, got {self.l1:g}")
+        if not self.is_ftrl and self.l1:
+            raise ConfigError(f"l1: expected 0 with {self.optimizer!r}, whose weights are never 0, got {self.l1:g}")
 
     @property
     def kind(self) -> str:

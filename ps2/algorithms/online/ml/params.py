@@ -36,6 +36,7 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 from ps2.algorithms.online.settings import OPTIMIZERS, OnlineSettings, OptimizerName
+from ps2.errors import ConfigError
 
 UINT8: Check = (lambda value: 1 <= value <= 255, "a number from 1 to 255")
 
@@ -48,6 +49,13 @@ class OnlineModelParams(KeyParams, HasPredictionCol, HasProbabilityCol, HasRawPr
 
 class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter, HasSeed):
     """Params of a training."""
+
+    # Params that have no effect with an optimizer.
+    _UNUSED: Mapping[OptimizerName, tuple[str, ...]] = {
+        "ftrl": ("lr",),
+        "adagrad": ("alpha", "beta"),
+        "adam": ("alpha", "beta"),
+    }
 
     maxIter: Param[int] = described(HasMaxIter.maxIter, "how often fit learns from the rows")
     optimizer: Param[OptimizerName] = own_param(
@@ -143,7 +151,11 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
         return self.getOptimizer() != "adam"
 
     def _settings(self) -> OnlineSettings:
-        """Return the model's settings; raise ConfigError if they contradict each other."""
+        """Return the model's settings; raise ConfigError if they contradict each other, or one has no effect."""
+        optimizer = self.getOptimizer()
+        for name in self._UNUSED[optimizer]:
+            if self.isSet(name):
+                raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
         life = {name: self.getOrDefault(name) for name in ("admitAfter", "expireAfterS", "maxKeys") if self.isSet(name)}
         if life and self.isSet(self.timeCol):
             life["clock"] = "event"
@@ -164,6 +176,12 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
 
 class FactorParams(OnlineParams):
     """Params of a factorization machine."""
+
+    _UNUSED: Mapping[OptimizerName, tuple[str, ...]] = {
+        "ftrl": (),
+        "adagrad": ("alpha", "beta", "factorL2"),
+        "adam": ("alpha", "beta", "factorL2"),
+    }
 
     factorSize: Param[int] = own_param("factorSize", "numbers of a key's vector", TypeConverters.toInt)
     initStd: Param[float] = own_param("initStd", "standard deviation of the initial vectors", TypeConverters.toFloat)

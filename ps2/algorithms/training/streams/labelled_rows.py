@@ -89,11 +89,23 @@ class LabelledReader:
             raise InputError(f"column {self.label!r}, row {before + row}: expected a label 0 or 1, got {labels[row]:g}")
         weights = NO_WEIGHTS
         if self.weight is not None:
-            weights = read_weights(batch, self.weight, before).astype(np.float32)
+            weights = _float32(read_weights(batch, self.weight, before), self.weight, before)
         rows = self.hasher.rows(batch, before)
         names = {name for one in self.hasher.fields for name in one.columns}
         held = {name: batch.num_rows - batch.column(name).null_count for name in names}
         return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, held)
+
+
+def _float32(weights: Float64s, name: str, before: int) -> Float32s:
+    """Return weights as float32; raise InputError if one is too large for it."""
+    with np.errstate(over="ignore"):
+        found = weights.astype(np.float32)
+    if np.isinf(found).any():
+        row = int(np.argmax(np.isinf(found)))
+        raise InputError(
+            f"column {name!r}, row {before + row}: expected a weight that fits float32, got {weights[row]:g}"
+        )
+    return found
 
 
 def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.errors import InputError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, kernel
 
@@ -64,7 +65,13 @@ def tally_of(margins: Float64s, labels: Float32s, weights: Float32s) -> Float64s
         margins: logits, shape (n,).
         labels: 0 or 1, shape (n,).
         weights: shape (n,); empty: all 1.
+
+    Raises:
+        InputError: a margin is not finite, so that it has no bin.
     """
+    finite = np.isfinite(margins)
+    if not finite.all():
+        raise InputError(f"margins: expected finite numbers, got {margins[np.argmin(finite)]}: scale the rows' numbers")
     tally = np.zeros(SIZE)
     _add(readable(margins), readable(labels), readable(weights), tally)
     return tally

@@ -14,7 +14,7 @@ from ps2.algorithms.training.streams.labelled_rows import NEVER, Float64s, Label
 from ps2.algorithms.training.streams.progressive import tally_of
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.client.sessions import flush
-from ps2.errors import InputError
+from ps2.errors import InputError, OutOfRangeError
 
 SCHEMA = "report string"
 
@@ -78,8 +78,8 @@ class BatchTask:
         report = TaskReport()
         try:
             self._learn(batches, report)
-        except InputError as error:
-            # Another attempt of the task would fail as well.
+        except (InputError, OutOfRangeError) as error:
+            # Another attempt of the task would fail as well: a number of its rows, or a gradient, is too large.
             report.fault = str(error)
         flush()
         yield pa.record_batch([pa.array([report.to_json()])], names=["report"])
