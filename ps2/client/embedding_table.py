@@ -301,8 +301,11 @@ class EmbeddingTable:
                 fs.rm(f"{root}/{before['rows']}", recursive=True)
 
     @classmethod
-    def load(cls, url: str) -> EmbeddingTable:
+    def load(cls, url: str, name: str | None = None) -> EmbeddingTable:
         """Create a table from what ``save`` wrote, on a fleet of any size.
+
+        Args:
+            name: as for a new table; None: it has none.
 
         Raises:
             CheckpointMissingError: there is no table at this place.
@@ -315,7 +318,7 @@ class EmbeddingTable:
             raise CheckpointMissingError(f"{url}: there is no embedding table ({SETTINGS})")
         settings = TableSettings.from_json(content)
         rows = f"{str(url).rstrip('/')}/{content.get('rows')}"
-        return cls.known(DCVMatrix.of(storage.load_rows(Handle, rows)), settings)
+        return cls.known(DCVMatrix.of(storage.load_rows(Handle, rows, name)), settings)
 
     def export(
         self,

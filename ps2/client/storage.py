@@ -99,8 +99,11 @@ def load(kind: type[H], url: str, rows: int) -> H:
     return _loaded(kind, saved, rows, url)
 
 
-def load_rows(kind: type[H], url: str) -> H:
+def load_rows(kind: type[H], url: str, name: str | None = None) -> H:
     """Create a matrix from the rows that ``save`` wrote; return its first row.
+
+    Args:
+        name: of the first row; None: it has none.
 
     Raises:
         UsageError: a batch is open, or it is a checkpoint of several matrices.
@@ -109,12 +112,12 @@ def load_rows(kind: type[H], url: str) -> H:
         LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
     """
     saved = saved_matrix(url)
-    return _loaded(kind, saved, saved.spec.rows, url)
+    return _loaded(kind, saved, saved.spec.rows, url, name)
 
 
-def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str) -> H:
+def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str, name: str | None = None) -> H:
     # Without ``wire``, so that saved values can be read back exactly, including values too large for 16 bits.
-    vector = create(kind, replace(saved.spec, rows=rows, wire=None))
+    vector = create(kind, replace(saved.spec, rows=rows, wire=None), name)
     try:
         _fill(vector, saved, url)
     except BaseException:

@@ -28,6 +28,11 @@ class StreamTurns:
         """Whether there is a stream."""
         return bool(self._models)
 
+    def check_free(self, model: str) -> None:
+        """Raise UsageError if a model learns from a stream."""
+        if model in self._models:
+            raise UsageError(f"model {model} learns from a stream already: stop that query first")
+
     @contextmanager
     def stream(self, model: str) -> Iterator[None]:
         """Let a model learn from a stream. The whole fleet goes back to a checkpoint meanwhile if a server is lost.
@@ -36,8 +41,7 @@ class StreamTurns:
             UsageError: the model learns from a stream already.
         """
         with self._changed:
-            if model in self._models:
-                raise UsageError(f"model {model} learns from a stream already: stop that query first")
+            self.check_free(model)
             self._models.add(model)
         try:
             yield

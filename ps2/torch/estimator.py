@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.dealing import check_workers, count_rows, deal_rows
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import (
@@ -42,7 +42,6 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DTypeError, InputError, UsageError
 from ps2.run.slots import cores_each
-from ps2.run.spark import fixed_frame
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import STEPS, RemoteOptimizer
@@ -149,8 +148,9 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         context = dataset.sparkSession.sparkContext
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         check_workers(context, wanted)
-        rows, partitions = fixed_frame(rows)
-        workers = wanted or min(partitions, cores_each(context, 1))
+        loads = count_rows(rows)
+        workers = min(wanted or min(len(loads), cores_each(context, 1)), sum(load.rows for load in loads.values()))
+        rows = deal_rows(rows, loads, workers, F.lit(1.0))
         options = TorchOptions(
             inputs,
             tuple(self.getRaggedCols()),

@@ -106,6 +106,14 @@ def test_torch_estimator_of_two_workers_then_loss_falls(df):
     assert np.mean(history[-6:]) < np.mean(history[:6]) - 0.02
 
 
+def test_torch_estimator_when_a_part_is_empty_then_all_learn(df):
+    """Rows are dealt out: one rdd_partition of two has them all, and there are two workers."""
+    model = estimator(numWorkers=2).fit(df.union(df.where("label > 5")))
+    assert len(model.summary.objectiveHistory) == 2 * 6
+    with pytest.raises(InputError, match="expected rows to train on, got an empty DataFrame"):
+        estimator().fit(df.limit(0))
+
+
 def test_torch_model_when_saved_then_loads_alike(df, model, tmp_path):
     path = str(tmp_path / "model")
     model.save(path)

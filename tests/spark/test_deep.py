@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from ps2.algorithms import DeepFM, DeepFMModel, TwoTower, WideAndDeep
-from ps2.errors import ConfigError, InputError
+from ps2.errors import ConfigError, DivergedError, InputError
 from ps2.serving import Scorer
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
@@ -117,6 +118,53 @@ def test_fit_stream_when_batches_come_then_each_counts_once(ps, spark, rows, tmp
     assert [progress.rows for progress in seen] == [ROWS, ROWS]
     assert seen[1].validation.logLoss < seen[0].validation.logLoss
     training.model.free()
+
+
+def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, spark, rows, model, tmp_path):
+    """A loaded model has a name on the fleet, by which a later query finds it."""
+    model.save(str(tmp_path / "model"))
+    loaded, estimator = DeepFMModel.load(str(tmp_path / "model")), DeepFM(**COLUMNS, **SIZES)
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        pq.write_table(rows_of(number), tmp_path / "in" / f"{number}.parquet")
+        stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+        training = estimator.fitStream(
+            *(stream, str(tmp_path / "checkpoint")),
+            model=None if number else loaded,
+            trigger={"availableNow": True},
+        )
+        training.awaitTermination()
+    assert (training.model.name, training.lastProgress.total.rows) == (loaded.name, 2 * ROWS)
+    training.model.free()
+
+
+def test_fit_when_partitions_are_empty_then_all_workers_learn(ps, rows):
+    """Rows are dealt out: a partition of two has them all, and there are two workers."""
+    lopsided = rows.coalesce(1).union(rows.coalesce(1).where("x > 1e9"))
+    assert lopsided.rdd.getNumPartitions() == 2
+    model = DeepFM(**COLUMNS, **SIZES, maxIter=1).fit(lopsided)
+    assert len(model.summary.objectiveHistory) == 1
+    DeepFM(**COLUMNS, **SIZES).partialFit(lopsided.limit(1), model)
+    model.free()
+
+
+def test_partial_fit_when_it_fails_then_the_next_is_sound(ps, rows):
+    """A number that overflows ends the training before its step, and leaves no part of a step behind."""
+    estimator = DeepFM(**COLUMNS, **SIZES, maxIter=1)
+    model = estimator.fit(rows)
+    wild = rows.withColumn("x", F.when(F.col("x") > 3, 1e30).otherwise(F.col("x")))
+    with pytest.raises(DivergedError, match="in epoch 1 the loss is nan"):
+        estimator.partialFit(wild, model)
+    before = model.fitted.layers.pull()
+    estimator.setStepSize(1e-12).setEmbeddingStepSize(1e-12).partialFit(rows, model)
+    for now, then in zip(model.fitted.layers.pull(), before, strict=True):
+        np.testing.assert_allclose(now, then, atol=1e-6)
+    model.free()
+
+
+def test_partial_fit_when_optimizer_differs_then_is_refused(ps, rows, model):
+    with pytest.raises(ConfigError, match=r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"):
+        DeepFM(**COLUMNS, **SIZES, optimizer="sgd").partialFit(rows, model)
 
 
 def test_partial_fit_when_columns_differ_then_error_says_so(ps, rows, model):

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
-from ps2.algorithms import OnlineFM, OnlineFMModel, OnlineLogisticRegression
-from ps2.errors import InputError, UsageError
+from ps2.algorithms import OnlineFM, OnlineFMModel, OnlineLogisticRegression, OnlineLogisticRegressionModel
+from ps2.errors import InputError, UsageError, WorkerError
 from ps2.serving import Scorer
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
@@ -67,6 +68,13 @@ def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator
     assert right / 4000 > 0.75
 
 
+def test_fit_when_there_are_no_rows_then_nothing_stays(ps, rows):
+    before = ps._fleet.master.names()
+    with pytest.raises(InputError, match="expected rows to learn from, got an empty DataFrame"):
+        OnlineLogisticRegression().fit(rows.limit(0))
+    assert ps._fleet.master.names() == before
+
+
 def test_fit_stream_when_it_starts_again_then_rows_count_once(ps, stream, tmp_path):
     write(tmp_path / "in", 300, 400)
     estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
@@ -92,12 +100,44 @@ def test_fit_stream_when_a_label_is_wrong_then_names_the_batch(ps, stream, tmp_p
     assert training.model.numKeys == 0
 
 
-def test_fit_stream_when_a_model_learns_already_then_is_refused(ps, stream, tmp_path):
+def test_fit_stream_when_a_udf_fails_then_ends_at_once(ps, stream, tmp_path):
+    write(tmp_path / "in", 100)
+    fails = F.udf(lambda label: 1 / 0, "double")
+    training = OnlineLogisticRegression().fitStream(stream().withColumn("label", fails("label")), str(tmp_path / "a"))
+    with pytest.raises(WorkerError, match=r"^batch 0: a task raised ZeroDivisionError: division by zero$"):
+        training.awaitTermination(60)
+    assert (training.restarts, training.learned) == (0, -1)
+
+
+def test_fit_stream_when_on_progress_fails_then_ends(ps, stream, tmp_path):
+    write(tmp_path / "in", 100, 100)
+    training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"), onProgress=lambda: None)
+    with pytest.raises(TypeError, match="positional argument"):
+        training.awaitTermination(60)
+    assert (training.restarts, training.learned) == (0, 0)
+
+
+def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, rows, stream, tmp_path):
+    """A loaded model has a name on the fleet, by which a later query finds it."""
+    write(tmp_path / "in", 100)
+    estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
+    estimator.fit(rows).write().save(str(tmp_path / "model"))
+    loaded = OnlineLogisticRegressionModel.load(str(tmp_path / "model"))
+    estimator.fitStream(stream(), location, model=loaded, trigger={"availableNow": True}).awaitTermination(60)
+    write(tmp_path / "in", 200, first=1)
+    again = estimator.fitStream(stream(), location, trigger={"availableNow": True})
+    assert again.awaitTermination(60)
+    assert (again.model.name, again.lastProgress.total.rows) == (loaded.name, 300)
+
+
+def test_fit_stream_when_a_model_learns_already_then_is_refused(ps, rows, stream, tmp_path):
     write(tmp_path / "in", 100)
     estimator = OnlineLogisticRegression()
     training = estimator.fitStream(stream(), str(tmp_path / "a"))
     with pytest.raises(UsageError, match=f"model {training.model.name} learns from a stream already"):
         estimator.fitStream(stream(), str(tmp_path / "b"), model=training.model)
+    with pytest.raises(UsageError, match=f"model {training.model.name} learns from a stream already"):
+        estimator.partialFit(rows, training.model)
     training.stop(60)
 
 

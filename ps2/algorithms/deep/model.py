@@ -14,11 +14,12 @@ import pyarrow as pa
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass, tower
 from ps2.algorithms.deep.rows import batch_of
-from ps2.algorithms.deep.scoring import check_fields
+from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
 from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -56,7 +57,7 @@ class DeepModel:
             seed: of initial weights.
             name: of table and layers; "": a new one.
         """
-        name = name or f"{architecture.kind}-{uuid.uuid4().hex[:12]}"
+        name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
         layers = SharedLayers.new(architecture, architecture.initial(seed), name)
         return DeepModel(architecture, hasher, layers, table, name)
@@ -110,10 +111,16 @@ class DeepModel:
                 if rows.shape != (len(SAVED), *layer.shape):
                     raise ValueError(f"{layer.name}: shape {rows.shape}")
                 state.append(rows)
-        table = EmbeddingTable.load(f"{url}/{TABLE}")
-        layers = SharedLayers.new(architecture, [rows[0] for rows in state])
+        name = new_name(architecture)
+        table = EmbeddingTable.load(f"{url}/{TABLE}", name)
+        layers = SharedLayers.new(architecture, [rows[0] for rows in state], name)
         layers.put_state(state)
-        return DeepModel(architecture, hasher, layers, table, "")
+        return DeepModel(architecture, hasher, layers, table, name)
+
+
+def new_name(architecture: Architecture) -> str:
+    """Return a name for a model on a fleet."""
+    return f"{architecture.kind}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +136,19 @@ class DeepPredictor:
     table: EmbeddingTable
     weights: Sequence[Float32Array]
 
-    def margins(self, batch: pa.RecordBatch) -> Float64Array:
-        """Return the margin of each row, shape (n,); of two towers, their cosine."""
-        if not batch.num_rows:
+    def margins(self, rows: KeyRows) -> Float64Array:
+        """Return the margin of each row, shape (n,); of two towers, their cosine.
+
+        Raises:
+            InputError: a margin is not finite.
+        """
+        if not len(rows):
             return np.zeros(0)
-        margins = self._pass(batch).margins().astype(np.float64)
+        check_fields(rows, self.architecture.fields)
+        made, keys = batch_of(rows)
+        found = Pass(self.architecture, self.weights, made, self.table.pull_distinct(keys)).margins()
+        check_margins(found)
+        margins: Float64Array = found.astype(np.float64)
         return margins * self.architecture.temperature if self.architecture.has_towers else margins
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32Array:
@@ -144,10 +159,6 @@ class DeepPredictor:
             field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
         )
         made, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
-        return tower(sizes, self.weights, right, made, self.table.pull_distinct(keys))
-
-    def _pass(self, batch: pa.RecordBatch) -> Pass:
-        rows = self.hasher.rows(batch)
-        check_fields(rows, self.architecture.fields)
-        made, keys = batch_of(rows)
-        return Pass(self.architecture, self.weights, made, self.table.pull_distinct(keys))
+        vectors = tower(sizes, self.weights, right, made, self.table.pull_distinct(keys))
+        check_margins(vectors.sum(axis=1))
+        return vectors

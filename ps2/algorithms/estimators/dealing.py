@@ -6,7 +6,7 @@ Balanced are workers whose rows have about equally many stored feature values (s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,12 +14,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.estimators.loads import NO_LOAD, Load, unevenness
-from ps2.algorithms.estimators.tables import TableSurvey, column, field, names_of
+from ps2.algorithms.estimators.loads import NO_LOAD, PART, Load, loads_of, sums_of, unevenness
+from ps2.algorithms.estimators.tables import (
+    NO_ROWS,
+    TableSurvey,
+    column,
+    field,
+    in_one_partition_if_small,
+    names_of,
+)
 from ps2.algorithms.estimators.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.errors import SlotsError
+from ps2.errors import InputError, SlotsError
 from ps2.run.slots import most_slots
 from ps2.run.spark import fixed_frame, total_slots
 
@@ -81,25 +88,52 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     """
     spark_context = frame.sparkSession.sparkContext
     slots = most_slots(spark_context) or total_slots(spark_context)
-    rows, partitions = fixed_frame(_typed(frame, columns, found.weight_unit))
-    loads = [found.loads.get(number, NO_LOAD) for number in range(partitions)]
+    rows = _typed(frame, columns, found.weight_unit)
     workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
     if columns.group is not None:
-        rows, workers = _by_group(rows, columns, workers)
-        return Table(_for_arrow(rows, columns), columns, workers)
-    how = way(loads, workers)
-    if sum(load.rows for load in loads) != found.rows and how != "keep":
+        rows, workers = _by_group(fixed_frame(rows)[0], columns, workers)
+    else:
+        rows = deal_rows(rows, found.loads, workers, cost_of(frame, columns.features))
+    return Table(_for_arrow(rows, columns), columns, workers)
+
+
+def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column) -> DataFrame:
+    """Return rows in one rdd_partition for each worker, none of them empty.
+
+    Args:
+        loads: of each rdd_partition that has rows, from a survey.
+        workers: at most the number of rows.
+        cost: of a row.
+    """
+    rows: DataFrame
+    rows, partitions = fixed_frame(frame)
+    placed = [loads.get(number, NO_LOAD) for number in range(partitions)]
+    how = way(placed, workers)
+    if sum(load.rows for load in placed) != sum(load.rows for load in loads.values()) and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
     if how == "coalesce":
-        rows = rows.coalesce(workers)
-    elif how == "shuffle":
-        rows = rows.repartition(workers)
-    elif how == "balance":
-        rows = _balanced(rows, cost_of(rows, columns.features), workers)
-    elif how == "deal":
+        return rows.coalesce(workers)
+    if how == "shuffle":
+        return rows.repartition(workers)
+    if how == "balance":
+        return _balanced(rows, cost, workers)
+    if how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
-        rows = fixed_frame(rows.coalesce(1))[0].repartition(workers)
-    return Table(_for_arrow(rows, columns), columns, workers)
+        return fixed_frame(rows.coalesce(1))[0].repartition(workers)
+    return rows
+
+
+def count_rows(frame: DataFrame) -> dict[int, Load]:
+    """Return the load of each rdd_partition that has rows, each of which costs 1; one Spark job.
+
+    Raises:
+        InputError: there are no rows.
+    """
+    rows = in_one_partition_if_small(frame.select(F.spark_partition_id().alias(PART)))
+    loads = loads_of(rows.groupBy(PART).agg(*sums_of(F.lit(1.0))).collect())
+    if not loads:
+        raise InputError(NO_ROWS)
+    return loads
 
 
 def together(frame: Any, columns: ColumnNames, number: str) -> Table:

@@ -12,28 +12,51 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.key_params import check_key_columns
 from ps2.algorithms.estimators.tables import column
+from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]
-# Called in a task with a batch of rows; returns a margin for each, shape (n,).
-Margins = Callable[[pa.RecordBatch], Float64Array]
+# Called in a task with rows of keys; returns a margin for each, shape (n,).
+Margins = Callable[[KeyRows], Float64Array]
+
+
+def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margins, params: Any) -> DataFrame:
+    """Add what a model of labels 0 and 1 predicts, in the columns that its params name; see ``with_key_predictions``.
+
+    Args:
+        params: of the model: rawPredictionCol, probabilityCol, predictionCol and threshold.
+    """
+    names = [
+        (params.getRawPredictionCol(), "raw"),
+        (params.getProbabilityCol(), "probability"),
+        (params.getPredictionCol(), "prediction"),
+    ]
+    head = ClassHead(2, "logistic", threshold=params.getThreshold())
+    return with_key_predictions(frame, hasher, margins, head, names)
 
 
 def with_key_predictions(
-    frame: DataFrame, margins: Callable[[], Margins], head: ClassHead | None, names: Sequence[tuple[str, str]]
+    frame: DataFrame, hasher: FieldHasher, margins: Margins, head: ClassHead | None, names: Sequence[tuple[str, str]]
 ) -> DataFrame:
     """Add columns of predictions. Tasks see whole rows, so that no integer is rounded on the way.
 
     Args:
-        margins: called once in each task.
+        hasher: makes keys of a row's columns.
+        margins: pickled into the tasks.
         head: turns margins of label 1 into predictions; None: margins are the predictions.
         names: of the new columns, each with its kind: "raw", "probability" or "prediction". "": no such column.
 
     Raises:
-        InputError: one of the new columns is there already. Faults of rows raise an error of Spark when rows are read.
+        InputError: the DataFrame lacks a column of keys, or it has another type; or one of the new columns is there
+            already. Faults of rows raise an error of Spark when rows are read.
     """
+    check_frame(frame)
+    check_key_columns(frame, hasher)
     wanted = [(name, what) for name, what in names if name]
     for name, _ in wanted:
         if name in frame.columns:
@@ -42,9 +65,10 @@ def with_key_predictions(
         return frame
 
     def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        margins_of = margins()
+        before = 0
         for batch in batches:
-            found = _columns(margins_of(batch), head)
+            found = _columns(margins(hasher.rows(batch, before)), head)
+            before += batch.num_rows
             new = [found[what] for _, what in wanted]
             names_of_all = [*batch.schema.names, *(name for name, _ in wanted)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)

@@ -241,8 +241,7 @@ def _train(job: _Job, spark: Any, workers: int) -> None:
     estimator.setCategoricalCols(list(columns.categories)).setNumericCols(list(columns.numbers))
     estimator.setBucketCols(list(columns.buckets)).setCrosses(list(columns.crosses))
     with options_named():
-        # Each worker of a deep model has rows of its own, and a file may be one rdd_partition.
-        model = estimator.fit(train.frame.repartition(workers) if job.model in DEEP else train.frame)
+        model = estimator.fit(train.frame)
     measured = None if test is None else measure(model, test)
     if job.setting.form == "table":
         _print_tables(job, train, model, measured)

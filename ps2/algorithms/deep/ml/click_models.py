@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.ml.params import ClickParams
-from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.key_predictions import with_class_predictions
 from ps2.algorithms.estimators.params import setter
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError
@@ -27,12 +27,7 @@ class _ClickModel(DeepFittedModel, ClickParams, Model):
         return 2
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        names = [
-            (self.getRawPredictionCol(), "raw"),
-            (self.getProbabilityCol(), "probability"),
-            (self.getPredictionCol(), "prediction"),
-        ]
-        return self._with_margins(dataset, ClassHead(2, "logistic", threshold=self.getThreshold()), names)
+        return with_class_predictions(dataset, self.fitted.hasher, self._predictor().margins, self)
 
 
 class _ClickEstimator(DeepEstimator, ClickParams):

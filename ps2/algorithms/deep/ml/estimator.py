@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +14,18 @@ from pyspark.sql import functions as F
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.ml.label_survey import survey_labels
 from ps2.algorithms.deep.ml.params import DeepParams, options_of, settings_of, table_settings
-from ps2.algorithms.deep.model import DeepModel
+from ps2.algorithms.deep.model import DeepModel, DeepPredictor
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
 from ps2.algorithms.deep.trainer import DeepTable, train
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.dealing import check_workers, deal_rows
 from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import SaysParams, setter
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
@@ -36,7 +36,7 @@ from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.data.hashing import FieldHasher
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark import total_slots
 
 # Where a row has no label: of positive pairs.
@@ -75,8 +75,9 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
                 the layers' rate; None: begin a new one.
 
         Raises:
-            ConfigError: the model is of another kind, or has other keys or sizes.
+            ConfigError: the model is of another kind, or has other keys, sizes or another optimizer.
             InputError: rows cannot be used.
+            UsageError: the model learns from a stream.
         """
         self._check_frame(dataset)
         self._check()
@@ -85,8 +86,9 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         if model is None:
             return self._completed(*done_anew(lambda: self._trained_on(table, lambda: self._begin(hasher), 1)))
         self._check_model(model, hasher)
-        fitted = model.fitted
-        _, history = self._trained_on(table, lambda: fitted, 1)
+        # Dropout is this estimator's.
+        fitted = replace(model.fitted, architecture=self._architecture(hasher))
+        _, history = self._trained_on(table, lambda: fitted, 1, is_new=False)
         model._remember(dataset, history)
         return model
 
@@ -104,7 +106,7 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         """Learn from a streaming query until it is stopped; each row counts once, whatever is killed meanwhile.
 
         A task takes a step for each ``batchSize`` of its rows. Arguments, returns and errors are those of
-        ``OnlineFM.fitStream``; ``model`` must be one that ``fit``, ``partialFit`` or a stream made.
+        ``OnlineFM.fitStream``.
         """
         self._check_frame(streamingDf)
         self._check()
@@ -114,8 +116,6 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         architecture, options = self._architecture(hasher), options_of(self)
         if model is not None:
             self._check_model(model, hasher)
-            if not model.name:
-                raise ConfigError("model: expected one that fit, partialFit or a stream made: a loaded one has no name")
 
         def known(name: str, ps: PS2Context) -> Any:
             table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
@@ -124,7 +124,11 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
 
         of_stream = StreamModel(
             architecture.kind,
-            {"architecture": architecture.to_json(), "hasher": hasher.to_json()},
+            {
+                "architecture": architecture.to_json(),
+                "hasher": hasher.to_json(),
+                "optimizer": self.getOptimizer(),
+            },
             lambda name: self._completed(self._begin(hasher, name), None),
             known,
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
@@ -152,32 +156,34 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
     def _check_model(self, model: Any, hasher: FieldHasher) -> None:
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        have, want = model.fitted.architecture, self._architecture(hasher)
-        for name in ("k", "fields", "deep", "hidden"):
-            if getattr(have, name) != getattr(want, name):
-                raise ConfigError(
-                    f"model: {name}: expected {getattr(have, name)}, as the model has, got {getattr(want, name)}"
-                )
+        names = ("k", "fields", "deep", "hidden", "temperature")
+        sizes = model.fitted.architecture, self._architecture(hasher)
+        have, want = ({name: getattr(one, name) for name in names} for one in sizes)
+        have, want = have | {"optimizer": model.table.optimizer}, want | {"optimizer": self.getOptimizer()}
+        for name in have:
+            if have[name] != want[name]:
+                raise ConfigError(f"model: {name}: expected {have[name]}, as the model has, got {want[name]}")
         if model.fitted.hasher != hasher:
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
 
     def _trained_on(
-        self, table: DeepTable, model: Callable[[], DeepModel], epochs: int
+        self, table: DeepTable, model: Callable[[], DeepModel], epochs: int, is_new: bool = True
     ) -> tuple[DeepModel, TrainingHistory]:
         options = replace(options_of(self), epochs=epochs)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
             made = model()
-            return made, train(ps, table, (made.architecture, made.layers, made.table), options, on_step)
+            ps._steps.streams.check_free(made.name)
+            with freed_on_failure(made) if is_new else nullcontext():
+                return made, train(ps, table, (made.architecture, made.layers, made.table), options, on_step)
 
         columns = ColumnNames((), table.label, table.weight)
         return self._trained(Table(table.frame, columns, table.workers), options.epochs, run)
 
     def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
-        """Check labels and weights in a Spark job; return the columns that a training needs."""
+        """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
         spark_context = dataset.sparkSession.sparkContext
-        label = self._label()
-        weight = self._weight()
+        label, weight = self._label(), self._weight()
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         check_workers(spark_context, wanted)
         found = survey_labels(dataset, label, weight)
@@ -185,8 +191,8 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         if label is None:
             numbers.append(F.lit(1.0).alias(POSITIVE))
         keyed = [column(name) for name in hasher.columns if name not in (label, weight)]
-        rows = dataset.select(*keyed, *numbers)
         workers = min(wanted or total_slots(spark_context), found.rows)
+        rows = deal_rows(dataset.select(*keyed, *numbers), found.loads, workers, F.lit(1.0))
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, found.rows, found.weight)
 
     def _weight(self) -> str | None:
@@ -237,7 +243,7 @@ class DeepFittedModel(FittedModel, DeepParams):
 
     @property
     def name(self) -> str:
-        """Name of the model on the fleet; "" of a loaded one."""
+        """Name of the model on the fleet."""
         return self.fitted.name
 
     @property
@@ -261,10 +267,10 @@ class DeepFittedModel(FittedModel, DeepParams):
         """Free the model on the servers; it cannot be used any more."""
         self.fitted.free()
 
-    def _with_margins(self, dataset: DataFrame, head: Any, names: list[tuple[str, str]]) -> DataFrame:
-        check_frame(dataset)
-        predictor = self.fitted.predictor()
-        return with_key_predictions(dataset, lambda: predictor.margins, head, names)
+    def _predictor(self) -> DeepPredictor:
+        if PS2Context.getActive() is None:
+            raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
+        return self.fitted.predictor()
 
     def _write_content(self, url: str) -> dict[str, Any]:
         return self.fitted.write(url)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
-from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.estimators.loads import PART, Load, loads_of, sums_of
+from ps2.algorithms.estimators.tables import NO_ROWS, column, field, in_one_partition_if_small
 from ps2.errors import InputError
-
-NO_ROWS = "the DataFrame has no rows to train on"
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,17 @@ class LabelSurvey:
     """What was found.
 
     Attributes:
-        rows: how many there are.
+        loads: the work of the rows in each rdd_partition that has any.
         weight: of all of them.
     """
 
-    rows: int
+    loads: dict[int, Load]
     weight: float
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(load.rows for load in self.loads.values())
 
 
 def survey_labels(frame: DataFrame, label: str | None, weight: str | None) -> LabelSurvey:
@@ -38,27 +43,30 @@ def survey_labels(frame: DataFrame, label: str | None, weight: str | None) -> La
         InputError: there are no rows, or a column is missing, of another type, or has other values; says how many, and
             one of them.
     """
-    asked = [F.count(F.lit(1)).alias("rows")]
+    chosen, asked = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
     if label is not None:
-        y = _number(frame, label)
-        asked += _faults("label", y, y.isNull() | ~y.isin(0.0, 1.0))
+        chosen.append(_number(frame, label).alias("y"))
+        asked += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
     if weight is not None:
-        w = _number(frame, weight)
+        w = F.col("w")
+        chosen.append(_number(frame, weight).alias("w"))
         bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
-        asked += [*_faults("weight", w, bad), F.sum(w).alias("total")]
-    found = frame.agg(*asked).collect()[0]
-    if not found["rows"]:
+        asked += [*_faults("w", bad), F.sum(w).alias("total")]
+    found = in_one_partition_if_small(frame.select(*chosen)).groupBy(PART).agg(*asked).collect()
+    if not found:
         raise InputError(NO_ROWS)
-    for role, name, expected in (
-        ("label", label, "labels 0 or 1"),
-        ("weight", weight, "finite weights that are not negative"),
+    for value, name, expected in (
+        ("y", label, "labels 0 or 1"),
+        ("w", weight, "finite weights that are not negative"),
     ):
-        if name is not None and found[f"{role}s"]:
-            raise InputError(f"column {name!r}: expected {expected}, got {found[role]} in {found[f'{role}s']:,} rows")
-    total = float(found["rows"]) if weight is None else float(found["total"])
-    if total <= 0:
-        raise InputError(f"column {weight!r}: expected a weight above 0 of one row at least")
-    return LabelSurvey(int(found["rows"]), total)
+        if name is not None and (wrong := [row for row in found if row[f"{value}_wrong"]]):
+            count, shown = sum(row[f"{value}_wrong"] for row in wrong), wrong[0][f"{value}_shown"]
+            raise InputError(f"column {name!r}: expected {expected}, got {shown} in {count:,} rows")
+    loads = loads_of(found)
+    total = float(sum(row["rows" if weight is None else "total"] for row in found))
+    if not 0 < total < math.inf:
+        raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total:g}")
+    return LabelSurvey(loads, total)
 
 
 def _number(frame: DataFrame, name: str) -> Column:
@@ -68,6 +76,10 @@ def _number(frame: DataFrame, name: str) -> Column:
     return column(name).cast("double")
 
 
-def _faults(role: str, value: Column, bad: Column) -> list[Column]:
-    shown = F.coalesce(value.cast("string"), F.lit("null"))
-    return [F.count(F.when(bad, 1)).alias(f"{role}s"), F.first(F.when(bad, shown), ignorenulls=True).alias(role)]
+def _faults(name: str, bad: Column) -> list[Column]:
+    """Return aggregates of a column: how many rows are wrong, and one of their values."""
+    shown = F.coalesce(F.col(name).cast("string"), F.lit("null"))
+    return [
+        F.count(F.when(bad, 1)).alias(f"{name}_wrong"),
+        F.first(F.when(bad, shown), ignorenulls=True).alias(f"{name}_shown"),
+    ]

@@ -17,6 +17,7 @@ from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.ml.params import TowerParams
 from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.params import setter
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
@@ -81,7 +82,8 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
     """What ``TwoTower.fit`` returns."""
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        return self._with_margins(dataset, None, [(self.getPredictionCol(), "prediction")])
+        names = [(self.getPredictionCol(), "prediction")]
+        return with_key_predictions(dataset, self.fitted.hasher, self._predictor().margins, None, names)
 
     def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
         """Add the users' vectors, of length 1, as arrays of floats; only the users' columns need to be there."""
@@ -95,7 +97,7 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
         check_frame(dataset)
         if name in dataset.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the vectors")
-        predictor = self.fitted.predictor()
+        predictor = self._predictor()
         added = StructField(name, ArrayType(FloatType(), False), False)
         return dataset.mapInArrow(
             _adding(lambda batch: predictor.tower(batch, right), name), StructType([*dataset.schema.fields, added])

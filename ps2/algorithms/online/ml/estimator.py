@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.ml import Estimator
@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.tables import field
-from ps2.algorithms.online.ml.models import LiveModel, OnlineModel
+from ps2.algorithms.estimators.unfinished import freed_on_failure
+from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.batches import learn_frame
@@ -46,16 +47,15 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
             model: of this estimator, which goes on learning, on the servers; None: begin a new one.
 
         Raises:
-            InputError: rows cannot be learned from. The model may have learned some of them.
+            InputError: there are no rows, or some cannot be learned from. The model may have learned some of them.
             ConfigError: the model is of another kind, or has other settings.
+            UsageError: the model learns from a stream.
         """
         self._check_frame(dataset)
         self._check()
-        ps = self._context(dataset)
-        started = model if model is not None else self._begin()
-        self._check_model(started)
-        learned = learn_frame(ps, self._program(started), self._reader(dataset), self._options(), dataset, 1)
-        return self._completed(started, learned)
+        if model is not None:
+            self._check_model(model)
+        return self._learned(dataset, model, 1)
 
     def fitStream(  # noqa: PLR0913 - keywords
         self,
@@ -120,9 +120,17 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
     def _fit(self, dataset: DataFrame) -> Any:
         self._check_frame(dataset)
         self._check()
-        ps, started = self._context(dataset), self._begin()
-        passes = self.getOrDefault(self.maxIter)
-        learned = learn_frame(ps, self._program(started), self._reader(dataset), self._options(), dataset, passes)
+        return self._learned(dataset, None, self.getOrDefault(self.maxIter))
+
+    def _learned(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
+        """Learn from a batch; return the model, a new one if none is given."""
+        ps, reader = self._context(dataset), self._reader(dataset)
+        started = model if model is not None else self._begin()
+        with ExitStack() as learning:
+            if model is None:
+                learning.enter_context(freed_on_failure(started))
+            learning.enter_context(ps._steps.streams.stream(started.name))
+            learned = learn_frame(ps, self._program(started), reader, self._options(), dataset, passes)
         return self._completed(started, learned)
 
     # -- parts -------------------------------------------------------------------------------------------------------
@@ -140,8 +148,7 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
 
     def _begin(self, name: str = "") -> OnlineModel:
         """Return a new model on the fleet of the active context."""
-        name = name or f"online-{uuid.uuid4().hex[:12]}"
-        settings = self._settings()
+        name, settings = name or new_name(), self._settings()
         return self._model_of(LiveModel(name, settings, settings.new_table(name), self._hasher()))
 
     def _known(self, name: str, ps: PS2Context) -> OnlineModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,7 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.heads import ClassHead
-from ps2.algorithms.estimators.key_params import check_key_columns
-from ps2.algorithms.estimators.key_predictions import Margins, with_key_predictions
+from ps2.algorithms.estimators.key_predictions import with_class_predictions
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.online.ml.params import OnlineModelParams
 from ps2.algorithms.online.program import OnlineProgram
@@ -35,7 +33,7 @@ class LiveModel:
     """A model on the servers.
 
     Attributes:
-        name: of its table among the fleet's vectors; "": it has none, as it was loaded.
+        name: of its table among the fleet's vectors.
         settings: what it is.
         table: its weights and the state of their optimizer.
         hasher: makes keys of a row's columns.
@@ -53,6 +51,11 @@ class LiveModel:
     @property
     def program(self) -> OnlineProgram:
         return OnlineProgram(self.settings, self.table)
+
+
+def new_name() -> str:
+    """Return a name for a model on a fleet."""
+    return f"online-{uuid.uuid4().hex[:12]}"
 
 
 class OnlineModel(OnlineModelParams, Model, MLReadable[Any], MLWritable):
@@ -106,22 +109,9 @@ class OnlineModel(OnlineModelParams, Model, MLReadable[Any], MLWritable):
         return probabilities(self._live.program.margins(rows))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_frame(dataset)
-        check_key_columns(dataset, self._live.hasher)
-        active = PS2Context.getActive()
-        if active is None:
+        if PS2Context.getActive() is None:
             raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
-        names = [
-            (self.getRawPredictionCol(), "raw"),
-            (self.getProbabilityCol(), "probability"),
-            (self.getPredictionCol(), "prediction"),
-        ]
-        program, hasher = self._live.program, self._live.hasher
-
-        def margins() -> Margins:
-            return lambda batch: program.margins(hasher.rows(batch))
-
-        return with_key_predictions(dataset, margins, ClassHead(2, "logistic", self.getThreshold()), names)
+        return with_class_predictions(dataset, self._live.hasher, self._live.program.margins, self)
 
     def export(self, path: str, since: Any = None) -> Any:
         """Write the weights to a folder, for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
@@ -153,7 +143,9 @@ class OnlineModel(OnlineModelParams, Model, MLReadable[Any], MLWritable):
         """Read a model to the fleet of the active context."""
         of_model = dict(content)
         hasher = FieldHasher.from_json(of_model.pop("hasher"))
-        return LiveModel("", OnlineSettings(**of_model), EmbeddingTable.load(f"{url}/{TABLE}"), hasher)
+        name = new_name()
+        table = EmbeddingTable.load(f"{url}/{TABLE}", name)
+        return LiveModel(name, OnlineSettings(**of_model), table, hasher)
 
     @classmethod
     def read(cls) -> MLReader[Any]:

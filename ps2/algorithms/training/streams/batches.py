@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any
 
+from ps2.algorithms.training.streams.failures import is_repeatable
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.algorithms.training.streams.task import LearningProgram
-from ps2.errors import PS2Error, UsageError
+from ps2.errors import InputError, PS2Error
 
 log = logging.getLogger(__name__)
 
+NO_ROWS = "expected rows to learn from, got an empty DataFrame"
 # How often a pass begins again.
 MOST_RETURNS = 20
 
@@ -30,32 +31,34 @@ def learn_frame(
 
     With a checkpointDir, the fleet makes a checkpoint first, and goes back to it if a server is lost.
 
+    The caller has opened the stream of the model: see ``StreamTurns.stream``.
+
     Raises:
-        InputError: rows cannot be learned from; the model may hold some of the others.
-        LostError: a server was lost, and there is no checkpoint.
+        InputError: there are no rows, or some cannot be learned from; the model may hold some of the others.
+        UnavailableError: a server or an executor was lost, and there is no checkpoint.
+        WorkerError: a task failed for another reason.
     """
     learned: list[BatchProgress] = []
     can_return = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
-    with ps._steps.streams.stream(uuid.uuid4().hex):
-        state = StreamState.new()
-        learner = BatchLearner(ps, program, reader, state, options)
-        if can_return:
-            ps.checkpoint()
-        returns = 0
-        while len(learned) < passes:
-            try:
-                progress = learner.learn(frame, len(learned))
-            except UsageError:
+    state = StreamState.new()
+    learner = BatchLearner(ps, program, reader, state, options)
+    if can_return:
+        ps.checkpoint()
+    returns = 0
+    while len(learned) < passes:
+        try:
+            progress = learner.learn(frame, len(learned))
+        except PS2Error as error:
+            if not (is_repeatable(error) and can_return) or returns == MOST_RETURNS:
                 raise
-            except PS2Error as error:
-                if not can_return or returns == MOST_RETURNS:
-                    raise
-                returns += 1
-                learner.go_back()
-                log.warning("the pass begins again: %s", error)
-                del learned[learner.position.learned + 1 :]
-                continue
-            assert progress is not None
-            learned.append(progress)
-            log.info("%s", progress)
+            returns += 1
+            learner.go_back()
+            log.warning("the pass begins again: %s", error)
+            del learned[learner.position.learned + 1 :]
+            continue
+        assert progress is not None
+        if not progress.rows + progress.late:
+            raise InputError(NO_ROWS)
+        learned.append(progress)
+        log.info("%s", progress)
     return learned

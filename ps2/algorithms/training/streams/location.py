@@ -82,7 +82,7 @@ def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
     if found.model != wanted.model:
         raise UsageError(
             f"checkpointLocation {location}: it belongs to model {found.model}, got model {wanted.model}: each model "
-            "and stream has a location of its own"
+            "and stream has a location of its own; without model= the stream goes on with the model that it had"
         )
     check_same(f"checkpointLocation {location}: kind of model", found.kind, wanted.kind)
     for name in sorted({*found.settings, *wanted.settings}):

@@ -70,8 +70,10 @@ def start_stream(  # noqa: PLR0913 - keywords
             "fitStream: expected recover 'auto' or 'consistent', got 'shard': each row counts once only if "
             "the whole fleet goes back"
         )
-    name = record.model if record is not None and given is None else getattr(given, "name", "")
-    name = name or f"online-{uuid.uuid4().hex[:12]}"
+    if given is not None:
+        name = given.name
+    else:
+        name = f"{family.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
     snapshots = ps.conf.checkpointDir or snapshots_in(location)
     checkpoint = SparkCheckpoint(frame.sparkSession.sparkContext, location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
