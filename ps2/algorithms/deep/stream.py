@@ -13,6 +13,7 @@ from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
+from ps2.algorithms.training.streams.labelled_rows import Float64s, LabelledRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +30,8 @@ class DeepStreamProgram:
     layers: SharedLayers
     table: Any
 
-    def learn(self, found: Any) -> Any:
+    def learn(self, found: LabelledRows) -> Float64s:
         """Predict rows, and learn from them; return the margins before that, float64, shape (n,).
-
-        Args:
-            found: ``LabelledRows``.
 
         Raises:
             InputError: a margin is not finite; nothing has been sent then.
@@ -53,4 +51,7 @@ class DeepStreamProgram:
             step = LayerStep(self.options.lr, self.options.decay)
             gradient = one.slopes_back(slopes, lambda number, layer: self.layers.step_with(number, layer, step))
             self.table.push_distinct(keys, gradient, wait=False)
-        return margins.astype(np.float64)
+        return np.asarray(margins, np.float64)
+
+    def advance(self, now_s: float) -> None:
+        """Do nothing: keys expire by the driver's clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +79,8 @@ def start_stream(  # noqa: PLR0913 - keywords
     checkpoint = SparkCheckpoint(frame.sparkSession.sparkContext, location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     wanted = StreamRecord("", name, family.kind, family.settings, columns, snapshots)
-    closing = ps._steps.streams.stream(name)
-    closing.__enter__()
-    try:
+    with ExitStack() as opened:
+        opened.enter_context(ps._steps.streams.stream(name))
         found = claimed(checkpoint, wanted)
         model, state = _model_and_state(ps, family, found, given, record is None)
         learner = BatchLearner(ps, family.program(model), family.reader, state, options)
@@ -99,11 +99,8 @@ def start_stream(  # noqa: PLR0913 - keywords
             on_progress=on_progress,
         )
         training = StreamingTraining(ps, frame, learner, checkpoint, of_stream, model)
-        training.on_end = lambda: closing.__exit__(None, None, None)
         training.snapshot()
-    except BaseException:
-        closing.__exit__(None, None, None)
-        raise
+        training.on_end = opened.pop_all().close
     return training.start()
 
 
