@@ -127,6 +127,10 @@ def test_params_when_one_has_no_effect_then_is_refused(estimator, given):
         estimator(**given)._check()
 
 
+def test_params_when_seed_is_negative_then_settings_have_one():
+    assert OnlineFM(seed=-1)._settings().seed == 2**63 - 1
+
+
 def test_score_when_there_is_an_intercept_then_it_is_added():
     class Rows:
         indptr, values = INDPTR, VALUES

@@ -169,7 +169,8 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
             decay=0.0 if self.getOptimizer() == "ftrl" else self.getL2(),
             local_steps=self.getLocalSteps(),
             intercept=self.getOrDefault(self.fitIntercept),
-            seed=self.getOrDefault(self.seed),
+            # A seed of pyspark.ml may be a hash, of either sign.
+            seed=self.getOrDefault(self.seed) % 2**63,
             life=life,
         )
 
