@@ -1,4 +1,4 @@
-"""Classification: the estimators of pyspark.ml, linear ones and trees, trained on servers."""
+"""Classification: the estimators of pyspark.ml, linear ones and trees, trained on servers; online and deep models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pyspark.ml.classification import (
     ProbabilisticClassifier,
     _GBTClassifierParams,
     _LinearSVCParams,
-    _LogisticRegressionParams,
     _RandomForestClassifierParams,
 )
 from pyspark.ml.linalg import DenseVector, Matrix, SparseMatrix, SparseVector, Vector
@@ -25,7 +24,7 @@ from pyspark.ml.param.shared import HasLoss
 from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel  # noqa: F401
 from ps2.algorithms.estimators.heads import ClassHead, VotesHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
-from ps2.algorithms.estimators.params import any_case, choice, getter, own_param, setter
+from ps2.algorithms.estimators.params import choice, setter
 from ps2.algorithms.estimators.summaries import (
     BinaryClassificationSummary,
     BinaryClassificationTrainingSummary,
@@ -36,6 +35,7 @@ from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.ml.bounds import are_bounded, bounds_of, check_bounded
 from ps2.algorithms.linear.ml.estimator import LinearEstimator
 from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSetters
+from ps2.algorithms.linear.ml.logistic_params import FAMILIES, LogisticParams
 from ps2.algorithms.linear.ml.models import WeightsModel, as_matrix, as_vector
 from ps2.algorithms.linear.ml.named_summaries import (
     BinaryLogisticRegressionSummary,
@@ -47,12 +47,17 @@ from ps2.algorithms.linear.ml.named_summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.linear.ml.params import SOLVERS_OF_LASSO, LinearSetters, TrainingParams, options_of
-from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
+from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, options_of
+from ps2.algorithms.linear.ml.path import PathEstimator
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.weights import Weights
-from ps2.algorithms.training.sent_gradients import FACTORS, FactorsName
+from ps2.algorithms.online.ml.faces import (  # noqa: F401
+    OnlineFM,
+    OnlineFMModel,
+    OnlineLogisticRegression,
+    OnlineLogisticRegressionModel,
+)
 from ps2.algorithms.trees.forests.options import ImpurityName
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import Objective
@@ -67,35 +72,12 @@ from ps2.errors import ConfigError, InputError, UsageError
 
 log = logging.getLogger(__name__)
 
-FAMILIES = ("auto", "binomial", "multinomial")
 LOSSES_OF_TREES = ("logistic",)
 IMPURITIES: tuple[ImpurityName, ...] = ("gini", "entropy")
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
-class _LogisticParams(PathParams, _LogisticRegressionParams):
-    solver: Param[str] = choice(
-        TrainingParams.solver,
-        SOLVERS_OF_LASSO,
-        f"how to train: {', '.join(SOLVERS_OF_LASSO)}; auto is minibatch if an optimizer is set, else l-bfgs",
-    )
-    family: Param[str] = choice(_LogisticRegressionParams.family, FAMILIES)
-    factors: Param[FactorsName] = own_param(
-        "factors",
-        "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
-        "than the values), 'always' or 'never' (l-bfgs, minibatch)",
-        any_case(FACTORS),
-    )
-    _SOLVERS = SOLVERS_OF_LASSO
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(factors="auto")
-
-    getFactors = getter(factors)
-
-
-class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
+class LogisticRegression(PathEstimator, LinearSetters, LogisticParams, ProbabilisticClassifier):
     """Logistic regression, binomial or multinomial: ``pyspark.ml.classification.LogisticRegression`` on servers.
 
     Example::
@@ -112,13 +94,13 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
         self._checkThresholdConsistency()
         return self
 
-    setFamily = setter(_LogisticParams.family)
-    setFactors = setter(_LogisticParams.factors)
-    setElasticNetParam = setter(_LogisticRegressionParams.elasticNetParam)
-    setLowerBoundsOnCoefficients = setter(_LogisticRegressionParams.lowerBoundsOnCoefficients)
-    setUpperBoundsOnCoefficients = setter(_LogisticRegressionParams.upperBoundsOnCoefficients)
-    setLowerBoundsOnIntercepts = setter(_LogisticRegressionParams.lowerBoundsOnIntercepts)
-    setUpperBoundsOnIntercepts = setter(_LogisticRegressionParams.upperBoundsOnIntercepts)
+    setFamily = setter(LogisticParams.family)
+    setFactors = setter(LogisticParams.factors)
+    setElasticNetParam = setter(LogisticParams.elasticNetParam)
+    setLowerBoundsOnCoefficients = setter(LogisticParams.lowerBoundsOnCoefficients)
+    setUpperBoundsOnCoefficients = setter(LogisticParams.upperBoundsOnCoefficients)
+    setLowerBoundsOnIntercepts = setter(LogisticParams.lowerBoundsOnIntercepts)
+    setUpperBoundsOnIntercepts = setter(LogisticParams.upperBoundsOnIntercepts)
 
     def _check(self) -> None:
         super()._check()
@@ -187,7 +169,7 @@ class LogisticRegression(PathEstimator, LinearSetters, _LogisticParams, Probabil
         return LogisticRegressionModel(weights.centred() if is_free else weights)
 
 
-class LogisticRegressionModel(WeightsModel, ProbabilityModel, _LogisticParams, ProbabilisticClassificationModel):
+class LogisticRegressionModel(WeightsModel, ProbabilityModel, LogisticParams, ProbabilisticClassificationModel):
     """What ``LogisticRegression.fit`` returns."""
 
     @property

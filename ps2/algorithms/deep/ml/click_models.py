@@ -11,16 +11,11 @@ from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.ml.params import ClickParams
 from ps2.algorithms.estimators.key_predictions import with_class_predictions
-from ps2.algorithms.estimators.params import setter
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError
 
 
 class _ClickModel(DeepFittedModel, ClickParams, Model):
-    setRawPredictionCol = setter(ClickParams.rawPredictionCol)
-    setProbabilityCol = setter(ClickParams.probabilityCol)
-    setThreshold = setter(ClickParams.threshold)
-
     @property
     def numClasses(self) -> int:
         """2: labels are 0 and 1."""
@@ -40,10 +35,6 @@ class _ClickEstimator(DeepEstimator, ClickParams):
     def _deep(self, hasher: FieldHasher) -> int:
         """Return how many fields, the first ones, are inputs of the layers."""
         return hasher.field_count
-
-    setRawPredictionCol = setter(ClickParams.rawPredictionCol)
-    setProbabilityCol = setter(ClickParams.probabilityCol)
-    setThreshold = setter(ClickParams.threshold)
 
 
 class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):

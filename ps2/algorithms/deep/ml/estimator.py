@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,25 +13,22 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.ml.label_survey import survey_labels
-from ps2.algorithms.deep.ml.params import DeepParams, options_of, settings_of, table_settings
+from ps2.algorithms.deep.ml.params import DeepParams, DeepSetters, options_of, settings_of, table_settings
 from ps2.algorithms.deep.model import DeepModel, DeepPredictor
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
 from ps2.algorithms.deep.trainer import DeepTable, train
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
-from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.params import SaysParams, setter
+from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
-from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.start import StreamModel, start_stream
-from ps2.algorithms.training.streams.training import StreamingTraining
+from ps2.algorithms.training.streams.start import StreamModel
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -43,7 +40,7 @@ from ps2.run.spark import total_slots
 POSITIVE = "ps2 positive"
 
 
-class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
+class DeepEstimator(DeepSetters, StreamEstimator):
     """Base class of deep estimators."""
 
     _MODEL: type[DeepFittedModel]
@@ -92,37 +89,20 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         model._remember(dataset, history)
         return model
 
-    def fitStream(  # noqa: PLR0913 - keywords
-        self,
-        streamingDf: DataFrame,
-        checkpointLocation: str,
-        *,
-        snapshotEvery: str | float = "5 minutes",
-        model: DeepFittedModel | None = None,
-        trigger: Mapping[str, Any] | None = None,
-        queryName: str | None = None,
-        onProgress: Callable[[BatchProgress], object] | None = None,
-    ) -> StreamingTraining:
-        """Learn from a streaming query until it is stopped; each row counts once, whatever is killed meanwhile.
-
-        A task takes a step for each ``batchSize`` of its rows. Arguments, returns and errors are those of
-        ``OnlineFM.fitStream``.
-        """
-        self._check_frame(streamingDf)
-        self._check()
+    def _stream_model(self, frame: DataFrame, given: DeepFittedModel | None) -> StreamModel:
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
-        hasher = self._arranged(self._hasher(streamingDf))
+        hasher = self._arranged(self._hasher(frame))
         architecture, options = self._architecture(hasher), options_of(self)
-        if model is not None:
-            self._check_model(model, hasher)
+        if given is not None:
+            self._check_model(given, hasher)
 
         def known(name: str, ps: PS2Context) -> Any:
             table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
             fitted = DeepModel(architecture, hasher, SharedLayers.known(architecture, ps, name), table, name)
             return self._completed(fitted, None)
 
-        of_stream = StreamModel(
+        return StreamModel(
             architecture.kind,
             {
                 "architecture": architecture.to_json(),
@@ -133,18 +113,6 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
             known,
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
             LabelledReader(hasher, self.getLabelCol(), self._weight()),
-        )
-        return start_stream(
-            streamingDf,
-            checkpointLocation,
-            of_stream,
-            LearnerOptions(self.getBatchSize(), self.getNumWorkers() if self.isSet(self.numWorkers) else None),
-            given=model,
-            snapshot_every=snapshotEvery,
-            trigger=dict(trigger or {}),
-            query_name=queryName,
-            on_progress=onProgress,
-            servers=self.getNumServers() if self.isSet(self.numServers) else None,
         )
 
     def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:
@@ -184,7 +152,7 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
         spark_context = dataset.sparkSession.sparkContext
         label, weight = self._label(), self._weight()
-        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        wanted = self._workers()
         check_workers(spark_context, wanted)
         found = survey_labels(dataset, label, weight)
         numbers = [column(name).cast("double").alias(name) for name in (label, weight) if name is not None]
@@ -195,41 +163,14 @@ class DeepEstimator(SaysParams, DeepParams, TrainingEstimator):
         rows = deal_rows(dataset.select(*keyed, *numbers), found.loads, workers, F.lit(1.0))
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, found.rows, found.weight)
 
-    def _weight(self) -> str | None:
-        return self.getWeightCol() if self.isSet(self.weightCol) and self.getWeightCol() else None
-
     def _completed(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
         model = self._copyValues(self._MODEL(fitted)._resetUid(self.uid))
         model._summary = None if history is None else HistorySummary(history)
         return model
 
-    setLabelCol = setter(DeepParams.labelCol)
-    setWeightCol = setter(DeepParams.weightCol)
-    setPredictionCol = setter(DeepParams.predictionCol)
-    setMaxIter = setter(DeepParams.maxIter)
-    setStepSize = setter(DeepParams.stepSize)
-    setRegParam = setter(DeepParams.regParam)
-    setSeed = setter(DeepParams.seed)
-    setNumWorkers = setter(DeepParams.numWorkers)
-    setNumServers = setter(DeepParams.numServers)
-    setFactorSize = setter(DeepParams.factorSize)
-    setHiddenLayers = setter(DeepParams.hiddenLayers)
-    setDropoutRate = setter(DeepParams.dropoutRate)
-    setBatchSize = setter(DeepParams.batchSize)
-    setEmbeddingStepSize = setter(DeepParams.embeddingStepSize)
-    setOptimizer = setter(DeepParams.optimizer)
-    setWeightDecay = setter(DeepParams.weightDecay)
-    setInitStd = setter(DeepParams.initStd)
-    setStaleness = setter(DeepParams.staleness)
-    setAdmitAfter = setter(DeepParams.admitAfter)
-    setExpireAfterS = setter(DeepParams.expireAfterS)
-    setMaxKeys = setter(DeepParams.maxKeys)
-
 
 class DeepFittedModel(FittedModel, DeepParams):
     """Base class of trained deep models. Embeddings and layers lie on the servers, until ``free()``."""
-
-    setPredictionCol = setter(DeepParams.predictionCol)
 
     def __repr__(self) -> str:
         sizes = self.fitted.architecture

@@ -6,34 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.ml.param import Param, TypeConverters
-from pyspark.ml.param.shared import (
-    HasLabelCol,
-    HasMaxIter,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-    HasRegParam,
-    HasSeed,
-    HasStepSize,
-    HasThreshold,
-    HasWeightCol,
-)
+from pyspark.ml.param.shared import HasRegParam, HasStepSize
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.options import DeepOptions
-from ps2.algorithms.estimators.key_params import KeyParams
+from ps2.algorithms.estimators.learning_params import (
+    OF_CLASSES,
+    OF_KEYS,
+    ClassParams,
+    LearningParams,
+    LearningSetters,
+    VectorParams,
+    VectorSetters,
+)
 from ps2.algorithms.estimators.params import (
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
-    RANGES,
-    SHARE,
-    ByName,
     Check,
     any_case,
+    described,
     getter,
     one_of,
     own_param,
+    setter,
 )
 from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_settings import TableSettings
@@ -45,39 +41,30 @@ LOSSES = ("softmax", "logistic")
 RATES = {"ftrl+adagrad": ("lr", "alpha"), "ftrl": ("alpha",)}
 
 
-class DeepParams(
-    KeyParams, ByName, HasLabelCol, HasWeightCol, HasPredictionCol, HasMaxIter, HasStepSize, HasRegParam, HasSeed
-):
+class DeepParams(VectorParams, LearningParams, HasStepSize, HasRegParam):
     """Params of deep estimators, and of their models."""
 
     _RANGES: Mapping[str, Check] = {
-        **RANGES,
-        "maxIter": COUNT,
+        **LearningParams._RANGES,
         "stepSize": POSITIVE,
         "regParam": NOT_NEGATIVE,
         "factorSize": COUNT,
         "hiddenLayers": (lambda sizes: all(size >= 1 for size in sizes), "sizes of 1 at least"),
         "dropoutRate": (lambda value: 0 <= value < 1, "a number in [0, 1)"),
-        "batchSize": COUNT,
         "embeddingStepSize": POSITIVE,
         "weightDecay": NOT_NEGATIVE,
         "initStd": NOT_NEGATIVE,
         "staleness": (lambda value: value >= 0, "a number that is not negative"),
         "optimizer": one_of(OPTIMIZERS),
-        "admitAfter": COUNT,
-        "expireAfterS": POSITIVE,
-        "maxKeys": COUNT,
     }
 
-    factorSize: Param[int] = own_param("factorSize", "numbers of an embedding vector", TypeConverters.toInt)
     hiddenLayers: Param[list[int]] = own_param("hiddenLayers", "sizes of the layers", TypeConverters.toListInt)
     dropoutRate: Param[float] = own_param(
         "dropoutRate", "share of a hidden layer's outputs that a training drops", TypeConverters.toFloat
     )
-    batchSize: Param[int] = own_param(
-        "batchSize",
+    batchSize: Param[int] = described(
+        LearningParams.batchSize,
         "rows of a step: of all workers together with staleness 0, else of the worker that takes the step",
-        TypeConverters.toInt,
     )
     embeddingStepSize: Param[float] = own_param(
         "embeddingStepSize", "learning rate of the embeddings (stepSize is that of the layers)", TypeConverters.toFloat
@@ -91,20 +78,10 @@ class DeepParams(
     weightDecay: Param[float] = own_param(
         "weightDecay", "of the layers, by steps (regParam is the L2 penalty of embeddings)", TypeConverters.toFloat
     )
-    initStd: Param[float] = own_param(
-        "initStd", "standard deviation of the vectors' initial numbers", TypeConverters.toFloat
-    )
     staleness: Param[int] = own_param(
         "staleness",
         "steps that a worker may be ahead of others; 0: a step of all workers' gradients at once",
         TypeConverters.toInt,
-    )
-    admitAfter: Param[int] = own_param("admitAfter", "a key gets memory when it comes this often", TypeConverters.toInt)
-    expireAfterS: Param[float] = own_param(
-        "expireAfterS", "seconds after which a key that did not come goes; not set: none does", TypeConverters.toFloat
-    )
-    maxKeys: Param[int] = own_param(
-        "maxKeys", "keys in memory; the ones that came longest ago go; not set: no limit", TypeConverters.toInt
     )
 
     def _set_defaults(self) -> None:
@@ -120,34 +97,21 @@ class DeepParams(
             regParam=0.0,
             initStd=0.01,
             staleness=0,
-            admitAfter=1,
             maxIter=5,
             stepSize=0.001,
-            seed=0,
         )
 
-    getFactorSize = getter(factorSize)
     getHiddenLayers = getter(hiddenLayers)
     getDropoutRate = getter(dropoutRate)
-    getBatchSize = getter(batchSize)
     getEmbeddingStepSize = getter(embeddingStepSize)
-    getOptimizer = getter(optimizer)
     getWeightDecay = getter(weightDecay)
-    getInitStd = getter(initStd)
     getStaleness = getter(staleness)
-    getAdmitAfter = getter(admitAfter)
-    getExpireAfterS = getter(expireAfterS)
-    getMaxKeys = getter(maxKeys)
 
 
-class ClickParams(DeepParams, HasProbabilityCol, HasRawPredictionCol, HasThreshold):
+class ClickParams(ClassParams, DeepParams):
     """Params of models of clicks: labels are 0 and 1."""
 
-    _RANGES: Mapping[str, Check] = {**DeepParams._RANGES, "threshold": SHARE}
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(threshold=0.5)
+    _RANGES: Mapping[str, Check] = {**DeepParams._RANGES, **OF_CLASSES}
 
 
 class TowerParams(DeepParams):
@@ -183,6 +147,18 @@ class TowerParams(DeepParams):
     getUserCols = getter(userCols)
 
 
+class DeepSetters(LearningSetters, VectorSetters, DeepParams):
+    """Setters of the params of a training."""
+
+    setStepSize = setter(DeepParams.stepSize)
+    setRegParam = setter(DeepParams.regParam)
+    setHiddenLayers = setter(DeepParams.hiddenLayers)
+    setDropoutRate = setter(DeepParams.dropoutRate)
+    setEmbeddingStepSize = setter(DeepParams.embeddingStepSize)
+    setWeightDecay = setter(DeepParams.weightDecay)
+    setStaleness = setter(DeepParams.staleness)
+
+
 def options_of(params: DeepParams) -> DeepOptions:
     """Return how to train."""
     return DeepOptions(
@@ -209,16 +185,14 @@ def table_settings(params: DeepParams, architecture: Architecture) -> dict[str, 
         "init": "normal",
         "initScale": params.getInitStd(),
         "seed": params.getSeed() % 2**63,
-        "admitAfter": params.getAdmitAfter(),
-        "expireAfterS": params.getExpireAfterS() if params.isSet("expireAfterS") else None,
-        "maxKeys": params.getMaxKeys() if params.isSet("maxKeys") else None,
+        **params._life(),
         **rates,
         **penalties,
     }
 
 
 # Arguments of an ``EmbeddingTable`` that are no hyperparameters of its optimizer.
-OF_TABLE = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "admitAfter", "expireAfterS", "maxKeys")
+OF_TABLE = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", *OF_KEYS)
 
 
 def settings_of(arguments: Mapping[str, Any]) -> TableSettings:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.estimator import TrainingEstimator
+from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
@@ -20,8 +20,7 @@ from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.batches import learn_frame
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.start import StreamModel, start_stream
-from ps2.algorithms.training.streams.training import StreamingTraining
+from ps2.algorithms.training.streams.start import StreamModel
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 _one_context = threading.Lock()
 
 
-class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
+class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
     # The class of the models.
@@ -57,64 +56,17 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
             self._check_model(model)
         return self._learned(dataset, model, 1)
 
-    def fitStream(  # noqa: PLR0913 - keywords
-        self,
-        streamingDf: DataFrame,
-        checkpointLocation: str,
-        *,
-        snapshotEvery: str | float = "5 minutes",
-        model: OnlineModel | None = None,
-        trigger: Mapping[str, Any] | None = None,
-        queryName: str | None = None,
-        onProgress: Callable[[BatchProgress], object] | None = None,
-    ) -> StreamingTraining:
-        """Learn from a streaming query until it is stopped; each row counts once, whatever is killed meanwhile.
-
-        Start it again with the same ``checkpointLocation`` after the driver's end: it goes on where it was. Without an
-        active PS2Context it starts one from the newest snapshot.
-
-        Args:
-            streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can.
-            checkpointLocation: of Spark's query; the fleet's snapshots are in ``ps2/snapshots`` below it, unless the
-                context has a checkpointDir. Servers and executors must reach it.
-            snapshotEvery: time between two snapshots of the fleet: "5 minutes", seconds, or a number of batches, "10
-                batches"; after 40 batches there is one in any case. At a failure the stream repeats what came after
-                the newest one.
-            model: that goes on learning; None: begin a new one, or go on with that of ``checkpointLocation``.
-            trigger: as for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
-            queryName: of Spark's query.
-            onProgress: called after each batch with its ``BatchProgress``, in another thread.
-
-        Raises:
-            UsageError: ``checkpointLocation`` belongs to another query, model or fleet; the model learns from another
-                stream already; or ``streamingDf`` is no streaming DataFrame.
-            ConfigError: params contradict each other.
-        """
-        self._check_frame(streamingDf)
-        self._check()
+    def _stream_model(self, frame: DataFrame, given: OnlineModel | None) -> StreamModel:
         settings = self._settings()
-
-        if model is not None:
-            self._check_model(model)
-        of_stream = StreamModel(
+        if given is not None:
+            self._check_model(given)
+        return StreamModel(
             settings.kind,
             {**settings.to_json(), "hasher": self._hasher().to_json()},
             self._begin,
             self._known,
             self._program,
-            self._reader(streamingDf),
-        )
-        return start_stream(
-            streamingDf,
-            checkpointLocation,
-            of_stream,
-            self._options(),
-            given=model,
-            snapshot_every=snapshotEvery,
-            trigger=dict(trigger or {}),
-            query_name=queryName,
-            on_progress=onProgress,
-            servers=self.getNumServers() if self.isSet(self.numServers) else None,
+            self._reader(frame),
         )
 
     def _fit(self, dataset: DataFrame) -> Any:
@@ -130,7 +82,7 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
             if model is None:
                 learning.enter_context(freed_on_failure(started))
             learning.enter_context(ps._steps.streams.stream(started.name))
-            learned = learn_frame(ps, self._program(started), reader, self._options(), dataset, passes)
+            learned = learn_frame(ps, self._program(started), reader, self._learner_options(), dataset, passes)
         return self._completed(started, learned)
 
     # -- parts -------------------------------------------------------------------------------------------------------
@@ -142,9 +94,8 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
             raise ConfigError("lateAfterS: expected timeCol with it, the column of the rows' times")
 
     def _context(self, dataset: DataFrame) -> PS2Context:
-        servers = self.getNumServers() if self.isSet(self.numServers) else None
         with _one_context:
-            return PS2Context.getOrCreate(dataset.sparkSession, servers)
+            return PS2Context.getOrCreate(dataset.sparkSession, self._servers())
 
     def _begin(self, name: str = "") -> OnlineModel:
         """Return a new model on the fleet of the active context."""
@@ -180,15 +131,12 @@ class OnlineEstimator(OnlineSetters, TrainingEstimator, Estimator[Any]):
         return model._live.program
 
     def _reader(self, dataset: DataFrame) -> LabelledReader:
-        def named(param: Any) -> str | None:
-            return self.getOrDefault(param) or None if self.isSet(param) else None
-
-        label, weight, time = self.getOrDefault(self.labelCol), named(self.weightCol), named(self.timeCol)
+        label, weight = self.getLabelCol(), self._weight()
+        time = self.getTimeCol() or None if self.isSet(self.timeCol) else None
         for name in filter(None, (label, weight, time)):
             field(dataset, name)  # or an error that says which columns there are
         return LabelledReader(self._hasher(dataset), label, weight, time)
 
-    def _options(self) -> LearnerOptions:
-        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+    def _learner_options(self) -> LearnerOptions:
         late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
-        return LearnerOptions(self.getBatchSize(), workers, late_after_s)
+        return replace(super()._learner_options(), late_after_s=late_after_s)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.online.ml.estimator import OnlineEstimator
 from ps2.algorithms.online.ml.models import OnlineModel
-from ps2.algorithms.online.ml.params import FactorParams
+from ps2.algorithms.online.ml.params import FactorSetters
 from ps2.algorithms.online.settings import OnlineSettings
 
 
@@ -33,7 +32,7 @@ class OnlineFMModel(OnlineModel):
     """What ``OnlineFM`` trains."""
 
 
-class OnlineFM(FactorParams, OnlineEstimator):
+class OnlineFM(FactorSetters, OnlineEstimator):
     """Factorization machine on keys without bound, that learns from batches and streams (Rendle, 2010).
 
     Example::
@@ -42,10 +41,6 @@ class OnlineFM(FactorParams, OnlineEstimator):
     """
 
     _MODEL = OnlineFMModel
-
-    setFactorSize = setter(FactorParams.factorSize)
-    setInitStd = setter(FactorParams.initStd)
-    setFactorL2 = setter(FactorParams.factorL2)
 
     def _settings(self) -> OnlineSettings:
         plain = super()._settings()

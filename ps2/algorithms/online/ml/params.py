@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from pyspark.ml.param import Param, TypeConverters
-from pyspark.ml.param.shared import (
-    HasFitIntercept,
-    HasLabelCol,
-    HasMaxIter,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-    HasSeed,
-    HasThreshold,
-    HasWeightCol,
-)
+from pyspark.ml.param.shared import HasFitIntercept, HasMaxIter
 
-from ps2.algorithms.estimators.key_params import KeyParams
+from ps2.algorithms.estimators.learning_params import (
+    OF_CLASSES,
+    ClassParams,
+    LearningParams,
+    LearningSetters,
+    VectorParams,
+    VectorSetters,
+)
 from ps2.algorithms.estimators.params import (
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
-    RANGES,
-    SHARE,
-    ByName,
     Check,
-    SaysParams,
     any_case,
     described,
     getter,
@@ -38,16 +30,8 @@ from ps2.algorithms.estimators.params import (
 from ps2.algorithms.online.settings import OPTIMIZERS, OnlineSettings, OptimizerName
 from ps2.errors import ConfigError
 
-UINT8: Check = (lambda value: 1 <= value <= 255, "a number from 1 to 255")
 
-
-class OnlineModelParams(KeyParams, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, HasThreshold, HasLabelCol):
-    """Params of a trained model: names of columns, and the threshold."""
-
-    _RANGES: Mapping[str, Check] = {**RANGES, "threshold": SHARE}
-
-
-class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter, HasSeed):
+class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
     """Params of a training."""
 
     # Params that have no effect with an optimizer.
@@ -70,9 +54,7 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
     l2: Param[float] = own_param(
         "l2", "strength of the L2 penalty: FTRL's, else that of the weights that a row names", TypeConverters.toFloat
     )
-    batchSize: Param[int] = own_param(
-        "batchSize", "rows that a task learns from between two requests", TypeConverters.toInt
-    )
+    batchSize: Param[int] = described(LearningParams.batchSize, "rows that a task learns from between two requests")
     localSteps: Param[bool] = own_param(
         "localSteps",
         "True: a task takes a step for each row, on a copy of the keys that batchSize rows name, and sends what that "
@@ -87,32 +69,17 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
         "a row older than the newest one of earlier batches by more than this is left out, and counted as late",
         TypeConverters.toFloat,
     )
-    admitAfter: Param[int] = own_param(
-        "admitAfter", "the touch at which a key gets memory; see EmbeddingTable", TypeConverters.toInt
-    )
-    expireAfterS: Param[float] = own_param(
-        "expireAfterS",
-        "seconds after its last touch at which a key goes: by timeCol's times, else by the driver's clock",
-        TypeConverters.toFloat,
-    )
-    maxKeys: Param[int] = own_param(
-        "maxKeys", "the most keys; the least recently touched ones go first", TypeConverters.toInt
-    )
 
     _RANGES: Mapping[str, Check] = {
-        **OnlineModelParams._RANGES,
-        "maxIter": COUNT,
+        **LearningParams._RANGES,
+        **OF_CLASSES,
         "optimizer": one_of(OPTIMIZERS),
         "alpha": POSITIVE,
         "beta": NOT_NEGATIVE,
         "lr": POSITIVE,
         "l1": NOT_NEGATIVE,
         "l2": NOT_NEGATIVE,
-        "batchSize": COUNT,
         "lateAfterS": NOT_NEGATIVE,
-        "admitAfter": UINT8,
-        "expireAfterS": (lambda value: 0 < value < math.inf, "a number of seconds above 0"),
-        "maxKeys": COUNT,
     }
 
     def _set_defaults(self) -> None:
@@ -127,22 +94,15 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
             maxIter=1,
             batchSize=8192,
             fitIntercept=True,
-            threshold=0.5,
-            seed=0,
         )
 
-    getOptimizer = getter(optimizer)
     getAlpha = getter(alpha)
     getBeta = getter(beta)
     getLr = getter(lr)
     getL1 = getter(l1)
     getL2 = getter(l2)
-    getBatchSize = getter(batchSize)
     getTimeCol = getter(timeCol)
     getLateAfterS = getter(lateAfterS)
-    getAdmitAfter = getter(admitAfter)
-    getExpireAfterS = getter(expireAfterS)
-    getMaxKeys = getter(maxKeys)
 
     def getLocalSteps(self) -> bool:
         """Get localSteps: by default True, but with 'adam'."""
@@ -156,7 +116,7 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):
                 raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
-        life = {name: self.getOrDefault(name) for name in ("admitAfter", "expireAfterS", "maxKeys") if self.isSet(name)}
+        life = self._life()
         if life and self.isSet(self.timeCol):
             life["clock"] = "event"
         return OnlineSettings(
@@ -175,7 +135,7 @@ class OnlineParams(OnlineModelParams, HasWeightCol, HasFitIntercept, HasMaxIter,
         )
 
 
-class FactorParams(OnlineParams):
+class FactorParams(VectorParams, OnlineParams):
     """Params of a factorization machine."""
 
     _UNUSED: Mapping[OptimizerName, tuple[str, ...]] = {
@@ -184,8 +144,6 @@ class FactorParams(OnlineParams):
         "adam": ("alpha", "beta", "factorL2"),
     }
 
-    factorSize: Param[int] = own_param("factorSize", "numbers of a key's vector", TypeConverters.toInt)
-    initStd: Param[float] = own_param("initStd", "standard deviation of the initial vectors", TypeConverters.toFloat)
     factorL2: Param[float] = own_param("factorL2", "strength of the vectors' L2 penalty", TypeConverters.toFloat)
 
     _RANGES: Mapping[str, Check] = {
@@ -199,35 +157,24 @@ class FactorParams(OnlineParams):
         super()._set_defaults()
         self._setDefault(factorSize=8, initStd=0.01, factorL2=0.0)
 
-    getFactorSize = getter(factorSize)
-    getInitStd = getter(initStd)
     getFactorL2 = getter(factorL2)
 
 
-class OnlineSetters(SaysParams, OnlineParams):
+class OnlineSetters(LearningSetters, OnlineParams):
     """Setters of the params of a training."""
 
-    setLabelCol = setter(HasLabelCol.labelCol)
-    setWeightCol = setter(HasWeightCol.weightCol)
-    setPredictionCol = setter(HasPredictionCol.predictionCol)
-    setProbabilityCol = setter(HasProbabilityCol.probabilityCol)
-    setRawPredictionCol = setter(HasRawPredictionCol.rawPredictionCol)
-    setThreshold = setter(HasThreshold.threshold)
     setFitIntercept = setter(HasFitIntercept.fitIntercept)
-    setMaxIter = setter(HasMaxIter.maxIter)
-    setSeed = setter(HasSeed.seed)
-    setNumWorkers = setter(ByName.numWorkers)
-    setNumServers = setter(ByName.numServers)
-    setOptimizer = setter(OnlineParams.optimizer)
     setAlpha = setter(OnlineParams.alpha)
     setBeta = setter(OnlineParams.beta)
     setLr = setter(OnlineParams.lr)
     setL1 = setter(OnlineParams.l1)
     setL2 = setter(OnlineParams.l2)
-    setBatchSize = setter(OnlineParams.batchSize)
     setLocalSteps = setter(OnlineParams.localSteps)
     setTimeCol = setter(OnlineParams.timeCol)
     setLateAfterS = setter(OnlineParams.lateAfterS)
-    setAdmitAfter = setter(OnlineParams.admitAfter)
-    setExpireAfterS = setter(OnlineParams.expireAfterS)
-    setMaxKeys = setter(OnlineParams.maxKeys)
+
+
+class FactorSetters(VectorSetters, FactorParams):
+    """Setters of the params of the vectors."""
+
+    setFactorL2 = setter(FactorParams.factorL2)

@@ -1,0 +1,98 @@
+"""Estimators that learn from streaming queries."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.estimator import TrainingEstimator
+from ps2.algorithms.estimators.learning_params import LearningSetters
+from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
+from ps2.algorithms.training.streams.start import StreamModel, start_stream
+from ps2.algorithms.training.streams.training import StreamingTraining
+
+
+class StreamEstimator(LearningSetters, TrainingEstimator):
+    """Base class of estimators of rows of keys, with ``fitStream``."""
+
+    def fitStream(  # noqa: PLR0913 - keywords
+        self,
+        streamingDf: DataFrame,
+        checkpointLocation: str,
+        *,
+        snapshotEvery: str | float = "5 minutes",
+        model: Any = None,
+        trigger: Mapping[str, Any] | None = None,
+        queryName: str | None = None,
+        onProgress: Callable[[BatchProgress], object] | None = None,
+    ) -> StreamingTraining:
+        """Learn from a streaming query until it is stopped; each row counts once, whatever is killed meanwhile.
+
+        A task learns from ``batchSize`` rows at a time. Start the stream again with the same ``checkpointLocation``
+        after the driver's end: it goes on where it was. Without an active PS2Context it starts one from the newest
+        snapshot.
+
+        Args:
+            streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can.
+            checkpointLocation: of Spark's query; the fleet's snapshots are in ``ps2/snapshots`` below it, unless the
+                context has a checkpointDir. Servers and executors must reach it.
+            snapshotEvery: time between two snapshots of the fleet: "5 minutes", seconds, or a number of batches, "10
+                batches"; after 40 batches there is one in any case. At a failure the stream repeats what came after
+                the newest one.
+            model: of this estimator, which goes on learning; None: begin a new one, or go on with that of
+                ``checkpointLocation``.
+            trigger: as for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+            queryName: of Spark's query.
+            onProgress: called after each batch with its ``BatchProgress``, in another thread.
+
+        Raises:
+            UsageError: ``checkpointLocation`` belongs to another query, model or fleet; the model learns from another
+                stream already; or ``streamingDf`` is no streaming DataFrame.
+            ConfigError: params contradict each other, or the model is of another kind, or has other settings.
+            InputError: a column is missing, or of another type.
+        """
+        self._check_frame(streamingDf)
+        self._check()
+        family = self._stream_model(streamingDf, model)
+        return start_stream(
+            streamingDf,
+            checkpointLocation,
+            family,
+            self._learner_options(),
+            given=model,
+            snapshot_every=snapshotEvery,
+            trigger=dict(trigger or {}),
+            query_name=queryName,
+            on_progress=onProgress,
+            servers=self._servers(),
+        )
+
+    @abstractmethod
+    def _stream_model(self, frame: DataFrame, given: Any) -> StreamModel:
+        """Return what the family says of the model that learns.
+
+        Args:
+            given: the model, if it is there already.
+
+        Raises:
+            ConfigError: params contradict each other, or the given model does not fit them.
+        """
+
+    def _learner_options(self) -> LearnerOptions:
+        """Return how a batch is learned."""
+        return LearnerOptions(self.getBatchSize(), self._workers())
+
+    def _workers(self) -> int | None:
+        """Return numWorkers, or None if it is not set."""
+        return self.getNumWorkers() if self.isSet(self.numWorkers) else None
+
+    def _servers(self) -> int | None:
+        """Return numServers, or None if it is not set."""
+        return self.getNumServers() if self.isSet(self.numServers) else None
+
+    def _weight(self) -> str | None:
+        """Return the name of the column of weights, or None."""
+        return self.getWeightCol() or None if self.isSet(self.weightCol) else None
