@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -30,6 +31,9 @@ settings.load_profile("ps2")
 
 # A test measures costs itself, and leaves nothing in the user's folders.
 os.environ[VARIABLE] = OFF
+
+# A shell's background job, and all its children, ignore SIGINT: tests of Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEADLINE_S = 10.0
 POLL_S = 0.02
