@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,15 +204,6 @@ def test_keys_when_too_many_then_the_oldest_go(ps):
     assert not np.array_equal(table.pull(9_999), EmbeddingTable(K).pull(9_999))
     assert np.array_equal(table.pull(0), EmbeddingTable(K).pull(0))
     table.free()
-
-
-def test_guide_when_its_example_runs_then_counts_three_keys(ps, tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "docs/tables.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    exec(text.split("```python")[1].split("```")[0], names)
-    assert names["table"].keysCount() == 3
-    names["table"].free()
 
 
 def test_gradients_when_wire_is_narrow_then_rounded(ps, keys, gradients):

@@ -91,7 +91,17 @@ def test_embeddings_guide_when_code_is_run_then_groups_separate(run):
     assert {word for word, _ in space["model"].findSynonymsArray("oak", 3)} == {"elm", "yew", "ash"}
 
 
-FILES = ("train.libsvm.gz", "test.libsvm.gz", "model", "clicks")
+def test_key_guides_when_code_is_run_then_all_of_it_runs(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("hashing.md")["rows"].indptr.tolist() == [0, 5, 8]
+    assert run("keys.md")["m"].keyStatus().admitted == 2
+    assert run("tables.md")["table"].keysCount() > 3
+    assert run("serving.md")["scorer"].keysCount == 1002
+    assert 0 < run("streams.md")["training"].lastProgress.total.auc <= 1
+    assert len(run("deep.md")["model"].summary.objectiveHistory) == 1
+
+
+FILES = ("train.libsvm.gz", "test.libsvm.gz", "model", "clicks", "serving", "log", "job")
 # What comes after it is of fleets elsewhere.
 LAST = "\n## A fleet of its own"
 
