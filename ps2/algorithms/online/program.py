@@ -67,12 +67,14 @@ class OnlineProgram:
         return margins
 
     def advance(self, now_s: float) -> None:
-        """Let keys expire by the rows' times."""
+        """Advance the time of the keys to that of the newest row, and let old keys expire."""
         if self.settings.life.get("clock") == "event":
-            # The batch's keys are as new as its newest row, also after a long time without rows.
-            self.table.matrix.advance(now_s, touched=True)
+            matrix = self.table.matrix
+            # The batch's keys are as new as its newest row, also after a long time without rows. Rows of another
+            # training may have been newer.
+            matrix.advance(max(now_s, matrix.keyStatus().nowS), touched=True)
             if "expireAfterS" in self.settings.life:
-                self.table.matrix.expire()
+                matrix.expire()
 
     def margins(self, given: KeyRows) -> Float64s:
         """Predict rows; nothing changes."""
