@@ -1,4 +1,4 @@
-"""The optimizers of embedding tables: their operations, hyperparameters, and the state in each block. Pure."""
+"""Optimizers of embedding tables: their server operations, hyperparameters, and lengths of a key's block. Pure."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from ps2.errors import ConfigError
 from ps2.ops import embedding_steps
 from ps2.ops.all import lookup
 
-# Squares of gradients are added up in float32: a sum that overflows would end the learning of its key without a word.
+# The largest gradient of optimizers that sum squares, in float32: once a sum is infinite, its key never learns again.
 LARGEST_SQUARED = 1e15
 
 
 @dataclass(frozen=True)
-class StepKind:
-    """An optimizer of embedding tables.
+class OptimizerKind:
+    """An optimizer of embedding tables, without values of its hyperparameters.
 
     Attributes:
-        operation: the operation that takes its step.
-        defaults: its hyperparameters.
-        block: returns the length of a block of k weights, of which the first ``linear`` are linear weights.
-        is_linear: its operation takes the number of weights that take steps of FTRL as ``linear``.
-        largest_gradient: the largest absolute value of a gradient that it takes; None: any finite one.
+        operation: name of the server operation that takes its step (``ps2.ops.embedding_steps``).
+        defaults: its hyperparameters by name, with their default values.
+        block: ``block(k, linear)`` returns the length of a key's block: k weights, of which the first ``linear`` take
+            steps of FTRL, and the optimizer's state.
+        takes_linear: True if the operation has a parameter ``linear``.
+        largest_gradient: largest absolute value of a gradient; None: any finite one.
     """
 
     operation: str
     defaults: Mapping[str, float]
     block: Callable[[int, int], int]
-    is_linear: bool = False
+    takes_linear: bool = False
     largest_gradient: float | None = LARGEST_SQUARED
 
 
 PENALTIES = {"l1": 0.0, "l2": 0.0}
 FTRL = {"alpha": 0.05, "beta": 1.0}
 ADAGRAD = {"lr": 0.05, "eps": 1e-8}
-KINDS: Mapping[str, StepKind] = {
-    "sgd": StepKind(
+KINDS: Mapping[str, OptimizerKind] = {
+    "sgd": OptimizerKind(
         "embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k), largest_gradient=None
     ),
-    "adagrad": StepKind("embedding_adagrad", ADAGRAD | PENALTIES, lambda k, _: embedding_steps.adagrad_block(k)),
-    "adam": StepKind(
+    "adagrad": OptimizerKind("embedding_adagrad", ADAGRAD | PENALTIES, lambda k, _: embedding_steps.adagrad_block(k)),
+    "adam": OptimizerKind(
         "embedding_adam",
         {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8} | PENALTIES,
         lambda k, _: embedding_steps.adam_block(k),
     ),
-    "ftrl": StepKind("embedding_ftrl", FTRL | PENALTIES, lambda k, _: embedding_steps.ftrl_block(k, k), True),
-    "ftrl+adagrad": StepKind(
+    "ftrl": OptimizerKind("embedding_ftrl", FTRL | PENALTIES, lambda k, _: embedding_steps.ftrl_block(k, k), True),
+    "ftrl+adagrad": OptimizerKind(
         "embedding_ftrl", FTRL | PENALTIES | ADAGRAD | {"decay": 0.0}, embedding_steps.ftrl_block, True
     ),
 }
@@ -55,13 +56,13 @@ KINDS: Mapping[str, StepKind] = {
 
 @dataclass(frozen=True)
 class TableOptimizer:
-    """An optimizer with its hyperparameters, for a table of k weights a key.
+    """An optimizer with values of its hyperparameters, for a table of k weights for each key.
 
     Attributes:
         name: one of ``KINDS``.
         k: number of weights of a key.
-        linear: for "ftrl+adagrad": how many of them, the first ones, take steps of FTRL.
-        scalars: the hyperparameters, in the operation's own names.
+        linear: with "ftrl+adagrad", how many of a key's weights, the first ones, take steps of FTRL.
+        scalars: the scalar arguments of the operation, by the operation's names for them.
     """
 
     name: str
@@ -71,12 +72,16 @@ class TableOptimizer:
 
     @property
     def largest_gradient(self) -> float | None:
-        """The largest absolute value of a gradient; None: any finite one."""
+        """Largest absolute value of a gradient; None: any finite one."""
         return KINDS[self.name].largest_gradient
 
     @staticmethod
     def of(name: Any, k: int, linear: int, given: Mapping[str, float | None]) -> TableOptimizer:
-        """Return an optimizer with the given hyperparameters; None takes the default.
+        """Return an optimizer.
+
+        Args:
+            name: as the user gave it.
+            given: hyperparameters by name; None takes the default.
 
         Raises:
             ConfigError: there is no such optimizer, it does not have a hyperparameter, or one is out of range.
@@ -94,7 +99,7 @@ class TableOptimizer:
             if key not in kind.defaults:
                 raise ConfigError(f"{key}: optimizer {name!r} takes {', '.join(kind.defaults)}")
         scalars = {**kind.defaults, **some}
-        if kind.is_linear:
+        if kind.takes_linear:
             scalars["linear"] = k if name == "ftrl" else linear
         checked = lookup(kind.operation).check(0, "float32", scalars)
         return TableOptimizer(name, k, linear, checked)
@@ -110,9 +115,9 @@ class TableOptimizer:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """The hyperparameters by name, without what the operation needs besides."""
+        """The hyperparameters by name, without other arguments of the operation."""
         return {key: self.scalars[key] for key in KINDS[self.name].defaults}
 
     def changed(self, given: Mapping[str, float]) -> TableOptimizer:
-        """Return the optimizer with some other hyperparameters; raises like ``of``."""
+        """Return a copy with some hyperparameters replaced; raises like ``of``."""
         return TableOptimizer.of(self.name, self.k, self.linear, {**self.hyperparameters, **given})

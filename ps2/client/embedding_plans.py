@@ -1,4 +1,4 @@
-"""Plans for embedding tables: pulls of weights, and steps by gradients. Pure."""
+"""Plans of an embedding table's requests: pulls of weights, optimizer steps, counts of keys. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from ps2.protocol.messages import Operation, Result, key_digest
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The distinct columns of a call, grouped by partition.
+    """The distinct columns of one call, grouped by partition: the keys, or what ``hashBits`` folds them to.
 
     Attributes:
-        parts: the columns as they are sent.
-        positions: of each of the caller's keys, the position of its column among those sent; None if the caller's keys
-            are the columns sent.
+        target: the table's matrix.
+        parts: the u distinct columns, in the order in which they are sent.
+        positions: int64 of shape (n,): for each of the caller's n keys, the place of its column in ``parts``; None if
+            the caller's keys are these columns, in this order.
     """
 
     target: Target
@@ -36,7 +37,15 @@ class TableKeys:
 
     @staticmethod
     def of(target: Target, settings: TableSettings, keys: Int64Array, are_distinct: bool = False) -> TableKeys:
-        """Group keys of shape (n,), which the settings have checked."""
+        """Group keys by partition.
+
+        Args:
+            keys: int64 of shape (n,), checked by ``settings.checked_keys``.
+            are_distinct: the caller says that no key comes twice. This is verified, faster if the keys ascend.
+
+        Raises:
+            UsageError: ``are_distinct``, and a key comes twice.
+        """
         columns, positions = settings.columns(keys), None
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
             numbered, positions = number_distinct(columns)
@@ -45,7 +54,7 @@ class TableKeys:
                 positions = None
             else:
                 columns = numbered
-        parts = _named(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
+        parts = _with_digests(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
         if parts.order is not None:
             sent_at = np.empty_like(parts.order)
             sent_at[parts.order] = np.arange(parts.order.size)
@@ -74,7 +83,10 @@ class TableKeys:
         return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
     def step(self, settings: TableSettings, gradients: Array) -> Plan[None]:
-        """Plan the optimizer's step by the gradients of the caller's keys: float32 of shape (n, k).
+        """Plan one optimizer step at each distinct key, by the sum of its gradients.
+
+        Args:
+            gradients: float32 of shape (n, k), in the order of the caller's keys.
 
         Raises:
             OutOfRangeError: the sum of a key's gradients is not finite, too large for the optimizer's sum of squares,
@@ -85,7 +97,7 @@ class TableKeys:
             gradients = sum_rows(gradients, self.positions, self.parts.columns.size)
         largest = optimizer.largest_gradient
         if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
-            _refuse(gradients, self.parts.columns, largest)
+            _raise_out_of_range(gradients, self.parts.columns, largest)
         as_sent(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
         operations = tuple(
             Operation(
@@ -102,8 +114,8 @@ class TableKeys:
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
 
 
-def _refuse(gradients: Array, keys: Int64Array, largest: float | None) -> NoReturn:
-    """Raise for the first gradient that is not finite, or larger than the optimizer takes."""
+def _raise_out_of_range(gradients: Array, keys: Int64Array, largest: float | None) -> NoReturn:
+    """Raise OutOfRangeError for the first gradient that is not finite or above ``largest``; name its key."""
     most = np.inf if largest is None else largest
     fits = np.isfinite(gradients) & (np.abs(gradients) <= most)
     row, weight = np.argwhere(~fits)[0]
@@ -114,7 +126,11 @@ def _refuse(gradients: Array, keys: Int64Array, largest: float | None) -> NoRetu
 
 
 def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
-    """Plan to read the first ``counts`` active keys of each partition: sorted."""
+    """Plan to read the active keys: int64 of shape (sum of ``counts``,), ascending.
+
+    Args:
+        counts: number of active keys of each partition.
+    """
     windows = [
         (p.index, start, min(start + GROUP_KEYS, count))
         for p, count in zip(target.partitions, counts, strict=True)
@@ -132,6 +148,7 @@ def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
 
 
 def _check_distinct(keys: Int64Array, count: int) -> None:
+    """Raise UsageError unless all keys are distinct; ``count`` of them are."""
     if count < keys.size:
         found, times = np.unique(keys, return_counts=True)
         key = found[np.argmax(times)]
@@ -150,8 +167,8 @@ def count(target: Target) -> Plan[int]:
     )
 
 
-def _named(parts: SplitKeys) -> SplitKeys:
-    """Return the split with digests of its larger groups: keys that are pulled and then pushed travel once."""
+def _with_digests(parts: SplitKeys) -> SplitKeys:
+    """Return the split with a digest for each large group: the push after a pull sends the digest instead of keys."""
     groups = tuple(
         group
         if group.end - group.begin < MIN_NAMED_KEYS

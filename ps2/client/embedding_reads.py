@@ -1,4 +1,4 @@
-"""Calls of an embedding table: their keys, which a pull and the push after it share, and pulls in the background."""
+"""Pulls of an embedding table, also in the background, and the grouped keys that a pull and its push share."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 from ps2.protocol.messages import key_digest
 
-# Reads that are kept until somebody pulls their keys; the oldest are dropped first.
+# Prefetches that wait for the pull of their keys; the oldest are dropped first.
 MOST_READS = 8
-# Key sets that are kept, grouped, for the push after a pull.
-MOST_KEYS = MOST_READS
+# Grouped key sets that are kept for the push after a pull.
+MOST_KEY_SETS = MOST_READS
 
-Name = tuple[bytes, tuple[int, ...]]
+# Digest and shape of the keys of a call.
+KeySetId = tuple[bytes, tuple[int, ...]]
 
 
 class RecentKeys:
-    """The keys of recent calls, grouped by partition: a push usually has the keys of a pull. Thread-safe."""
+    """A cache of the keys of recent calls, grouped by partition: most pushes have the keys of a pull. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[Name, TableKeys] = OrderedDict()
+        self._known: OrderedDict[KeySetId, TableKeys] = OrderedDict()
 
     def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64Array, are_distinct: bool) -> TableKeys:
-        """Return keys of any shape, grouped; the settings have checked them."""
-        target, name = matrix._target(), _name(keys)
+        """Return keys grouped by partition; arguments are those of ``TableKeys.of``, with keys of any shape."""
+        target, id = matrix._target(), _id_of(keys)
         with self._lock:
-            known = self._known.get(name)
+            known = self._known.get(id)
             if known is not None and known.target.route is target.route:
-                self._known.move_to_end(name)
+                self._known.move_to_end(id)
                 return known
-        # The caller may change its array.
+        # A copy, as the caller may change its array.
         found = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
         with self._lock:
-            self._known[name] = found
-            if len(self._known) > MOST_KEYS:
+            self._known[id] = found
+            if len(self._known) > MOST_KEY_SETS:
                 self._known.popitem(last=False)
         return found
 
 
 class EmbeddingRead:
-    """A pull of keys of any shape; ``start`` runs it in a thread of its own."""
+    """One pull of keys of any shape: at once by ``now``, or in a thread by ``start`` and ``result``."""
 
     def __init__(
         self, matrix: DCVMatrix, settings: TableSettings, recent: RecentKeys, keys: Int64Array, are_distinct: bool
@@ -69,19 +70,22 @@ class EmbeddingRead:
         self._error: Exception | None = None
 
     def now(self) -> Any:
-        """Pull the keys after all queued changes; in a batch, return a Deferred."""
+        """Pull after all queued changes: float32 of shape ``keys.shape + (k,)``; a Deferred in a batch."""
         return submit(self._session, self._plan())
 
     def start(self) -> None:
+        """Begin the pull in a thread. It does not wait for queued changes."""
         self._epoch = self._session.epoch
         self._thread = threading.Thread(target=self._run, name="ps2-embedding-read", daemon=True)
         self._thread.start()
 
     def result(self) -> Any:
-        """Wait for the answer. Pull again if the fleet has gone back to a checkpoint since.
+        """Wait for what ``start`` has begun, and return it as ``now`` does.
+
+        If the fleet has rolled back to a checkpoint meanwhile, pull again.
 
         Raises:
-            PS2Error: what a pull raises.
+            PS2Error: as a pull does.
         """
         self.wait()
         if isinstance(self._error, RolledBack) or self._session.epoch != self._epoch:
@@ -100,7 +104,7 @@ class EmbeddingRead:
             plan = self._plan()
             with self._session.async_writer.transfers:
                 self._answer = self._session.dispatch.read_at_once(plan)
-        except Exception as error:  # for the caller of ``result``
+        except Exception as error:  # ``result`` raises it in the caller's thread
             self._error = error
 
     def _plan(self) -> Plan[Array]:
@@ -109,30 +113,30 @@ class EmbeddingRead:
         return keys.pull(self._settings.k).then(lambda weights: weights.reshape(shape))
 
 
-class EmbeddingReads:
-    """The reads of one handle that are under way, or whose answers wait to be taken."""
+class PendingReads:
+    """The prefetches of one handle that run, or whose answers wait for their pull."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Name, EmbeddingRead] = OrderedDict()
+        self._open: OrderedDict[KeySetId, EmbeddingRead] = OrderedDict()
 
     def begin(self, keys: Int64Array, read: EmbeddingRead) -> None:
-        """Start a read of keys, in place of an earlier one of the same keys."""
-        name = _name(keys)
-        self._open.pop(name, None)
-        self._open[name] = read
+        """Start a read of keys. It replaces an earlier one of the same keys."""
+        id = _id_of(keys)
+        self._open.pop(id, None)
+        self._open[id] = read
         read.start()
         if len(self._open) > MOST_READS:
             self._open.popitem(last=False)
 
     def take(self, keys: Int64Array) -> EmbeddingRead | None:
-        """Return the read of these keys, and forget it; None if there is none."""
-        return self._open.pop(_name(keys), None) if self._open else None
+        """Remove and return the read of these keys; None if there is none."""
+        return self._open.pop(_id_of(keys), None) if self._open else None
 
     def close(self) -> None:
-        """Wait for all reads, and drop them."""
+        """Wait for all reads, and drop their answers."""
         while self._open:
             self._open.popitem()[1].wait()
 
 
-def _name(keys: Int64Array) -> Name:
+def _id_of(keys: Int64Array) -> KeySetId:
     return key_digest(np.ascontiguousarray(keys).reshape(-1)), keys.shape

@@ -1,4 +1,4 @@
-"""The properties of an embedding table that all its handles share. Pure."""
+"""Settings of an embedding table that all its handles share. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FORMAT = "ps2.embedding-table.1"
 
 @dataclass(frozen=True)
 class TableSettings:
-    """The properties of an embedding table, besides the life of its keys.
+    """Settings of an embedding table, except ``KeyLife``, which the matrix's spec holds.
 
     Attributes:
-        optimizer: with the number of weights of a key.
+        optimizer: the optimizer; it holds k, the number of weights of a key.
         dim: keys are in [0, dim).
-        hash_bits: keys are folded to this many bits, so that some collide; None: they are not.
-        zero_columns: the first weights of a key, which begin at 0.
+        hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
+        zero_columns: how many of a key's weights, the first ones, begin at 0.
         wire: dtype of gradients in messages; None: float32.
     """
 
@@ -50,20 +50,20 @@ class TableSettings:
 
     @property
     def matrix_dim(self) -> int:
-        """Number of columns of the matrix."""
+        """Number of columns of the table's matrix."""
         return self.dim if self.hash_bits is None else 1 << self.hash_bits
 
     def with_optimizer(self, given: Mapping[str, float]) -> TableSettings:
-        """Return the settings with other hyperparameters."""
+        """Return a copy with some hyperparameters replaced; raises ConfigError."""
         return replace(self, optimizer=self.optimizer.changed(given))
 
     def checked_keys(self, keys: Any) -> Int64Array:
-        """Return keys of any shape as int64, C-contiguous, as they were given.
+        """Return keys of any shape as a C-contiguous int64 array of the same shape.
 
         Raises:
-            DTypeError: they are not integers.
+            DTypeError: the keys are not integers.
             OutOfRangeError: a key is not in [0, dim).
-            LimitError: there are too many for one call.
+            LimitError: there are more keys than one call takes.
         """
         array = as_integers("keys", keys)
         if array.size > MAX_KEYS:
@@ -77,7 +77,7 @@ class TableSettings:
         return array
 
     def columns(self, keys: Int64Array) -> Int64Array:
-        """Return the matrix's columns of keys of shape (n,): the keys themselves, unless they are folded."""
+        """Return the matrix's column of each key, int64 of shape (n,): the key itself, unless keys are folded."""
         return keys if self.hash_bits is None else hash_bucket(keys) >> np.int64(32 - self.hash_bits)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class TableSettings:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> TableSettings:
-        """Raise CheckpointCorruptError if something is missing or invalid."""
+        """Return the settings that ``to_json`` wrote; raise CheckpointCorruptError if one is missing or invalid."""
         try:
             optimizer = TableOptimizer.of(
                 content["optimizer"], content["k"], content["linear"], content["hyperparameters"]
@@ -109,7 +109,7 @@ class TableSettings:
 
 
 def dim_of(keys: int | Literal["hashed"]) -> int:
-    """Return the bound of keys; raises ConfigError unless it is "hashed" or a number of keys."""
+    """Return the bound of keys, which are in [0, bound); raise ConfigError unless ``keys`` is "hashed" or a number."""
     if keys == "hashed":
         return MAX_SPARSE_DIM
     if not is_whole(keys) or not 1 <= keys <= MAX_SPARSE_DIM:
@@ -118,4 +118,5 @@ def dim_of(keys: int | Literal["hashed"]) -> int:
 
 
 def is_whole(value: object) -> bool:
+    """Return True for an integer that is not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -15,7 +15,7 @@ from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
 from ps2.client.embedding_optimizers import TableOptimizer
-from ps2.client.embedding_reads import EmbeddingRead, EmbeddingReads, RecentKeys
+from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
 from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
 from ps2.client.handle import Handle
 from ps2.client.key_life import KeyStatus
@@ -33,16 +33,16 @@ SETTINGS = "table.json"
 
 
 class EmbeddingTable:
-    """k weights for each key, and the state of their optimizer, on the servers.
+    """A table of k weights for each key, with the state of their optimizer, on the servers.
 
     ``pull`` reads the weights of keys. ``push`` sends gradients, and the servers take the optimizer's step at these
-    keys in the same request, exactly once. A key has a block of memory, with its weights and its state, from its first
-    gradient on.
+    keys in the same request, exactly once. A key gets its block of memory, which holds its weights and the optimizer's
+    state, with its first gradient (or later, with ``admitAfter``).
 
     A table works in the driver and, pickled in a closure, in every task, like a ``DCV``.
 
     Attributes:
-        settings: what all handles to the table share; ``known`` takes it.
+        settings: settings that all handles to the table share; ``known`` takes them.
     """
 
     def __init__(  # noqa: PLR0913 - most of them are keywords
@@ -81,13 +81,13 @@ class EmbeddingTable:
                 "ftrl+adagrad" (FTRL-Proximal for the first ``zeroColumns`` weights of a key, Adagrad for the others).
             keys: "hashed" for int64 keys in [0, 2**63); or a number n, for keys in [0, n).
             lr: learning rate of "sgd" (0.05), "adagrad" (0.05) and "adam" (0.001).
-            eps: of "adagrad" and "adam", added to the root (1e-8).
-            beta1, beta2: decays of "adam" (0.9, 0.999).
+            eps: number that "adagrad" and "adam" add to the root (1e-8).
+            beta1, beta2: decay rates of "adam" (0.9, 0.999).
             alpha, beta: scale and offset of the learning rate of "ftrl" (0.05, 1.0).
-            l1, l2: strengths of penalties of the weights of pushed keys, which are not part of the gradients (0.0).
-                With "ftrl+adagrad", those of the first weights.
-            decay: for "ftrl+adagrad": strength of the L2 penalty of the other weights (0.0).
-            hashBits: fold keys to so many bits, so that keys collide: for comparisons only.
+            l1, l2: strengths of the penalties of the weights of pushed keys; gradients do not contain them (0.0). With
+                "ftrl+adagrad", of the weights that take steps of FTRL.
+            decay: with "ftrl+adagrad", strength of the L2 penalty of the other weights (0.0).
+            hashBits: number of bits that keys are folded to, so that keys collide: for comparisons only.
             zeroColumns: how many of a key's weights, the first ones, begin at 0, as linear weights do.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
                 ``[-initScale, initScale)``) or "zeros"; functions of seed, key and position alone.
@@ -131,14 +131,14 @@ class EmbeddingTable:
         self._matrix = matrix
         self.settings = settings
         self._recent = RecentKeys()
-        self._reads = EmbeddingReads()
+        self._reads = PendingReads()
 
     @classmethod
     def known(cls, matrix: DCVMatrix | int, settings: TableSettings) -> EmbeddingTable:
-        """Return a handle to a table that another process created.
+        """Return a handle to a table that exists, such as one that another process created.
 
         Args:
-            matrix: the table's ``matrix``, or its number; with a number, the handle frees nothing.
+            matrix: the table's ``matrix``, or its ``matrix.number``; with a number, the handle frees nothing.
             settings: the table's ``settings``.
 
         Raises:
@@ -178,7 +178,7 @@ class EmbeddingTable:
 
     @property
     def matrix(self) -> DCVMatrix:
-        """The matrix behind the table: a block is a key's k weights and the state of its optimizer."""
+        """The table's matrix, with layout "column": one block is a key's k weights and the state of its optimizer."""
         return self._matrix
 
     def __repr__(self) -> str:
@@ -200,18 +200,31 @@ class EmbeddingTable:
         return self._pull(self.settings.checked_keys(keys), are_distinct=False)
 
     def pull_distinct(self, keys: Int64Array) -> Any:
-        """Read weights of distinct keys of shape (n,): float32 of shape (n, k). Keys that ascend are checked faster.
+        """Read weights of distinct keys, without numbering them.
+
+        Args:
+            keys: int64 of shape (n,); keys that ascend are checked faster.
+
+        Returns:
+            float32 of shape (n, k).
 
         Raises:
             UsageError: a key comes twice.
+            ShapeError, DTypeError, OutOfRangeError: as ``pull`` does; or the keys have another number of dimensions.
         """
         return self._pull(self._distinct(keys), are_distinct=True)
 
     def prefetch(self, keys: Any) -> EmbeddingTable:
         """Begin to read the weights of keys in the background. The next pull of the same keys takes the answer.
 
-        The answer is as of about now: it lacks what is pushed between this call and that pull, such as the step of the
-        batch before. So a program that prefetches learns from weights that are one step late.
+        The answer is of about the time of this call: it lacks what is pushed between this call and that pull, such as
+        the step of the batch before. So a program that prefetches learns from weights that are one step late.
+
+        Args:
+            keys: integers of any shape, duplicates allowed. At most 8 prefetches wait; the oldest are dropped.
+
+        Raises:
+            DTypeError, OutOfRangeError: as ``pull`` does.
         """
         checked = self.settings.checked_keys(keys).copy()
         self._reads.begin(checked, self._read(checked, are_distinct=False))
@@ -224,7 +237,7 @@ class EmbeddingTable:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def push(self, keys: Any, gradients: Any, wait: bool = True) -> EmbeddingTable:
-        """Take the optimizer's step at keys, on the servers. Gradients of equal keys are added up first.
+        """Take one optimizer step at each distinct key, on the servers, by the sum of the key's gradients.
 
         Args:
             keys: integers of any shape, duplicates allowed.
@@ -233,22 +246,26 @@ class EmbeddingTable:
 
         Raises:
             DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came; or the sum of a key's
-                gradients is NaN or infinite, or above 1e15 where the optimizer adds up squares. Nothing has been sent.
+                gradients is NaN or infinite, or above 1e15 if the optimizer sums squares. Nothing has been sent.
+            LimitError: a partition has no room for the new keys (``maxKeys``, or the servers' memory limit); nothing
+                is applied in that partition.
         """
         checked = self.settings.checked_keys(keys)
         values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")
         return self._step(checked, values.reshape(-1, self.k), wait, are_distinct=False)
 
     def push_distinct(self, keys: Int64Array, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
-        """Take the optimizer's step at distinct keys, which are checked faster if they ascend.
+        """Take one optimizer step at each of some distinct keys, without numbering them.
 
         Args:
-            keys: int64 of shape (n,).
+            keys: int64 of shape (n,); keys that ascend are checked faster.
             gradients: float32 of shape (n, k). With ``wait=False`` the caller may not change keys and gradients
                 afterwards.
+            wait: as for ``push``.
 
         Raises:
             UsageError: a key comes twice.
+            ShapeError, DTypeError, OutOfRangeError, LimitError: as ``push`` does.
         """
         checked = self._distinct(keys)
         values = as_values(gradients, np.dtype(np.float32), (checked.size, self.k), "gradients")
@@ -262,11 +279,15 @@ class EmbeddingTable:
         return self
 
     def expire(self, olderThanS: float | None = None) -> int:
-        """Remove the keys whose last push is so long ago (default: ``expireAfterS``); return how many."""
+        """Remove the keys whose last push is at least ``olderThanS`` seconds ago; return how many were removed.
+
+        Args:
+            olderThanS: seconds; default: the table's ``expireAfterS``.
+        """
         return self._matrix.expire(olderThanS)
 
     def evict(self, keep: int) -> int:
-        """Remove the least recently pushed keys until about ``keep`` are left; return how many were removed."""
+        """Remove the least recently pushed keys until about ``keep`` keys are left; return how many were removed."""
         return self._matrix.evict(keep)
 
     def remove(self, keys: Any) -> int:
@@ -274,7 +295,7 @@ class EmbeddingTable:
         return self._matrix.remove(self.settings.columns(self.settings.checked_keys(keys).reshape(-1)))
 
     def keyStatus(self) -> KeyStatus:
-        """Return how many keys are active, wait, were admitted, have expired or were evicted, and the table's time."""
+        """Return the counts of active, waiting, admitted, expired and evicted keys, and the table's time."""
         return self._matrix.keyStatus()
 
     # -- the life of the table -------------------------------------------------------------------------------------
@@ -282,7 +303,7 @@ class EmbeddingTable:
     def save(self, url: str) -> None:
         """Write the table, with the state of its optimizer, to a folder; ``EmbeddingTable.load`` reads it.
 
-        An earlier save there stays complete until the new one is.
+        An earlier save there stays until the new one is complete.
 
         Args:
             url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
@@ -305,7 +326,8 @@ class EmbeddingTable:
         """Create a table from what ``save`` wrote, on a fleet of any size.
 
         Args:
-            name: as for a new table; None: it has none.
+            url: the folder, which the servers and this process can read.
+            name: name of the new table, as for the constructor; None: no name.
 
         Raises:
             CheckpointMissingError: there is no table at this place.
@@ -332,14 +354,14 @@ class EmbeddingTable:
     ) -> Export:
         """Write the weights, without the optimizer's state, to a folder that ``ps2.serving.Scorer`` reads anywhere.
 
-        Training may go on meanwhile: the keys' weights are then of different moments.
+        Training may go on meanwhile; then the weights of different keys are of different moments.
 
         Args:
             path: a folder, or any fsspec URL of one, that this process can write to.
             since: what an earlier call returned, its number, or "last": write only what changed since. All keys are
                 written if that cannot be told, and the result's ``reason`` says why.
-            kind: which function scores rows with these weights; "table": none.
-            config, hasher, dense: what that function needs besides, and how columns become keys.
+            kind: name of the function that scores rows with these weights (``ps2.serving.kinds``); "table": none.
+            config, hasher, dense: other data of that function; how columns become keys; arrays by name.
 
         Raises:
             UsageError: the folder has no such export, or it is of another table; or the table has ``hashBits``.

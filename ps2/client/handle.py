@@ -77,23 +77,30 @@ class Handle:
 
     @shielded
     def advance(self, nowS: float, touched: bool = False) -> None:
-        """Set the time of the vector's matrix, in seconds, with ``clock="event"``. It never goes back.
+        """Set the time of the vector's matrix, for ``clock="event"``. The time never goes back.
 
         Args:
-            touched: what was touched since the time before counts as touched at this one: for a program that learns a
-                batch of events, and then knows their newest time.
+            nowS: the time in seconds, from 0 to 1e15.
+            touched: True: keys that were touched since the last ``advance`` count as touched at this time. For a
+                program that learns a batch of events and only then knows their newest time.
 
         Raises:
-            OutOfRangeError: the time is before the present one.
+            OutOfRangeError: the time is before the current one.
+            ConfigError: the time is not a number in this range.
+            UsageError: the matrix's keys have no admission, expiry, limit or initial values; or inside ``ps.batch()``.
         """
         self._keys("advance").advance(nowS, touched)
 
     @shielded
     def expire(self, olderThanS: float | None = None) -> int:
-        """Remove the keys whose last touch is so long ago, from all rows of the matrix; return how many.
+        """Remove the keys whose last touch is at least ``olderThanS`` ago, from all rows; return how many were removed.
 
         Args:
             olderThanS: seconds; default: the matrix's ``expireAfterS``.
+
+        Raises:
+            ConfigError: neither is given, or ``olderThanS`` is not a number of seconds.
+            UsageError: as for ``advance``.
         """
         return self._keys("expire").expire(olderThanS)
 
@@ -101,7 +108,11 @@ class Handle:
     def evict(self, keep: int) -> int:
         """Remove the least recently touched keys until about ``keep`` are left; return how many were removed.
 
-        Each partition keeps an equal share of them.
+        Each partition keeps an equal share of ``keep``.
+
+        Raises:
+            ConfigError: ``keep`` is not a number of keys.
+            UsageError: as for ``advance``.
         """
         return self._keys("evict").evict(keep)
 
@@ -111,12 +122,16 @@ class Handle:
 
         Args:
             keys: int64 of shape (n,), any order, duplicates allowed.
+
+        Raises:
+            DTypeError, OutOfRangeError: the keys are not integers, or one is not in ``[0, dim)``.
+            UsageError: as for ``advance``.
         """
         return self._keys("remove").remove(keys)
 
     @shielded
     def keyStatus(self) -> KeyStatus:
-        """Return the counts of the matrix's keys, and its time."""
+        """Return the counts of the matrix's keys, and its time; raise UsageError as ``advance`` does."""
         return self._keys("keyStatus").status()
 
     @property
@@ -199,7 +214,7 @@ class Handle:
         return replace(target, spec=replace(target.spec, wire=None))
 
     def _keys(self, what: str) -> LivingMatrix:
-        """Return the keys of the matrix; raises UsageError if they have no life."""
+        """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyLife``."""
         return LivingMatrix.of(what, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:

@@ -1,4 +1,4 @@
-"""Calls on the keys of a matrix that live: time, expiry, removal, counts, and what has changed since a mark."""
+"""Calls on the keys of a matrix that has a ``KeyLife``: its time, expiry, eviction, counts, changes since a mark."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
 from ps2.errors import ConfigError, OutOfRangeError, StaleMarkError, UsageError
 from ps2.matrix.key_life import KeyLife
+from ps2.matrix.matrix_time import LATEST_S
 from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, Result
@@ -24,22 +25,21 @@ from ps2.protocol.messages import Operation, Result
 Params = Mapping[str, int | float]
 Merge = Callable[[list[Result]], Any]
 
-# The latest time of a matrix.
-MOST_S = 1e15
-# Slices begin at the last slot.
-BEGIN = -1
-MASK = 2**63 - 1
+# Operations in slices look at the slots from the last one on, which this number stands for.
+LAST_SLOT = -1
+INT64_MASK = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """The keys of a matrix on all servers.
+    """Counts of a matrix's keys, over all servers.
 
     Attributes:
-        active: keys with a slot.
-        waiting: keys that were touched fewer than ``admitAfter`` times; beyond an exact bound, an estimate.
+        active: number of keys with a slot.
+        waiting: number of keys that were touched fewer than ``admitAfter`` times; beyond an exact bound, an estimate.
         admitted: how often a key got its slot.
-        expired, evicted: how often a key went by its age, or for other keys and by ``evict`` and ``remove``.
+        expired: how often a key was removed by its age.
+        evicted: how often a key was removed for ``maxKeys``, or by ``evict`` or ``remove``.
         nowS: the time of the matrix, in seconds.
     """
 
@@ -53,10 +53,10 @@ class KeyStatus:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point in the changes of a matrix, for ``changed`` and ``removed``.
+    """A point in the history of a matrix's keys, for ``changed`` and ``removed``.
 
     Attributes:
-        lineage: of the matrix's partitions. It differs after the matrix was loaded, or went back to a checkpoint.
+        lineage: a hash of the lineages of the partitions. It differs once the matrix was loaded or rolled back.
         tick: changes in and after this tick are those since the mark.
     """
 
@@ -73,17 +73,22 @@ class Mark:
 
 @dataclass(frozen=True)
 class LivingMatrix:
-    """The keys of one matrix, as one process calls for them."""
+    """The calls on the keys of one matrix. ``DCV`` and ``DCVMatrix`` describe their arguments and errors.
+
+    Attributes:
+        session: sends the plans.
+        target: the matrix.
+    """
 
     session: Session
     target: Target
 
     @classmethod
     def of(cls, what: str, session: Session, target: Target) -> LivingMatrix:
-        """Raises UsageError if the keys of the matrix have no life, or a batch is open.
+        """Return the calls; raise UsageError if the matrix has no ``KeyLife``, or a batch is open.
 
         Args:
-            what: the name of the call, for errors.
+            what: name of the user's call, for errors.
         """
         if target.spec.life is None:
             raise UsageError(
@@ -112,20 +117,20 @@ class LivingMatrix:
                 f"advance: the time of a matrix never goes back: expected at least {before_s:g}, got {now_s:g}"
             )
         params = {"now_s": now_s, "tick": _next_tick(numbers), "touched": int(bool(touched))}
-        self._everywhere("keys_advance", params, mutates=True)
+        self._on_partitions("keys_advance", params, mutates=True)
 
     def expire(self, older_s: float | None) -> int:
         older_s = self.life.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
         if older_s is None:
             raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
-        return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, BEGIN)
+        return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, LAST_SLOT)
 
     def evict(self, keep: int) -> int:
         if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or keep < 0:
             raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
         # Keys are spread evenly over the partitions by their hash.
         each = -(-int(keep) // len(self.target.partitions))
-        return self._in_slices("keys_evict", lambda left: {"keep": each}, BEGIN)
+        return self._in_slices("keys_evict", lambda left: {"keep": each}, LAST_SLOT)
 
     def remove(self, keys: Any) -> int:
         parts = SPLITS.split(self.target.spec, self.target.route, as_indices(keys))
@@ -137,12 +142,12 @@ class LivingMatrix:
     def mark(self) -> Mark:
         numbers, _ = self._states()
         tick = _next_tick(numbers)
-        self._everywhere("keys_mark", {"tick": tick}, mutates=True)
+        self._on_partitions("keys_mark", {"tick": tick}, mutates=True)
         return Mark(_lineage(numbers), tick)
 
     def removed(self, since: Mark) -> Int64Array:
         self._check_lineage(since.lineage)
-        pieces = self._everywhere("keys_removed", {"since": since.tick})
+        pieces = self._on_partitions("keys_removed", {"since": since.tick})
         self._check_lineage(since.lineage)
         return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
 
@@ -152,7 +157,7 @@ class LivingMatrix:
         lineage = _lineage(self._states()[0]) if since is None else since.lineage
         self._check_lineage(lineage)
         tick = 0 if since is None else since.tick
-        left = {partition.index: BEGIN for partition in self.target.partitions}
+        left = {partition.index: LAST_SLOT for partition in self.target.partitions}
         while left:
             operations = tuple(
                 Operation(
@@ -171,8 +176,8 @@ class LivingMatrix:
         self._check_lineage(lineage)
 
     def _states(self) -> tuple[Int64Array, float]:
-        """Return the numbers of each partition (``ps2.server.key_operations``), and the matrix's time."""
-        states = self._everywhere("keys_state", {})
+        """Return int64 of shape (partitions, 8), described in ``ps2.server.key_operations``, and the matrix's time."""
+        states = self._on_partitions("keys_state", {})
         return np.stack([numbers for numbers, _ in states]), max(float(now_s[0]) for _, now_s in states)
 
     def _check_lineage(self, expected: int) -> None:
@@ -182,7 +187,13 @@ class LivingMatrix:
             )
 
     def _in_slices(self, name: str, params: Callable[[int], Params], begin: int) -> int:
-        """Repeat an operation that answers (what is left, keys removed) until nothing is left; return the sum."""
+        """Repeat an operation on each partition until it has nothing left to do; return how many keys it removed.
+
+        Args:
+            name: an operation that answers (what is left to do, keys removed).
+            params: returns its parameters, from what is left in a partition.
+            begin: what is left at first.
+        """
         left, total = {partition.index: begin for partition in self.target.partitions}, 0
         while left:
             operations = tuple(
@@ -193,9 +204,10 @@ class LivingMatrix:
             left = {index: int(answer[0][0]) for index, answer in zip(left, answers, strict=True) if answer[0][0]}
         return total
 
-    def _everywhere(
+    def _on_partitions(
         self, name: str, params: Mapping[str, int | float], mutates: bool = False
     ) -> list[tuple[Array, ...]]:
+        """Run an operation on all partitions; return the arrays of each answer."""
         operations = tuple(
             Operation(name, self.target.matrix, partition.index, params=params) for partition in self.target.partitions
         )
@@ -216,17 +228,18 @@ def _total(results: Sequence[Result]) -> int:
 
 
 def _next_tick(numbers: Int64Array) -> int:
-    """Return a tick that has begun in no partition."""
+    """Return a tick that no partition has reached, from the numbers of ``_states``."""
     return int(numbers[:, 0].max()) + 1
 
 
 def _lineage(numbers: Int64Array) -> int:
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & MASK
+    """Return a hash of the lineages of all partitions, from the numbers of ``_states``."""
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & INT64_MASK
 
 
 def _seconds(name: str, value: Any, least: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise ConfigError(f"{name}: expected a number of seconds, got {value!r}")
-    if not math.isfinite(value) or not least <= value <= MOST_S:
-        raise ConfigError(f"{name}: expected a number of seconds, from {least:g} to {MOST_S:g}, got {value!r}")
+    if not math.isfinite(value) or not least <= value <= LATEST_S:
+        raise ConfigError(f"{name}: expected a number of seconds, from {least:g} to {LATEST_S:g}, got {value!r}")
     return float(value)

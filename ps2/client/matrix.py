@@ -304,11 +304,11 @@ class DCVMatrix:
         return self
 
     def expire(self, olderThanS: float | None = None) -> int:
-        """Remove the keys whose last touch is so long ago, as ``DCV.expire`` does; return how many."""
+        """Remove the keys whose last touch is at least ``olderThanS`` seconds ago, as ``DCV.expire`` does."""
         return self._first.expire(olderThanS)
 
     def evict(self, keep: int) -> int:
-        """Remove the least recently touched keys, as ``DCV.evict`` does; return how many."""
+        """Remove the least recently touched keys, as ``DCV.evict`` does; return how many were removed."""
         return self._first.evict(keep)
 
     def remove(self, keys: Any) -> int:
@@ -320,7 +320,7 @@ class DCVMatrix:
         return self._first.keyStatus()
 
     def mark(self) -> Mark:
-        """Return a mark of the present state, for ``changed`` and ``removed``.
+        """Return a mark of the current state, for ``changed`` and ``removed``.
 
         From the first mark on, the servers remember removed keys: the last million of each partition.
         """
@@ -333,15 +333,15 @@ class DCVMatrix:
         the values that come last are the newer ones.
 
         Args:
-            since: None: all keys.
-            positions: how many rows to read, from the first on; default: all.
+            since: a mark of this matrix; None: yield all keys.
+            positions: how many of the matrix's rows to read, the first ones; default: all.
 
         Yields:
             int64 keys of shape (n,), in any order, and values of shape (n, positions).
 
         Raises:
-            StaleMarkError: the servers cannot tell, so all keys have to be read: the matrix was loaded or went back to
-                a checkpoint.
+            StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or went back to a
+                checkpoint since the mark: read all keys instead.
         """
         return self._first._keys("changed").changed(since, positions)
 

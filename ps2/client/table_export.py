@@ -1,4 +1,4 @@
-"""Exports embedding tables: this process reads their keys, sorts them, and streams weights to files in that order."""
+"""Exports of embedding tables: this process reads and sorts the keys, and streams their weights to files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ps2.storage.export_writing import Content, Export, continued, write_export
 from ps2.storage.exports import Description, ExportManifest
 
 
-class Exported(Protocol):
-    """A table as far as exports read it."""
+class ExportableTable(Protocol):
+    """What an export needs of an ``EmbeddingTable``."""
 
     @property
     def k(self) -> int: ...
@@ -31,12 +31,12 @@ class Exported(Protocol):
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What an export says of the model that a table belongs to.
+    """The model that a table belongs to, for the export's description.
 
     Attributes:
-        kind: which function scores it (``ps2.serving.kinds``); "table": none.
+        kind: name of the function that scores rows (``ps2.serving.kinds``); "table": none.
         config, hasher: JSON data, as in ``Description``.
-        dense: the model's other numbers.
+        dense: arrays of the model that are not in the table, by name.
     """
 
     kind: str = "table"
@@ -46,12 +46,14 @@ class ExportedModel:
 
 
 @dataclass(frozen=True)
-class _Changes:
-    """The keys to export.
+class _KeysToExport:
+    """The keys of one export.
 
     Attributes:
-        after: the export that the delta goes on from; None: all keys are exported.
-        reason: why they are, although a delta was asked for.
+        keys: keys whose weights are written, ascending.
+        removed: keys that the export says are gone, ascending.
+        after: the export that this one is a delta to; None: ``keys`` are all keys of the table.
+        reason: why all keys are exported although the caller asked for a delta; None: no reason is needed.
     """
 
     keys: Int64Array
@@ -60,8 +62,8 @@ class _Changes:
     reason: str | None = None
 
 
-def export(table: Exported, path: str, since: Export | int | str | None, model: ExportedModel) -> Export:
-    """Write a table's weights and what scores rows with them; ``EmbeddingTable.export`` describes it."""
+def export(table: ExportableTable, path: str, since: Export | int | str | None, model: ExportedModel) -> Export:
+    """Write an export of a table and its model; ``EmbeddingTable.export`` describes arguments and errors."""
     if in_batch():
         raise UsageError("export cannot be part of a batch: call it before or after")
     matrix = table.matrix
@@ -72,31 +74,31 @@ def export(table: Exported, path: str, since: Export | int | str | None, model: 
     matrix.flush()
     position: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
     if life is not None:
-        # First the mark, so that what changes while this reads is part of the next delta.
+        # The mark comes first, so that what changes during this export is part of the next delta.
         position["mark"] = matrix.mark().to_json()
-    found = _changes(matrix, after, position)
+    found = _keys_to_export(matrix, after, position)
     content = Content(found.keys, table.pull_distinct, found.removed, model.dense, position)
     return write_export(path, description, content, found.after, found.reason)
 
 
-def _changes(matrix: DCVMatrix, after: ExportManifest | None, position: Mapping[str, Any]) -> _Changes:
+def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, position: Mapping[str, Any]) -> _KeysToExport:
     none = np.empty(0, np.int64)
     if after is None:
-        return _Changes(_all_keys(matrix), none)
+        return _KeysToExport(_all_keys(matrix), none)
     was = after.newest.position
     if was.get("fleet") == position["fleet"] and was.get("matrix") != position["matrix"]:
         raise UsageError(
             f"since: export {after.number} is of another table of this fleet; leave out since= for this one"
         )
     if "mark" not in was or "mark" not in position:
-        return _Changes(_all_keys(matrix), none, None, "the table does not know when its keys changed")
+        return _KeysToExport(_all_keys(matrix), none, None, "the table does not know when its keys changed")
     try:
         mark = Mark.from_json(was["mark"])
-        # Removed keys first, so that one that is removed and made anew meanwhile is there.
+        # Removed keys come first, so that a key that is removed and made anew meanwhile is among the changed ones.
         removed = _distinct(matrix.removed(mark))
-        return _Changes(_changed_keys(matrix, mark), removed, after)
+        return _KeysToExport(_changed_keys(matrix, mark), removed, after)
     except StaleMarkError as error:
-        return _Changes(_all_keys(matrix), none, None, str(error))
+        return _KeysToExport(_all_keys(matrix), none, None, str(error))
 
 
 def _changed_keys(matrix: DCVMatrix, since: Mark | None) -> Int64Array:

@@ -1,4 +1,4 @@
-"""The life of the keys of a sparse matrix: when a key gets its slot, with which values, and when it loses the slot."""
+"""When a key of a sparse matrix gets its slot, with which values, and when it loses the slot. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ps2.errors import ConfigError
 InitialKind = Literal["zeros", "normal", "uniform"]
 Clock = Literal["wall", "event"]
 
-# A waiting key's count takes one byte.
+# Largest ``admit_after``: the count of a waiting key's touches takes one byte.
 MOST_TOUCHES = 255
-# End of the random positions: all of them.
+# ``Initial.end`` for "all positions".
 ALL_POSITIONS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Initial:
-    """The values of a key that has no slot; a key gets its slot with them.
+    """The values that a key without a slot reads as, and that its slot begins with.
 
-    A value depends only on the seed, the key and its position, which is its row in the matrix. So every fleet makes the
+    A value depends only on the seed, the key and the position, which is the row of the matrix. So every fleet makes the
     same values.
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
-        scale: see ``kind``.
+        scale: finite, not negative; see ``kind``.
         seed: any int64.
-        begin, end: positions outside ``[begin, end)`` are 0: an optimizer's state, for example.
+        begin, end: positions outside ``[begin, end)`` begin at 0, such as an optimizer's state.
     """
 
     kind: InitialKind = "zeros"
@@ -66,10 +66,10 @@ class KeyLife:
     """When the keys of a sparse matrix get their slots, and when they lose them.
 
     Attributes:
-        admit_after: a key gets its slot at this touch. A touch is a change that names the key and would create it.
-            Earlier changes are dropped, and reads give the initial values.
-        expire_after_s: seconds after its last touch at which a key goes, by the matrix's time; None: never.
-        max_keys: the most keys of the matrix; the least recently touched ones go first; None: no limit.
+        admit_after: number of the touch at which a key gets its slot. A touch is a change that names the key and would
+            create it. Earlier changes are dropped, and reads return the initial values.
+        expire_after_s: seconds after its last touch at which a key is removed, by the matrix's time; None: never.
+        max_keys: the most keys of the matrix; the least recently touched ones are removed first; None: no limit.
         initial: values of keys without a slot.
         clock: "wall": the driver advances the matrix's time; "event": the program does.
     """
@@ -96,7 +96,7 @@ class KeyLife:
 def life_of(
     admit_after: int, expire_after_s: float | None, max_keys: int | None, initial: Initial, clock: Clock
 ) -> KeyLife | None:
-    """Return the life of a new matrix's keys; None if it is that of any sparse matrix."""
+    """Return the ``KeyLife`` of a new matrix; None if its keys stay forever and begin at 0, as without one."""
     life = KeyLife(admit_after, expire_after_s, max_keys, initial, clock)
     return None if life == KeyLife(initial=initial, clock=clock) and initial.kind == "zeros" else life
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-# After so many ticks, those are forgotten whose times others tell well enough: an age is then too long by one part in
-# ACCURACY at most.
+# With more ticks than MOST_TIMES some times are forgotten: an age becomes too long by one part in ACCURACY at most.
 MOST_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1
+# The latest time of a matrix, in seconds: float64 still tells seconds apart.
+LATEST_S = 1e15
 
 
 class MatrixTime:
-    """Ticks ascend from 1; a tick begins when the time advances, or when a mark is set.
+    """The clock of one matrix. A tick begins when the time advances, or when a mark is set; ticks ascend from 1.
 
     Attributes:
         tick: the current tick.
-        ticks, times_s: some ticks, and the matrix's times in seconds when they began; both ascend.
+        ticks, times_s: some ticks, and the matrix's times in seconds when these began; both ascend.
     """
 
     def __init__(self, ticks: list[int] | None = None, times_s: list[float] | None = None, tick: int = FIRST_TICK):
@@ -32,10 +33,12 @@ class MatrixTime:
         return self.times_s[-1]
 
     def advance(self, now_s: float, tick: int, touched: bool = False) -> None:
-        """Begin a tick at a time, at least at number ``tick``; an earlier time than the current one changes nothing.
+        """Begin a tick at a new time. A time before the current one changes nothing.
 
         Args:
-            touched: what was touched since the last advance counts as touched at the new time.
+            now_s: the new time in seconds.
+            tick: the new tick's number, at least.
+            touched: keys that were touched since the last advance count as touched at the new time.
         """
         if now_s < self.now_s or (now_s == self.now_s and not touched):
             return
@@ -45,7 +48,7 @@ class MatrixTime:
         self.mark(tick)
         self.ticks.append(self.tick)
         self.times_s.append(now_s)
-        # At certain ticks, so that a copy forgets the same.
+        # Only at certain ticks, so that a copy of the shard forgets the same times.
         quarter = MOST_TIMES // 4
         if len(self.ticks) > MOST_TIMES and before // quarter < self.tick // quarter:
             self._forget()
@@ -55,7 +58,7 @@ class MatrixTime:
         self.tick = max(self.tick + 1, tick)
 
     def lower(self, by: int) -> None:
-        """Lower the numbers of all ticks; those that would be below the first one become the first one."""
+        """Lower the numbers of all ticks by ``by``, to FIRST_TICK at least."""
         self.ticks = [max(tick - by, FIRST_TICK) for tick in self.ticks]
         self.tick = max(self.tick - by, FIRST_TICK)
 
@@ -67,7 +70,7 @@ class MatrixTime:
     def _forget(self) -> None:
         kept = [0]
         for at in range(1, len(self.times_s) - 1):
-            # Without this time, a touch before the next one counts as one at the last time that is kept.
+            # If this time is forgotten, a touch before the following one counts as a touch at the last kept time.
             following_s = self.times_s[at + 1]
             if following_s - self.times_s[kept[-1]] > (self.now_s - following_s) / ACCURACY:
                 kept.append(at)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ps2.config import WireConfig
 from ps2.errors import OutOfRangeError, ProtocolError, UsageError
+from ps2.matrix.matrix_time import LATEST_S
 from ps2.ops.slots import newer, older
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
@@ -27,8 +28,6 @@ SCANNED, REMOVED = 1 << 20, 1 << 13
 SETTLED = 1 << 16
 # Bytes of the keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
-# The latest time of a matrix, in seconds.
-MOST_S = 1e15
 # The most bytes of each read's answer.
 LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MOST_KEYS}
 
@@ -40,8 +39,8 @@ RANGES = {
     "positions": (0, 2**31),
     "begin": (-1, 2**31),
     "keep": (0, 2**62),
-    "now_s": (0, MOST_S),
-    "older_s": (0, MOST_S),
+    "now_s": (0, LATEST_S),
+    "older_s": (0, LATEST_S),
 }
 
 Value = Array | tuple[Array, ...]
@@ -77,10 +76,10 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
 
 
 def _state(shard: LivingShard, params: Params) -> Value:
-    """Return numbers and the time.
+    """Return int64 of shape (8,), and the time in seconds, float64 of shape (1,).
 
-    The numbers are tick, lineage, active and waiting keys, keys admitted, expired and evicted so far, and the first
-    tick all of whose removals are kept, or -1.
+    The eight numbers are the tick; the lineage; active and waiting keys; keys admitted, expired and evicted so far; and
+    the first tick from which all removals are kept, or -1.
     """
     living, counts = shard.living, shard.living.counts
     kept = living.removed.complete_from
@@ -100,7 +99,7 @@ def _mark(shard: LivingShard, params: Params) -> Value:
 
 
 def _expire(shard: LivingShard, params: Params) -> Value:
-    """Remove keys that were not touched for so long; return (slot to go on below, keys removed)."""
+    """Remove keys whose last touch is at least ``older_s`` ago; return (slot to go on below, keys removed)."""
     living, begin = shard.living, int(params["begin"])
     fresh = living.fresh(float(params["older_s"]))
     slots, at = older(living.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
@@ -129,7 +128,7 @@ def _remove(shard: LivingShard, keys: KeySet) -> Value:
 
 
 def _changed(shard: LivingShard, params: Params) -> Value:
-    """Return keys touched in or after a tick: (slot to go on below,), keys, values of their first positions."""
+    """Return (slot to go on below,), the n keys touched in or after a tick, and their values, (n, positions)."""
     positions, end = int(params["positions"]), _end(shard, int(params["begin"]))
     if not 0 <= positions <= shard.rows:
         raise OutOfRangeError(f"positions: expected 0 to {shard.rows}, got {positions}")
