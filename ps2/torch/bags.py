@@ -1,4 +1,4 @@
-"""``Bags``: rows of arrays of any lengths, as a module gets them."""
+"""``Bags``: the tensor of a column whose arrays have any lengths."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from ps2.errors import ShapeError
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Arrays of numbers, one for each row, of any lengths; ``RemoteEmbedding`` takes them in place of a tensor.
+    """One array of numbers for each row, of any lengths; ``RemoteEmbedding`` takes ``Bags`` in place of a tensor.
 
     Attributes:
-        values: tensor of shape (numbers,), row after row.
-        bounds: int64, shape (rows + 1,): row i has ``values[bounds[i]:bounds[i + 1]]``.
+        values: tensor with the numbers of all rows, row after row.
+        bounds: int64 tensor of shape (rows + 1,): row i has ``values[bounds[i]:bounds[i + 1]]``.
+
+    Raises:
+        ShapeError: the bounds do not end with the number of values.
     """
 
     values: Any
@@ -31,7 +34,7 @@ class Bags:
         return len(self.bounds) - 1
 
     def __getitem__(self, rows: Any) -> Bags:
-        """Return some rows, by a tensor of their numbers."""
+        """Return the rows with these numbers, a tensor of int64, in this order."""
         begins, lengths = self.bounds[:-1][rows], torch.diff(self.bounds)[rows]
         bounds = torch.zeros(len(lengths) + 1, dtype=torch.int64)
         torch.cumsum(lengths, 0, out=bounds[1:])
@@ -40,5 +43,5 @@ class Bags:
 
     @property
     def offsets(self) -> Any:
-        """Where each row begins, as ``nn.EmbeddingBag`` takes it: int64, shape (rows,)."""
+        """Where each row begins in ``values``, as ``nn.EmbeddingBag`` takes it: int64 of shape (rows,)."""
         return self.bounds[:-1]

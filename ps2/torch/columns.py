@@ -1,4 +1,4 @@
-"""Columns of Arrow batches as tensors: what a module of the user's gets."""
+"""Reads columns of Arrow batches as tensors, the inputs of a module."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ EXPECTED = "numbers, arrays of numbers of one length, or vectors of pyspark.ml"
 
 
 def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str], ragged: Collection[str] = ()) -> list[Any]:
-    """Return a tensor for each of some columns, with all rows of all batches.
+    """Return one tensor for each named column, with the n rows of all batches.
 
-    Integers become int64, other numbers float32. A column of numbers has shape (n,); one of arrays or vectors (n, w).
+    Integers become int64, other numbers float32. A column of numbers has shape (n,), one of arrays or vectors (n, w).
 
     Args:
-        ragged: columns of arrays of any lengths, which become ``Bags``.
+        names: columns to read.
+        ragged: names of columns with arrays of any lengths, which become ``Bags``.
 
     Raises:
         InputError: a column is missing, has another type, or holds null, NaN, infinity or arrays of several lengths; it
@@ -51,7 +52,7 @@ def _joined(parts: Sequence[Any], are_ragged: bool) -> Any:
 
 
 def _read_ragged(batch: pa.RecordBatch, name: str, before: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the lengths of a column's arrays, and their values."""
+    """Return the length of each array of a column, int64 of shape (n,), and the values of all arrays."""
     column = named_column(batch, name)
     if not _is_list(column.type) or not (
         pa.types.is_integer(column.type.value_type) or pa.types.is_floating(column.type.value_type)
@@ -76,8 +77,8 @@ def read_array(batch: pa.RecordBatch, name: str, before: int, width: int | None 
     """Return one column of a batch as an array; see ``read_tensors``.
 
     Args:
-        before: rows before this batch, for messages.
-        width: length of all arrays; None: that of the first one.
+        before: number of rows before this batch, for messages.
+        width: the expected length of the arrays; None: the length of the first one.
     """
     column = named_column(batch, name)
     if pa.types.is_integer(column.type):

@@ -1,4 +1,4 @@
-"""``RemoteEmbedding``: an embedding whose table lies on servers."""
+"""``RemoteEmbedding``: a PyTorch module for embeddings whose table is on the servers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Mode = Literal["none", "sum", "mean"]
 
 
 class RemoteEmbedding(torch.nn.Module):
-    """An embedding whose table lies on servers, with its optimizer: ``nn.Embedding`` and ``nn.EmbeddingBag`` in one.
+    """``nn.Embedding`` and ``nn.EmbeddingBag`` over an ``EmbeddingTable``, which is on the servers with its optimizer.
 
     ``forward`` pulls each distinct key of a batch once. ``backward`` sums the gradients of each key and pushes them,
-    and the servers take the optimizer's step in the same request. So the module has no parameters of its own: neither
-    ``parameters()`` nor ``state_dict()`` contain the table, which ``table.save`` saves.
+    and the servers take the optimizer's step in the same request. The module has no parameters of its own: neither
+    ``parameters()`` nor ``state_dict()`` contains the table; ``table.save`` saves it.
 
     Example::
 
@@ -34,21 +34,23 @@ class RemoteEmbedding(torch.nn.Module):
         vectors = bag(keys)  # keys: int64 of shape (rows, keys a row); vectors: float32 of shape (rows, 32)
         loss_fn(vectors, y).backward()
 
-    Each backward pass is a step: a module that is called twice before ``backward`` takes two steps, each with its own
-    calls' gradients. Copies of a module (``copy.deepcopy``, pickles in tasks) share the table.
+    Each call of the module takes one step in the backward pass: a module that is called twice before ``backward`` takes
+    two steps, each with the gradients of one call. Copies of a module (``copy.deepcopy``, pickles in tasks) share the
+    table.
     """
 
     def __init__(self, table: EmbeddingTable, mode: Mode = "none", *, wait: bool = True) -> None:
         """Wrap a table.
 
         Args:
-            table: whose ``k`` is the size of the vectors.
-            mode: "none" returns a vector for each key; "sum" and "mean" one for each bag of keys.
+            table: the table; its ``k`` is the size of the vectors.
+            mode: "none" returns a vector for each key; "sum" and "mean" return one for each bag of keys.
             wait: False lets ``backward`` return while gradients travel. The next call that waits, on any vector or
-                table, comes after them, and raises their errors; ``flush`` does only that.
+                table, runs after them and raises their errors; ``flush`` does only that.
 
         Raises:
-            ConfigError, DTypeError: arguments are wrong.
+            DTypeError: ``table`` is not an EmbeddingTable.
+            ConfigError: ``mode`` is not one of the three.
         """
         super().__init__()
         if not isinstance(table, EmbeddingTable):
@@ -64,17 +66,17 @@ class RemoteEmbedding(torch.nn.Module):
         """Return vectors of keys, or of bags of keys.
 
         Args:
-            keys: int64 tensor, each at least 0. Any shape for mode "none"; (bags, keys a bag) or, with offsets, (keys,)
-                for the others, which also take ``Bags``.
-            offsets: int64, shape (bags,): where each bag begins, as of ``nn.EmbeddingBag``. Bags may be empty.
-            per_sample_weights: float32 of the shape of keys, or ``Bags``: weights of keys in the sum, mode "sum" only.
+            keys: int64 tensor of keys that are not negative, or ``Bags`` of them. Mode "none" takes any shape; the
+                other modes take (bags, keys per bag), or (keys,) with offsets.
+            offsets: int64 of shape (bags,): where each bag begins, as in ``nn.EmbeddingBag``. Bags may be empty.
+            per_sample_weights: float32 of the shape of keys, or ``Bags``: weights in the sum; mode "sum" only.
 
         Returns:
-            float32, shape ``keys.shape + (k,)`` or (bags, k).
+            float32 of shape ``keys.shape + (k,)``, or (bags, k).
 
         Raises:
-            DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came. The backward pass raises
-                one if a gradient is not finite; nothing has been pushed then.
+            DTypeError, ShapeError, OutOfRangeError, UsageError: naming what was expected and what came. The backward
+                pass raises OutOfRangeError if a gradient is not finite; then nothing has been pushed.
         """
         if isinstance(keys, Bags):
             if offsets is not None:
@@ -98,7 +100,7 @@ class RemoteEmbedding(torch.nn.Module):
         The answer may lack steps that are taken between the two calls.
 
         Args:
-            keys: as of ``forward``.
+            keys: as for ``forward``.
         """
         keys = keys.values if isinstance(keys, Bags) else keys
         self._check(keys, None, None, is_ahead=True)
@@ -143,8 +145,8 @@ class _Batch:
     """The keys of one batch.
 
     Attributes:
-        distinct: in the order of their first appearance.
-        positions: of each key among the distinct ones, int64, in the shape of the keys.
+        distinct: the u distinct keys, int64 of shape (u,), in the order of their first appearance.
+        positions: int64 tensor of the keys' shape: the place of each key in ``distinct``.
     """
 
     def __init__(self, keys: Any) -> None:
@@ -156,11 +158,11 @@ class _Batch:
         return torch.equal(self._keys, keys)
 
     def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
-        """Return the summed gradients of the distinct keys: float32, shape (distinct, k).
+        """Return the summed gradient of each distinct key: float32 of shape (u, k).
 
         Args:
-            gradients: float32, of the keys, or of bags of them.
-            offsets: as of ``RemoteEmbedding.forward``.
+            gradients: float32 of shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
+            offsets: as for ``RemoteEmbedding.forward``.
         """
         gradients, positions = readable(gradients), readable(self.positions.reshape(-1).numpy())
         k = gradients.shape[-1]
@@ -176,11 +178,15 @@ class _Batch:
 
 
 class _Lookup(torch.autograd.Function):
-    """Pulls rows of distinct keys, and returns them, or those of all keys, or bags; backward pushes gradients."""
+    """The autograd function: ``forward`` pulls the vectors of the distinct keys, ``backward`` pushes gradients."""
 
     @staticmethod
     def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any) -> Any:
-        """``_anchor`` needs a gradient, so that the result does. ``mode`` None: the rows of the distinct keys."""
+        """Return the vectors of all keys or bags; with ``mode`` None, of the distinct keys.
+
+        Args:
+            _anchor: an empty tensor that requires a gradient, so that the result requires one.
+        """
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
         rows = torch.from_numpy(module.table.pull_distinct(batch.distinct))
         if mode is None:

@@ -1,4 +1,4 @@
-"""``TorchEstimator``: pyspark.ml's face for modules of the user's own."""
+"""``TorchEstimator`` and ``TorchModel``: pyspark.ml's API for PyTorch modules of the user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from ps2.run.slots import cores_each
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import STEPS, RemoteOptimizer
-from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, checked_width, tables_of, train
+from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, tables_of, train
 
 Function = Callable[..., Any]
 
@@ -64,7 +64,7 @@ class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
 
     raggedCols: Param[list[str]] = own_param(
         "raggedCols",
-        "those of inputCols whose arrays have any lengths: the module gets Bags, which RemoteEmbedding takes",
+        "columns of inputCols whose arrays have any lengths: the module gets Bags, which RemoteEmbedding takes",
         TypeConverters.toListString,
     )
     batchSize: Param[int] = own_param("batchSize", "rows of a worker's minibatch, at most", TypeConverters.toInt)
@@ -90,7 +90,7 @@ class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
 
 
 class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
-    """Trains a PyTorch module on a DataFrame: its rows in workers that stay, its parameters on the servers.
+    """Trains a PyTorch module on a DataFrame: rows stay in the workers, parameters on the servers.
 
     Example::
 
@@ -101,21 +101,26 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         estimator = TorchEstimator(model, BCEWithLogitsLoss(), inputCols=["keys", "price"], labelCol="click")
         estimator.setParams(batchSize=4096, epochs=2).fit(df).transform(df).select("prediction")
 
-    The module gets a tensor for each of ``inputCols``: int64 of integers, float32 of other numbers; shape (rows,), or
-    (rows, w) of arrays and vectors; ``Bags`` of ``raggedCols``. Labels come in the same form. Its ``RemoteEmbedding``
-    and all its other parameters, by a ``RemoteOptimizer``, are on the servers. In each clock, each worker takes a step
-    with a minibatch of its own.
+    The module gets one tensor for each of ``inputCols``: int64 for integers, float32 for other numbers; of shape
+    (rows,), or (rows, w) for arrays and vectors of length w; ``Bags`` for ``raggedCols``. Labels have the same form.
+    Tables of ``RemoteEmbedding`` are on the servers, and so are all other parameters, in a ``RemoteOptimizer``. In each
+    clock, each worker takes one step with a minibatch of its own.
     """
 
     def __init__(self, modelFn: Function, lossFn: Function, outputFn: Function | None = None, **params: Any) -> None:
         """Describe a training.
 
         Args:
-            modelFn: called without arguments in the driver, once in each fit, with an active PS2Context; returns a
-                module, which must be picklable. It returns a tensor of shape (rows,) or (rows, w).
-            lossFn: called with the module's output and the labels; returns the mean loss of the rows.
-            outputFn: called with the module's output; returns predictions, such as ``torch.sigmoid``. None: the output.
-            params: by name.
+            modelFn: called without arguments in the driver, once in each fit, with an active PS2Context. It returns a
+                picklable module, whose output is a tensor of shape (rows,) or (rows, w).
+            lossFn: called with the module's output and the labels; returns the mean loss of the rows, a tensor without
+                axes.
+            outputFn: called with the module's output; returns predictions, as ``torch.sigmoid`` does. None: predictions
+                are the output.
+            params: params of this class, by name.
+
+        Raises:
+            DTypeError: an argument is not a function.
         """
         super().__init__(**params)
         for name, given in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
@@ -188,9 +193,9 @@ class TorchModel(TorchParams, Model):
         """Wrap a module.
 
         Args:
-            module: trained.
-            width: numbers that it returns for each row; None: one, without an axis of its own.
-            outputFn: as of ``TorchEstimator``.
+            module: a trained module.
+            width: w, if its output has shape (rows, w); None: its output has shape (rows,).
+            outputFn: as for ``TorchEstimator``.
         """
         super().__init__()
         self.module, self.width, self.outputFn = module, width, outputFn
@@ -201,12 +206,12 @@ class TorchModel(TorchParams, Model):
 
     @property
     def hasSummary(self) -> bool:
-        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
+        """True if the model has a ``summary``: after ``fit``, not after ``load``."""
         return self._summary is not None
 
     @property
     def summary(self) -> HistorySummary:
-        """The history of the training: a step is a clock, in which each worker has used a minibatch.
+        """The history of the training. A step is one clock, in which each worker has used one minibatch.
 
         Raises:
             RuntimeError: the model was loaded.
@@ -219,11 +224,11 @@ class TorchModel(TorchParams, Model):
         """Write the module's ``state_dict`` and its tables to a new folder.
 
         Args:
-            path: a folder, or a URL that fsspec knows, which the servers and the driver share.
+            path: a path or any fsspec URL that the servers and the driver can write to.
 
         Raises:
-            UsageError: there is something already.
-            RecoveryError: the file system refuses.
+            UsageError: something exists at this path.
+            RecoveryError: the file system fails.
         """
         inputs = self.getInputCols() if self.isDefined(self.inputCols) else None
         save_module(
@@ -234,15 +239,17 @@ class TorchModel(TorchParams, Model):
 
     @classmethod
     def load(cls, path: str, modelFn: Function, outputFn: Function | None = None) -> TorchModel:
-        """Read what ``save`` wrote; the tables go to the servers of the active PS2Context.
+        """Read what ``save`` wrote, and create its tables on the servers of the active PS2Context.
 
         Args:
-            modelFn: makes a module of the same form.
-            outputFn: as of ``TorchEstimator``.
+            path: the folder, which the servers and the driver can read.
+            modelFn: returns a module with the same parameters and remote embeddings; files hold no code.
+            outputFn: as for ``TorchEstimator``.
 
         Raises:
-            CheckpointMissingError, CheckpointCorruptError: there is no whole model.
-            UsageError: ``modelFn`` makes a module of another form.
+            CheckpointMissingError: there is no model at this path.
+            CheckpointCorruptError: a file does not match the manifest.
+            UsageError: ``modelFn`` returns a module with other parameters or remote embeddings.
         """
         module, described = load_module(path, modelFn)
         model = cls(module, described["width"], outputFn)._resetUid(described["uid"])
@@ -277,7 +284,7 @@ def _inputs(params: TorchParams) -> tuple[str, ...]:
 
 
 def _numbers(frame: DataFrame, name: str) -> Column:
-    """Return a column in the form that Arrow is fast with: vectors as arrays."""
+    """Return a column as arrays if it has vectors: Arrow reads these faster."""
     return (
         vector_to_array(column(name), "float32") if isinstance(field(frame, name).dataType, VectorUDT) else column(name)
     )
@@ -294,7 +301,7 @@ def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str
             tensors = read_tensors([pa.record_batch(arrays, list(names))], names, ragged)
             with torch.no_grad():
                 found = module(*tensors)
-                checked_width(found, len(batch))
+                output_width(found, len(batch))
                 found = found if output_fn is None else output_fn(found)
             numbers = np.asarray(found.detach().numpy(), np.float64)
             yield pd.Series(list(numbers) if kind.startswith("array") else numbers.reshape(-1))

@@ -1,4 +1,4 @@
-"""Modules in folders: the ``state_dict`` in a file of torch's, and each table in a folder beside it."""
+"""Files of modules: one folder with the ``state_dict`` as torch writes it, and one folder for each table."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
     """Write a module to a new folder; the manifest comes last.
 
     Args:
-        path: a folder, or a URL that fsspec knows; the same place for the servers and this process.
-        described: plain data, which ``load_module`` returns.
+        path: a path or any fsspec URL; the same place for the servers and this process.
+        described: JSON data that ``load_module`` returns.
 
     Raises:
-        UsageError: there is something already.
-        RecoveryError: the file system refuses.
+        UsageError: something exists at this path.
+        RecoveryError: the file system fails.
     """
     fs, root = place(path, "path")
     if fs.exists(root):
@@ -50,13 +50,13 @@ def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
 
 
 def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a module of what ``save_module`` wrote, and what described it. Its tables are new ones on the fleet.
+    """Return the module that ``save_module`` wrote, and its ``described``. Its tables are created anew on the fleet.
 
     Args:
-        make: returns a module of the same form; its tables are replaced.
+        make: returns a module with the same parameters and remote embeddings; the tables that it makes are replaced.
 
     Raises:
-        CheckpointMissingError: there is none.
+        CheckpointMissingError: there is no module at this path.
         CheckpointCorruptError: a file does not match the manifest.
         UsageError: the module has other tables or parameters.
     """

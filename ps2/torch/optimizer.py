@@ -1,4 +1,4 @@
-"""``RemoteOptimizer``: dense parameters of a module on servers, which take the optimizer's steps."""
+"""``RemoteOptimizer``: a PyTorch optimizer whose parameters, state and steps are on the servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, DivergedError, DTypeError, ShapeError, UsageError
 
-# Of each optimizer: its operation on the servers, the names of its states there, and of its scalars beside lr.
+# For each optimizer: its server operation, the names of its state vectors, and the names of its scalars except lr.
 STEPS = {
     "sgd": ("sgd_step", (), ()),
     "momentum": ("momentum_step", ("velocity",), ("momentum",)),
@@ -22,12 +22,12 @@ STEPS = {
 }
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WEIGHT = "weight"
-# The key in ``state_dict`` that torch's optimizers do not have.
+# Key of ``state_dict`` for the parameters and states on the servers; torch's optimizers do not have it.
 REMOTE = "remote"
 
 
 class RemoteOptimizer(torch.optim.Optimizer):
-    """Keeps the parameters of a module on the servers, with the optimizer's state; each ``step`` is taken there.
+    """Keeps the dense parameters of a module and the optimizer's state on the servers, which take each ``step``.
 
     Example::
 
@@ -35,11 +35,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
         for x, y in batches:
             optimizer.zero_grad()
             loss_fn(model(x), y).backward()
-            optimizer.step()  # one request a server: gradients go, new parameters come
+            optimizer.step()  # one request per server: gradients go, new parameters come
 
-    Pickled together with the module, such as in the closure of a worker of ``ps.run``, it works in every task: call
-    ``pull`` there first. The steps of several workers count one after the other (asynchronous SGD); a worker sees the
-    others' steps in the answer to its own. It is one of torch's optimizers, so schedulers of the learning rate work:
+    Pickled together with the module, such as in the closure of a worker of ``ps.run``, the optimizer works in every
+    task: call ``pull`` there first. The servers take the steps of several workers one after the other (asynchronous
+    SGD); a worker sees the steps of others in the answer to its own. Schedulers of the learning rate work as usual;
     each process sends its own rate.
     """
 
@@ -57,13 +57,13 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Copy the parameters to the servers.
 
         Args:
-            params: parameters, or groups of them, as torch's optimizers take them. Of each group, all have one dtype,
-                float32 or float64, and lie in this process's memory.
+            params: parameters, or groups of them, as torch's optimizers take them. All parameters of a group have one
+                dtype, float32 or float64, and are on the CPU.
             optimizer: "sgd", "momentum", "adagrad" or "adam", with the formulas of torch (``momentum``: no dampening).
-            lr: learning rate; a group may have its own, as any other scalar.
-            momentum: of "momentum".
-            beta1, beta2: of "adam".
-            eps: of "adagrad" and "adam".
+            lr: learning rate. A group may have its own, as for any other scalar.
+            momentum: decay rate of the velocity, for "momentum".
+            beta1, beta2: decay rates of the moments, for "adam".
+            eps: number that "adagrad" and "adam" add to the root.
 
         Raises:
             ConfigError: there is no such optimizer, or a scalar is out of its range.
@@ -81,13 +81,13 @@ class RemoteOptimizer(torch.optim.Optimizer):
         self._remote = tuple(_RemoteGroup.of(group["params"], STEPS[optimizer][1]) for group in self.param_groups)
 
     def step(self, closure: Callable[[], Any] | None = None, pull: bool = True) -> Any:
-        """Send the gradients; the servers take a step; read the new parameters.
+        """Send the gradients, let the servers take a step, and read the new parameters.
 
         Parameters without a gradient count as having zeros.
 
         Args:
-            closure: evaluates the model again and returns the loss, as of torch's optimizers.
-            pull: False does not read the new parameters: ``pull`` does, later.
+            closure: evaluates the model again and returns the loss, as for torch's optimizers.
+            pull: False does not read the new parameters; call ``pull`` later.
 
         Returns:
             What ``closure`` returns; None without one.
@@ -131,13 +131,13 @@ class RemoteOptimizer(torch.optim.Optimizer):
                 vector.free()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; only the constructor does so."""
+        """Add a group. Only the constructor does so; raise UsageError later."""
         if self._remote is not None:
             raise UsageError("add_param_group: the servers hold the groups that the optimizer was made with")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return scalars, parameters and state, read from the servers: what ``load_state_dict`` takes."""
+        """Return scalars, and parameters and state as the servers hold them, for ``load_state_dict``."""
         names = (WEIGHT, *STEPS[self.optimizer][1])
         remote = [
             {name: torch.from_numpy(vector.pull()) for name, vector in zip(names, group.vectors, strict=True)}
@@ -149,7 +149,7 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Write what ``state_dict`` returned to the servers and to the module.
 
         Raises:
-            UsageError: it is of another kind of optimizer, or of other parameters.
+            UsageError: ``state_dict`` is of another optimizer, or of groups with other numbers of parameters.
         """
         found = state_dict.get("optimizer"), [len(rows.get(WEIGHT, ())) for rows in state_dict.get(REMOTE, ())]
         expected = self.optimizer, [remote.weight.dim for _, remote in self._groups()]
@@ -183,7 +183,12 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
 @dataclass(frozen=True, eq=False)
 class _RemoteGroup:
-    """The parameters of one group on the servers, one after the other, and the optimizer's states."""
+    """One group on the servers.
+
+    Attributes:
+        weight: all parameters of the group, flattened, one after the other.
+        states: the optimizer's state vectors, co-located with ``weight``.
+    """
 
     weight: DCV
     states: tuple[DCV, ...]
@@ -200,7 +205,7 @@ class _RemoteGroup:
         return self.weight, *self.states
 
     def gradient(self, params: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return the gradients of all parameters, one after the other."""
+        """Return the gradients of all parameters, flattened, one after the other; zeros for a parameter without one."""
         flat, at = np.zeros(self.weight.dim, self.weight.dtype), 0
         for number, param in enumerate(params):
             if param.grad is not None:

@@ -1,4 +1,4 @@
-"""The training of a module of the user's: minibatches in workers that stay, steps on the servers."""
+"""Training of a PyTorch module: minibatches in the workers, optimizer steps on the servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps2.torch.columns import read_tensors
 from ps2.torch.embedding import RemoteEmbedding
 from ps2.torch.optimizer import RemoteOptimizer
 
-# More than any training has: it ends by STOP.
+# More clocks than any training has: the driver ends it with STOP.
 CLOCKS = 2**40
 
 
@@ -28,14 +28,14 @@ class TorchOptions:
     """How to train a module.
 
     Attributes:
-        inputs: columns that the module gets, one tensor each.
-        ragged: those of them whose arrays have any lengths.
-        label: column that the loss gets.
-        batch: rows of a minibatch, at most.
+        inputs: names of the columns that the module gets, one tensor for each.
+        ragged: names of those inputs whose arrays have any lengths.
+        label: name of the column that the loss gets.
+        batch: most rows of a minibatch.
         epochs: how often each row is used.
         staleness: clocks that a worker may be ahead of the slowest one.
-        seed: of the order of rows, and of dropout.
-        threads: of torch, in each worker.
+        seed: seed of the order of rows and of dropout, in [0, 2**63).
+        threads: torch's threads in each worker.
     """
 
     inputs: tuple[str, ...]
@@ -49,7 +49,7 @@ class TorchOptions:
 
     @property
     def first(self) -> int:
-        """The first clock of a minibatch: before it, workers count their rows, and all hear of it."""
+        """The first clock with a minibatch. In the clocks before it, the workers report how many rows they have."""
         return self.staleness + 1
 
 
@@ -58,8 +58,9 @@ class TrainedModule:
     """The result of a training.
 
     Attributes:
-        module: with the trained parameters; its tables stay on the servers.
-        width: of the module's outputs, numbers for each row; None: one number, without an axis of its own.
+        module: the module with the trained parameters; its tables stay on the servers.
+        width: w, if the module's output has shape (rows, w); None: its output has shape (rows,).
+        history: the mean loss of each clock.
     """
 
     module: Any
@@ -73,8 +74,11 @@ def train(
     """Train a module on the servers of a context.
 
     Args:
-        frame: DataFrame with the columns of the options.
-        workers: None: one for each rdd_partition.
+        ps: the context.
+        frame: DataFrame with the columns that the options name.
+        workers: number of workers; None: one for each rdd_partition.
+        program: the module, its optimizer and its loss.
+        on_step: called in the driver after each clock.
 
     Raises:
         InputError: a row cannot be used.
@@ -104,12 +108,13 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class ModuleProgram:
-    """What each worker runs; picklable.
+    """The worker's program; picklable.
 
     Attributes:
-        module: the user's.
-        optimizer: of its dense parameters; None: it has none.
+        module: the user's module.
+        optimizer: optimizer of its dense parameters; None: it has no dense parameters.
         loss: called with the module's output and the labels; returns the mean loss of the rows.
+        options: how to train.
     """
 
     module: Any
@@ -118,12 +123,12 @@ class ModuleProgram:
     options: TorchOptions
 
     def read(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> list[Any]:
-        """Return the inputs and, at the end, the labels of a worker's rows."""
+        """Return a tensor for each input of a worker's rows, and at the end one of the labels."""
         options = self.options
         return read_tensors(batches, (*options.inputs, options.label), options.ragged)
 
     def __call__(self, worker: Any, tensors: Sequence[Any]) -> tuple[int | None, dict[str, Any]]:
-        """Return the width of the outputs, and the module's buffers."""
+        """Train; return the width of the module's output, and the module's buffers by name."""
         options, rows = self.options, len(tensors[-1])
         torch.set_num_threads(options.threads)
         self.module.train()
@@ -137,7 +142,7 @@ class ModuleProgram:
             epoch, step = divmod(clock - options.first, steps)
             if epoch < options.epochs:
                 torch.manual_seed(int(worker.rng().integers(2**63)))
-                # Of one worker, the answer to its last step is what the servers hold, unless they went back since.
+                # A single worker has the servers' parameters from its last step, unless the fleet went back since.
                 if self.optimizer is not None and (worker.workers > 1 or held != worker.epoch):
                     self.optimizer.pull()
                     held = worker.epoch
@@ -148,14 +153,14 @@ class ModuleProgram:
         return width, {name: buffer.detach().numpy() for name, buffer in buffers}
 
     def _step(self, tensors: Sequence[Any], pull: bool) -> tuple[Any, int | None]:
-        """Take one step; return the sum of losses and the number of rows, and the width of the outputs."""
+        """Take one step; return (summed loss, number of rows) as one array, and the width of the output."""
         *inputs, labels = tensors
         if not len(labels):
             return np.zeros(2), None
         if self.optimizer is not None:
             self.optimizer.zero_grad()
         output = self.module(*inputs)
-        width = checked_width(output, len(labels))
+        width = output_width(output, len(labels))
         loss = self.loss(output, labels)
         if loss.dim():
             raise InputError(f"lossFn: expected the mean loss, a tensor without axes, got shape {tuple(loss.shape)}")
@@ -167,11 +172,11 @@ class ModuleProgram:
         return np.array([loss.item() * len(labels), len(labels)]), width
 
 
-def checked_width(output: Any, rows: int) -> int | None:
-    """Return how many numbers a module's output has for each row; None: one, without an axis of its own.
+def output_width(output: Any, rows: int) -> int | None:
+    """Return w for an output of shape (rows, w), and None for one of shape (rows,).
 
     Raises:
-        InputError: it is no tensor of shape (rows,) or (rows, width).
+        InputError: the output is not a tensor of one of these shapes.
     """
     if not isinstance(output, torch.Tensor) or output.dim() not in (1, 2) or len(output) != rows:
         got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
@@ -180,19 +185,19 @@ def checked_width(output: Any, rows: int) -> int | None:
 
 
 def tables_of(module: Any) -> list[tuple[str, RemoteEmbedding]]:
-    """Return the remote embeddings of a module by name."""
+    """Return the name and the module of each remote embedding within a module."""
     return [(name, part) for name, part in module.named_modules() if isinstance(part, RemoteEmbedding)]
 
 
 class _Order:
-    """The order in which a worker uses its rows: another one in each epoch."""
+    """The order in which a worker uses its rows; it differs between epochs, and is the same in every attempt."""
 
     def __init__(self, rows: int, seed: int, rank: int) -> None:
         self._rows, self._seed = rows, (seed, rank)
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def part(self, epoch: int, step: int, steps: int) -> Any:
-        """Return the rows of one of an epoch's minibatches."""
+        """Return the row numbers of a minibatch, a tensor of int64: step ``step`` of the ``steps`` of an epoch."""
         if epoch != self._epoch:
             rng = np.random.default_rng((*self._seed, epoch))
             self._epoch, self._order = epoch, torch.from_numpy(rng.permutation(self._rows))
@@ -200,7 +205,7 @@ class _Order:
 
 
 class _Driver:
-    """The driver's program."""
+    """The driver's program: fixes the number of steps in an epoch, records losses, ends the training."""
 
     def __init__(self, options: TorchOptions, record: Record) -> None:
         self._options, self._record = options, record
