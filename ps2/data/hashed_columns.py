@@ -1,4 +1,4 @@
-"""Keys of the columns of Arrow batches, by loops over Arrow's own buffers."""
+"""Hashes columns of Arrow batches to keys, with kernels over Arrow's buffers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _Pairs:
     """The pairs of one field.
 
     Attributes:
-        keys: int64, row after row.
-        values: float32; None: all are 1.
-        lengths: pairs of each row; None: one each.
+        keys: int64 of shape (pairs,), row after row.
+        values: float32 of shape (pairs,); None: all values are 1.
+        lengths: int64 of shape (n,), the number of pairs of each row; None: each row has one.
     """
 
     keys: Int64s
@@ -41,7 +41,7 @@ class _Pairs:
     lengths: Int64s | None = None
 
     def present(self, mask: Mask | None) -> _Pairs:
-        """Return the pairs of rows that have a value, if each row has one now."""
+        """Drop the pairs of rows without a value; ``self`` has one pair for each row. None drops nothing."""
         if mask is None:
             return self
         values = None if self.values is None else self.values[mask]
@@ -70,7 +70,7 @@ def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, 
 
 
 class _Batch:
-    """The columns of one batch, each hashed once."""
+    """Reads the fields of one batch; a column that several fields use is hashed once."""
 
     def __init__(self, hasher: KeyFields, batch: pa.RecordBatch, before: int) -> None:
         if not isinstance(batch, pa.RecordBatch):
@@ -97,7 +97,7 @@ class _Batch:
         return _Pairs(keys).present(mask)
 
     def texts(self, field: Field, pairs: _Pairs, some: Int64s) -> list[str | None]:
-        """Return the values of some of a field's pairs, as texts; None for numbers."""
+        """Return the values of some of a field's pairs as texts, by the pairs' numbers; None for a numeric field."""
         if field.kind == "numeric":
             return [None] * len(some)
         rows = some if pairs.lengths is None else np.repeat(np.arange(len(pairs.lengths)), pairs.lengths)[some]
@@ -117,7 +117,7 @@ class _Batch:
         return _as_texts(self.batch.column(field.columns[0]).take(pa.array(rows)))
 
     def _single(self, field: Field) -> tuple[Int64s, Mask | None]:
-        """Return the key of each row in a field of one value a row, and which rows have one (None: all)."""
+        """Return the key of each row in a field with one value per row, and which rows have a value (None: all)."""
         name = field.hashed_name
         if name not in self._singles:
             self._singles[name] = self._bucketed(field) if field.kind == "buckets" else self._categories(field)
@@ -134,7 +134,7 @@ class _Batch:
         return self._keys_of(field.columns[0], column), mask
 
     def _keys_of(self, name: str, column: pa.Array) -> Int64s:
-        """Return the keys of a column's values; any for null."""
+        """Return the key of each value of a column; the key of a null has no meaning."""
         seed, kind = np.uint64(self._hasher.seeds[name]), column.type
         if pa.types.is_dictionary(kind):
             keys = self._keys_of(name, column.dictionary)
@@ -151,7 +151,7 @@ class _Batch:
         return keys_of_texts(*_text_buffers(name, column), seed)
 
     def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask | None]:
-        """Return a column's numbers, 0 for null, and which rows have one (None: all)."""
+        """Return a column's numbers, 0 for null, and which rows have a number (None: all)."""
         column = number_column(self.batch, name)
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         numbers = column.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -246,7 +246,7 @@ def _joined(read: _Batch, hasher: KeyFields) -> KeyRows:
 
 
 def _number_places(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
-    """Give the keys of a field with a width a number each, by their place in the array."""
+    """Add each key's place in its array to its field number, for fields with a width."""
     begins = indptr[:-1].copy()
     for field, theirs in zip(hasher.fields, lengths, strict=True):
         if field.width is not None and len(begins):
@@ -267,7 +267,7 @@ def _aligned(found: list[_Pairs], n: int) -> KeyRows:
 
 
 def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
-    """Return the bytes of all texts, and where each begins and the last ends."""
+    """Return the bytes of all texts, and where each text begins and the last one ends."""
     kind = column.type
     if pa.types.is_uint64(kind) or pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())

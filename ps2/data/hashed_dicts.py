@@ -1,4 +1,4 @@
-"""Keys of rows that are mappings: for a scorer, that has one row at a time and neither pyarrow nor numba."""
+"""Hashes rows that are mappings to keys: for a scorer of single rows, which imports neither pyarrow nor numba."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
 
 
 class _Row:
-    """One mapping; names its columns in errors."""
+    """Reads the fields of one row; errors name the column and the row."""
 
     def __init__(self, hasher: KeyFields, row: Mapping[str, Any], at: int) -> None:
         self._hasher = hasher
@@ -63,7 +63,7 @@ class _Row:
         self._at = at
 
     def pairs(self, field: Field) -> tuple[list[int], list[float]]:
-        """Return the keys and the values of a field; none if the value is absent."""
+        """Return the keys and the values of a field; empty lists if the row has no value."""
         if field.kind == "keys":
             return self.keys(field)
         if field.kind == "numeric":

@@ -1,4 +1,4 @@
-"""Fields of rows of keys: which columns give keys and values, and with which seeds of the hash."""
+"""The fields of ``KeyRows``: which columns give keys and values, and the seed of each field's hash."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from ps2.errors import ConfigError
 
 Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
 KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
-# Between the parts of a field's hashed name. No name of a column has it.
+# Separates the parts of a field's hashed name. No name of a column contains it.
 SEPARATOR = "\x1f"
-# Bounds of buckets by logarithm end here.
+# Largest bound of buckets by logarithm.
 LARGEST = 1e18
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of rows: where its keys and values come from. The static methods make one of each kind.
+    """One field of ``KeyRows``: the source of some of a row's keys and values. The static methods make each kind.
 
     Attributes:
-        kind: of the five.
-        columns: the column; of a cross, the columns; of keys, perhaps the column of values also.
-        bounds: of buckets: bucket i holds the numbers in [bounds[i - 1], bounds[i]).
-        base: of buckets by logarithm, instead of bounds.
-        width: of keys: how many each row has; None: any number.
+        kind: one of ``KINDS``.
+        columns: the field's column; for a cross, all its columns; for keys, the column of keys and perhaps that of
+            their values.
+        bounds: for buckets with bounds: bucket i holds the numbers in [bounds[i - 1], bounds[i]).
+        base: for buckets by logarithm, the base; else None.
+        width: for keys, how many each row has; None: any number.
     """
 
     kind: Kind
@@ -43,21 +44,23 @@ class Field:
 
     @staticmethod
     def categorical(column: str) -> Field:
-        """Each value of strings, integers or booleans is a key, with value 1; lists of them: each element."""
+        """Make a key, with value 1, of each string, integer or boolean; of each element, if the column has lists."""
         return Field("categorical", (column,))
 
     @staticmethod
     def numeric(column: str) -> Field:
-        """The column has one key, and its numbers are the values."""
+        """Make one key of the column; its numbers are the values."""
         return Field("numeric", (column,))
 
     @staticmethod
     def buckets(column: str, bounds: Sequence[float] | None = None, base: float = 2.0) -> Field:
-        """Each interval of numbers is a key, with value 1.
+        """Make a key, with value 1, of the interval that a number is in.
 
         Args:
-            bounds: ascending; bucket i holds the numbers in [bounds[i - 1], bounds[i]). None: the bounds are 0 and
-                plus and minus ``base ** i - 1`` for i = 1, 2, ...: buckets by logarithm.
+            column: a column of numbers.
+            bounds: ascending; bucket i holds the numbers in [bounds[i - 1], bounds[i]). None: buckets by logarithm,
+                whose bounds are 0, and plus and minus ``base ** i - 1`` for i = 1, 2, ...
+            base: base of the logarithm, at least 1.01.
         """
         if bounds is None:
             return Field("buckets", (column,), base=float(base))
@@ -65,15 +68,18 @@ class Field:
 
     @staticmethod
     def cross(*columns: str) -> Field:
-        """Each combination of the columns' values (or their buckets, if they have any) is a key, with value 1."""
+        """Make a key, with value 1, of each combination of the columns' values, or buckets if they have any."""
         return Field("cross", columns)
 
     @staticmethod
     def keys(column: str, values: str | None = None, width: int | None = None) -> Field:
-        """A column of arrays of keys, integers in [0, 2**63), and perhaps one of arrays of their values.
+        """Take keys, integers in [0, 2**63), from a column of arrays.
 
         Args:
-            width: how many keys each row has: then each place in the array is a field; None: all are one field.
+            column: the column of keys.
+            values: a column with arrays of the keys' values; None: each value is 1.
+            width: how many keys each row has; each place in the array then has a field number of its own. None: any
+                number of keys, and one field number for all.
         """
         return Field("keys", (column,) if values is None else (column, values), width=width)
 
@@ -102,14 +108,14 @@ class Field:
 
     @property
     def name(self) -> str:
-        """What people call this field."""
+        """The field's name for people, in errors and in ``KeyHasher.names``."""
         if self.kind == "cross":
             return " x ".join(self.columns)
         return f"{self.columns[0]} (buckets)" if self.kind == "buckets" else self.columns[0]
 
     @property
     def hashed_name(self) -> str:
-        """What the seed of this field's keys is a hash of; kinds of one column differ."""
+        """The text whose hash is the seed of the field's keys; it differs between the kinds of one column."""
         mark = {"categorical": (), "keys": (), "numeric": ("value",), "buckets": ("buckets",), "cross": ("cross",)}
         return SEPARATOR.join((*self.columns, *mark[self.kind]))
 
@@ -126,13 +132,13 @@ class Field:
         return (*(-one for one in reversed(above)), 0.0, *above)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, of which ``from_json`` makes this field."""
+        """Return JSON data from which ``from_json`` makes this field."""
         given = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
         return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in given.items() if v}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Field:
-        """Return the field of plain data; raises ConfigError if it is invalid."""
+        """Return the field that ``to_json`` described; raise ConfigError if the data are invalid."""
         try:
             bounds = tuple(map(float, content.get("bounds", ())))
             return Field(content["kind"], tuple(content["columns"]), bounds, content.get("base"), content.get("width"))
@@ -142,11 +148,11 @@ class Field:
 
 @dataclass(frozen=True)
 class KeyFields:
-    """Fields, and the seed of their keys.
+    """Fields and the seed of their keys, with what hashing derives from them.
 
     Attributes:
-        fields: at least one, all different.
-        seed: in [0, 2**64): other seeds give other keys.
+        fields: at least one field, all different.
+        seed: seed of the hash, in [0, 2**64).
 
     Raises:
         ConfigError: the fields or the seed are invalid.
@@ -185,24 +191,24 @@ class KeyFields:
 
     @property
     def field_count(self) -> int:
-        """How many numbers of fields there are: one a field, and of keys with a width, one a place."""
+        """Number of field numbers: one for each field, and ``width`` for a field of keys with a width."""
         return sum(field.width or 1 for field in self.fields)
 
     @property
     def first_numbers(self) -> tuple[int, ...]:
-        """The number of each field; of keys with a width, that of the first place."""
+        """The field number of each field; for keys with a width, the number of the first place."""
         ends = np.cumsum([0, *(field.width or 1 for field in self.fields)])
         return tuple(map(int, ends[:-1]))
 
     @cached_property
     def seeds(self) -> dict[str, int]:
-        """The seed of each hashed name of a field, also of columns that only crosses use."""
+        """The seed of each hashed name, also for columns that only crosses use."""
         names = {field.hashed_name for field in self.fields} | {Field.categorical(c).hashed_name for c in self.columns}
         return {name: xxhash.xxh3_64_intdigest(name.encode(), self.seed) for name in names}
 
     @cached_property
     def parts(self) -> dict[str, Field]:
-        """Of each column of a cross, the field whose keys it gives: its buckets, if there are any, else categories."""
+        """For each column of a cross, the field that gives its keys: buckets if it has any, else categories."""
         buckets = {field.columns[0]: field for field in self.fields if field.kind == "buckets"}
         crossed = {column for field in self.fields if field.kind == "cross" for column in field.columns}
         return {column: buckets.get(column, Field.categorical(column)) for column in crossed}
@@ -218,7 +224,7 @@ class KeyFields:
 
     @cached_property
     def numbered(self) -> list[tuple[Field, int, str, int | None]]:
-        """Each field with its number, its column, and the seed of its categories, if it has these."""
+        """Each field with its number, its first column, and the seed of its keys if it is categorical, else None."""
         return [
             (field, number, field.columns[0], self.seeds[field.hashed_name] if field.kind == "categorical" else None)
             for field, number in zip(self.fields, self.first_numbers, strict=True)
@@ -226,11 +232,11 @@ class KeyFields:
 
     @cached_property
     def numeric_keys(self) -> dict[str, int]:
-        """The key of each column of numbers that are values."""
+        """The key of each numeric field, by column."""
         return {field.columns[0]: self.key(field, "") for field in self.fields if field.kind == "numeric"}
 
     def key(self, field: Field, text: str) -> int:
-        """Return the key of a value's text in a field; of a numeric field, that of the empty text."""
+        """Return the key of a text in a field; the text of a numeric field is empty."""
         return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -245,8 +251,8 @@ class Buckets:
     """Intervals of numbers, with their keys.
 
     Attributes:
-        edges: ascending.
-        keys: one more than edges.
+        edges: the n bounds, ascending.
+        keys: the n + 1 keys of the intervals.
     """
 
     edges: tuple[float, ...]
@@ -257,6 +263,6 @@ class Buckets:
         return self.keys[bisect_right(self.edges, number)]
 
     def text(self, at: int) -> str:
-        """Return the interval of a bucket."""
+        """Return a bucket's interval as text, such as "[1, 3)"."""
         low = f"[{self.edges[at - 1]:g}" if at else "(-inf"
         return f"{low}, {self.edges[at]:g})" if at < len(self.edges) else f"{low}, inf)"

@@ -17,14 +17,15 @@ Float32s = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class KeyRows:
-    """Rows of pairs, one row after the other. A key may come several times in a row.
+    """n rows of (key, value) pairs, in CSR form. A key may come several times in a row.
 
     Attributes:
-        indptr: int64, shape (n + 1,): row i has the pairs ``indptr[i]`` to ``indptr[i + 1]``; it begins with 0.
-        keys: int64, shape (pairs,), each in [0, 2**63).
-        values: float32, shape (pairs,).
-        fields: int32, shape (pairs,): the number of the field that a pair comes from.
-        width: pairs of each row, if all rows have as many: ``keys.reshape(n, width)`` is valid then; else None.
+        indptr: int64 of shape (n + 1,), begins with 0: row i has the pairs ``indptr[i]:indptr[i + 1]``.
+        keys: int64 of shape (pairs,): the key of each pair, in [0, 2**63).
+        values: float32 of shape (pairs,): the value of each pair.
+        fields: int32 of shape (pairs,): the number of the field that each pair comes from.
+        width: number of pairs of each row, if it is the same for all rows: ``keys.reshape(n, width)`` is valid then;
+            else None.
     """
 
     indptr: Int64s
@@ -35,7 +36,7 @@ class KeyRows:
 
     @staticmethod
     def of(keys: npt.ArrayLike) -> KeyRows:
-        """Return rows with equally many keys; each value is 1, and a key's column is its field.
+        """Return rows with equally many keys. Each value is 1; the field of a key is its column.
 
         Args:
             keys: integers of shape (n, width).
@@ -57,7 +58,7 @@ class KeyRows:
 
     @staticmethod
     def joined(parts: Sequence[KeyRows]) -> KeyRows:
-        """Return the rows of all parts, one part after the other."""
+        """Return the rows of all parts, in order."""
         filled = [part for part in parts if len(part)]
         if len(filled) == 1:
             return filled[0]
@@ -80,10 +81,10 @@ class KeyRows:
         return len(self.indptr) - 1
 
     def take(self, begin: int, end: int) -> KeyRows:
-        """Return the rows ``[begin, end)``, which share these arrays.
+        """Return the rows ``[begin, end)``, as views of these arrays.
 
         Raises:
-            OutOfRangeError: there are no such rows.
+            OutOfRangeError: ``[begin, end)`` is not an interval of the rows.
         """
         if not 0 <= begin <= end <= len(self):
             raise OutOfRangeError(f"rows: expected an interval of [0, {len(self)}), got [{begin}, {end})")
@@ -93,7 +94,11 @@ class KeyRows:
         return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
-        """Return the distinct keys, ascending, and the position of each pair's key among them, int64."""
+        """Return the u distinct keys and the place of each pair's key among them.
+
+        Returns:
+            int64 of shape (u,), ascending; int64 of shape (pairs,).
+        """
         # Imported here, as numba takes a quarter of a second to import, and rows of a scorer need no kernel.
         from ps2.ops.distinct import find_distinct
 
