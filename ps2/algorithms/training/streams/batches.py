@@ -1,4 +1,4 @@
-"""Learning from a DataFrame that is no stream: its passes are the batches."""
+"""Learning from a DataFrame in passes, by the rules of streams: each pass is a batch that counts once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ps2.errors import InputError, PS2Error
 log = logging.getLogger(__name__)
 
 NO_ROWS = "expected rows to learn from, got an empty DataFrame"
-# How often a pass begins again.
-MOST_RETURNS = 20
+# How often passes may begin again, in all, after a rollback of the fleet.
+MOST_ROLLBACKS = 20
 
 
 def learn_frame(
@@ -31,7 +31,10 @@ def learn_frame(
 
     With a checkpointDir, the fleet makes a checkpoint first, and goes back to it if a server is lost.
 
-    The caller has opened the stream of the model: see ``StreamTurns.stream``.
+    The caller has opened the stream of the model (``StreamTurns.stream``).
+
+    Args:
+        passes: how often to learn from all rows, at least once.
 
     Raises:
         InputError: there are no rows, or some cannot be learned from; the model may hold some of the others.
@@ -44,14 +47,14 @@ def learn_frame(
     learner = BatchLearner(ps, program, reader, state, options)
     if can_return:
         ps.checkpoint()
-    returns = 0
+    rollbacks = 0
     while len(learned) < passes:
         try:
             progress = learner.learn(frame, len(learned))
         except PS2Error as error:
-            if not (is_repeatable(error) and can_return) or returns == MOST_RETURNS:
+            if not (is_repeatable(error) and can_return) or rollbacks == MOST_ROLLBACKS:
                 raise
-            returns += 1
+            rollbacks += 1
             learner.go_back()
             log.warning("the pass begins again: %s", error)
             del learned[learner.position.learned + 1 :]

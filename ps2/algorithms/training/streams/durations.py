@@ -1,4 +1,4 @@
-"""Durations as Spark writes them: "5 minutes"."""
+"""Parses durations as Spark writes them ("5 minutes"), and numbers of batches ("10 batches")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 
 
 
 def batches_of(given: Any) -> int | None:
-    """Return the number of "3 batches"; None if it is no number of batches, 1 at least."""
+    """Return 3 for "3 batches"; None for anything else than a text of a positive number of batches."""
     words = given.split() if isinstance(given, str) else []
     if len(words) == 2 and words[1] in ("batch", "batches") and words[0].isdecimal() and int(words[0]):
         return int(words[0])
@@ -20,8 +20,11 @@ def batches_of(given: Any) -> int | None:
 def seconds_of(given: Any, name: str) -> float:
     """Return the seconds of a duration: a text such as "5 minutes" or "30 seconds", or a number of seconds.
 
+    Args:
+        name: name of the setting, for the error.
+
     Raises:
-        ConfigError: it is none, or not above 0; names it.
+        ConfigError: ``given`` is not a duration above 0.
     """
     seconds = -1.0
     if isinstance(given, (int, float)) and not isinstance(given, bool):

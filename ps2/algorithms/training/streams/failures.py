@@ -1,4 +1,4 @@
-"""Why a batch failed, and whether it may succeed another time. Pure: it reads what Spark says of a job."""
+"""Classifies failures of a batch: the cause, and whether another attempt may succeed. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
 from ps2.run.spark_errors import failed_task, outermost
 
-# What Spark and Java say of executors, Python workers and connections that are gone.
+# Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(
     r"ExecutorLostFailure|FetchFailed|TaskResultLost|RpcTimeoutException|ClosedChannelException"
     r"|Python worker (?:exited unexpectedly|failed to connect back)|java\.io\.EOFException"
     r"|java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
     r"|java\.io\.IOException: (?:Broken pipe|Connection reset)"
 )
-# Python's exceptions of a network, by name: a user's function in the stream's frame may raise them, too.
+# Names of Python's network exceptions: a user's function in the stream's DataFrame may raise them, too.
 OF_NETWORK = frozenset(
     {
         "BrokenPipeError",
@@ -30,18 +30,18 @@ OF_NETWORK = frozenset(
 
 
 def is_repeatable(failure: Exception) -> bool:
-    """Return whether a batch may succeed another time: a server, an executor or a connection was lost.
+    """Return True if another attempt may succeed: a server, an executor or a connection was lost.
 
-    What else fails would fail again: rows, a user's function, a program's error.
+    Other failures would occur again: wrong rows, an error in a user's function, a bug.
     """
     return isinstance(failure, (TransientError, RolledBack, ConnectionError, TimeoutError))
 
 
 def job_failure(error: Exception, batch: int) -> PS2Error:
-    """Return the error that says in one line why a batch's Spark job failed: what a task raised, if one did.
+    """Return an error that says in one line why a batch's Spark job failed: the exception of a task, if one raised.
 
     Args:
-        error: of Spark or py4j; its text ends with stack traces of Java.
+        error: an exception of Spark or py4j, whose text ends with Java's stack traces.
     """
     text = str(error)
     raised = outermost(text)
@@ -57,7 +57,7 @@ def job_failure(error: Exception, batch: int) -> PS2Error:
 
 
 def _class_named(name: str) -> type[PS2Error] | None:
-    """Return the error of PS2 with a qualified name; None if there is none."""
+    """Return PS2's error class with this qualified name; None if it has none."""
     module, _, own = name.rpartition(".")
     found = getattr(errors, own, None) if module == errors.__name__ else None
     return found if isinstance(found, type) and issubclass(found, PS2Error) else None

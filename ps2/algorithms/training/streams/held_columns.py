@@ -1,4 +1,4 @@
-"""Columns that vanish in the middle of a stream: sources give nulls then, which are no fault of a single row. Pure."""
+"""Detects a column that vanishes in the middle of a stream: Spark's sources then return nulls for it. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from math import log
 
 from ps2.errors import InputError
 
-# A batch without a value of a column is refused if chance would make one so seldom.
+# A batch without any value of a column is refused if its probability, by the rows before, is below this.
 CHANCE = 1e-9
 
 
 class HeldColumns:
-    """How many rows of a stream have had a value, by column."""
+    """Counts the rows of a stream that had a value, by column."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -23,17 +23,17 @@ class HeldColumns:
         """Compare a batch with those before it.
 
         Args:
-            rows: of the batch.
+            rows: number of rows of the batch.
             held: how many of them have a value, by column.
 
         Raises:
-            InputError: a column that had values has none in this batch, and not by chance.
+            InputError: a column that had values has none in this batch, and that is not chance.
         """
         for name, count in held.items():
             before = self._held[name]
             if count or not before or not rows:
                 continue
-            # Laplace's rule: a column that was never null may be so in a row.
+            # Laplace's rule of succession, so that a column that was never null may be null in some rows.
             of_null = (self._rows - before + 1) / (self._rows + 2)
             if rows * log(of_null) < log(CHANCE):
                 share = f"{before / self._rows:.1%} of the {self._rows:,} rows"
@@ -43,6 +43,6 @@ class HeldColumns:
                 )
 
     def add(self, rows: int, held: Mapping[str, int]) -> None:
-        """Count a batch that was learned."""
+        """Add the counts of a batch that was learned; arguments as for ``check``."""
         self._rows += rows
         self._held.update(held)

@@ -1,4 +1,4 @@
-"""Rows of a stream: keys with values, a label, perhaps a weight and a time; read from Arrow batches, and checked."""
+"""Reads and checks labelled rows of Arrow batches: keys with values, a label, perhaps a weight and a time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class LabelledRows:
     """Rows to learn from.
 
     Attributes:
-        rows: keys and values of each row.
-        labels: 0 or 1, shape (n,).
-        weights: shape (n,); empty: all rows weigh 1.
-        newest_s: the largest time of a row; minus infinity without times.
-        late: rows that were left out as they came too late.
+        rows: keys and values of n rows.
+        labels: float32 of shape (n,), each 0 or 1.
+        weights: float32 of shape (n,); of shape (0,): all rows weigh 1.
+        newest_s: the largest time of a row, in seconds; minus infinity without times.
+        late: number of rows that were left out because they came too late.
         held: how many rows have a value, by column.
     """
 
@@ -45,11 +45,11 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelledReader:
-    """Reads the rows of a stream.
+    """Reads the rows of a stream from Arrow batches.
 
     Attributes:
-        hasher: makes keys and values of the other columns.
-        label, weight, time: names of columns; None: there is none.
+        hasher: makes keys and values from its columns.
+        label, weight, time: names of columns; None: rows have no weights, no times.
     """
 
     hasher: FieldHasher
@@ -59,7 +59,7 @@ class LabelledReader:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that it reads."""
+        """Names of all columns that ``read`` needs."""
         hashed = [name for one in self.hasher.fields for name in one.columns]
         return list(dict.fromkeys([*hashed, *filter(None, (self.label, self.weight, self.time))]))
 
@@ -67,12 +67,12 @@ class LabelledReader:
         """Read a batch.
 
         Args:
-            before: number of rows before it, for messages.
-            least_s: rows with an earlier time are left out, and counted.
+            before: number of rows before this batch, for messages.
+            least_s: rows with an earlier time are left out and counted as late.
 
         Raises:
-            InputError: a column is missing or has another type; a label is not 0 or 1, a weight is negative, a number
-                is null, NaN or infinite; names the column, the row and what came.
+            InputError: a column is missing or has another type; a label is not 0 or 1; a weight is negative; a number
+                is null, NaN or infinite. The message names the column, the row and what came.
         """
         newest_s, late = NEVER, 0
         if self.time is not None:
@@ -97,7 +97,7 @@ class LabelledReader:
 
 
 def _float32(weights: Float64s, name: str, before: int) -> Float32s:
-    """Return weights as float32; raise InputError if one is too large for it."""
+    """Return weights as float32; raise InputError if one is too large for that dtype."""
     with np.errstate(over="ignore"):
         found = weights.astype(np.float32)
     if np.isinf(found).any():
@@ -109,7 +109,7 @@ def _float32(weights: Float64s, name: str, before: int) -> Float32s:
 
 
 def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
-    """Return a column of times in seconds: timestamps, since 1970 in UTC; or numbers.
+    """Return a column of times as seconds, float64 of shape (n,): timestamps since 1970 in UTC, or numbers as they are.
 
     Raises:
         InputError: there is no such column, it has another type, or a row has no time.

@@ -1,4 +1,4 @@
-"""The driver's part in a batch: one Spark job that learns it, between two notes of the position on the servers."""
+"""``BatchLearner``, the driver's part of a batch: it runs one Spark job, and notes begin and end on the servers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
-# How often the fleet may go back while it goes back.
-MOST_RETURNS = 20
+# How often ``synchronize`` reads the position again because the fleet has rolled back meanwhile.
+MOST_READS = 20
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """What a batch was.
+    """Measures of one batch.
 
     Attributes:
-        batch: its number.
-        rows, late: rows that were learned, and rows that were left out as they came too late.
-        validation: of this batch's rows, each predicted before it was learned; see ``Progressive``.
-        total: of all rows that the model has learned from this stream.
-        seconds: of the batch.
-        taskSeconds: where the tasks' time went: "wait" for Spark's rows, "read" and "learn".
-        lagS: how old the newest row was at the end, by its time and this machine's clock; None without times.
+        batch: number of the batch.
+        rows: number of rows that were learned.
+        late: number of rows that were left out because they came too late.
+        validation: progressive validation of this batch: each row was predicted before it was learned.
+        total: progressive validation of all rows that the model has learned from this stream.
+        seconds: duration of the batch.
+        taskSeconds: summed durations of the tasks' parts: "wait" for Spark's rows, "read" and "learn".
+        lagS: age of the newest row at the end of the batch, by its time and this machine's clock; None without times.
     """
 
     batch: int
@@ -67,12 +68,13 @@ class BatchProgress:
 
 @dataclass(frozen=True)
 class LearnerOptions:
-    """How batches are learned.
+    """How to learn a batch.
 
     Attributes:
-        rows: that a task learns from at once.
-        workers: tasks of a batch; None: as Spark reads it.
-        late_after_s: a row that is older than the newest one before its batch by more than this is late; None: none is.
+        rows: number of rows that a task learns from at once.
+        workers: number of tasks of a batch; None: one for each partition of the DataFrame.
+        late_after_s: a row is late if it is older, by more seconds than this, than the newest row of earlier batches;
+            None: no row is late.
     """
 
     rows: int
@@ -84,7 +86,7 @@ class BatchLearner:
     """Learns batches in order, each of them once.
 
     Attributes:
-        position: of the stream, as of the last batch.
+        position: position of the stream after the last batch.
     """
 
     def __init__(
@@ -107,11 +109,13 @@ class BatchLearner:
         After any error the model may hold a part of the batch, until ``go_back``.
 
         Args:
+            frame: the rows of the batch, a DataFrame.
+            batch: number of the batch.
             check: called while the batch waits for its turn; it may raise.
 
         Raises:
             InputError: rows of the batch cannot be learned from; names the batch, the column and the row.
-            RolledBack: the fleet has gone back to a checkpoint. It replaces other errors that this has caused.
+            RolledBack: the fleet has rolled back to a checkpoint. It replaces other errors that the rollback caused.
             RecoveryError: batches before this one are missing.
             WorkerError: a task failed for another reason, such as a user's function; names the batch and the reason.
             UnavailableError: an executor or a connection was lost.
@@ -135,10 +139,10 @@ class BatchLearner:
             reports = self._run(frame, batch, before)
             newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
             if newest_s > NEVER:
-                # Also if no row is newer: else keys of this batch would count as touched in the next one.
+                # Even if no row is newer: otherwise keys of this batch would count as touched in the next one.
                 self._program.advance(newest_s)
             self._state.end(batch, newest_s)
-            # Another thread may have been told of it; then the position that was noted last is wrong.
+            # If another thread has taken part in a rollback meanwhile, the position that was noted is wrong.
             self._check_epoch()
             self.position = now = self._state.position()
             self._is_torn = False
@@ -161,7 +165,7 @@ class BatchLearner:
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
         if self._options.workers is not None:
             frame = frame.coalesce(self._options.workers)
-        # Spark hands each column of each row over, read or not.
+        # Without this, Spark would send every column to Python, used or not.
         frame = frame.select(*("`" + name.replace("`", "``") + "`" for name in self._reader.columns))
         reports = self._reports(frame.mapInArrow(task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
@@ -177,7 +181,7 @@ class BatchLearner:
         return reports
 
     def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:
-        """Run a batch's job."""
+        """Run the Spark job of a batch; return the reports of its tasks."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -190,8 +194,12 @@ class BatchLearner:
             raise job_failure(error, batch) from None
 
     def synchronize(self) -> None:
-        """Read the position from the servers."""
-        for _ in range(MOST_RETURNS):
+        """Read the position of the stream from the servers.
+
+        Raises:
+            RecoveryError: the fleet rolls back again and again.
+        """
+        for _ in range(MOST_READS):
             epoch = self._ps._fleet.master.epoch
             with suppress(RolledBack):
                 self.position = self._state.position()
@@ -201,9 +209,9 @@ class BatchLearner:
         raise RecoveryError("the position of the stream cannot be read: the fleet goes back again and again")
 
     def go_back(self, check: Callable[[], None] = lambda: None) -> None:
-        """After an error: make the model hold whole batches only, and find out which.
+        """Restore the model to whole batches after an error, and read its position.
 
-        The whole fleet goes back to its newest checkpoint if a batch was under way.
+        If a batch was in progress, the whole fleet rolls back to its newest checkpoint.
 
         Args:
             check: as for ``learn``.
@@ -224,7 +232,7 @@ class BatchLearner:
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether the fleet has gone back to a checkpoint since the position was read."""
+        """True if the fleet has rolled back to a checkpoint since the position was read."""
         return bool(self._ps._fleet.master.epoch != self._epoch)
 
     def _check_epoch(self) -> None:
@@ -233,7 +241,7 @@ class BatchLearner:
 
 
 def progress_line(progress: BatchProgress) -> dict[str, Any]:
-    """Return a batch's progress as plain data: NaN as None."""
+    """Return the progress of a batch as JSON data, with None for NaN."""
 
     def plain(measures: Progressive) -> dict[str, Any]:
         return {

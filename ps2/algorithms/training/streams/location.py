@@ -1,4 +1,4 @@
-"""The folder of a stream beside Spark's checkpoint: which model learns from it, and where the snapshots are."""
+"""The file beside Spark's checkpoint that says which model learns from the stream, and where its snapshots are."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FOLDER, FILE = "ps2", "stream.json"
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
-        stream: names the stream, and its position on the servers.
-        model: names the model that learns from it.
-        kind: of model, such as "logistic".
-        settings: of the model, which another driver's estimator must have.
-        columns: names and types of the stream's columns.
+        stream: name of the stream; the vector of its position is ``stream-NAME``.
+        model: name on the fleet of the model that learns from the stream.
+        kind: kind of the model, such as "logistic".
+        settings: settings of the model; an estimator that goes on must have the same.
+        columns: type of each column of the stream, by name.
         snapshots: folder of the fleet's snapshots.
     """
 
@@ -36,10 +36,10 @@ class StreamRecord:
 
 
 def read_record(location: str) -> StreamRecord | None:
-    """Return the record of a checkpointLocation; None if there is none.
+    """Return the record of a checkpointLocation; None if it has none.
 
     Raises:
-        CheckpointCorruptError: the file has another form.
+        CheckpointCorruptError: the file is damaged, or has another format.
     """
     fs, root = place(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{FILE}", FORMAT)
@@ -55,15 +55,16 @@ def write_record(location: str, record: StreamRecord) -> None:
 
 
 def snapshots_in(location: str) -> str:
-    """Return the folder of snapshots of a checkpointLocation."""
+    """Return the folder of the snapshots below a checkpointLocation."""
     return f"{location.rstrip('/')}/{FOLDER}/snapshots"
 
 
 def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
-    """Return the record of a checkpointLocation, for a model; write it if the location is new.
+    """Claim a checkpointLocation for a model: return its record, and write it if the location is new.
 
     Args:
-        wanted: what the record shall say; its stream is ignored.
+        checkpoint: Spark's checkpoint at the location.
+        wanted: the record that the location should have; its ``stream`` is ignored.
 
     Raises:
         UsageError: the location belongs to another query, another model, or other columns; names both.

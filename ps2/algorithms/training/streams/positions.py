@@ -1,4 +1,4 @@
-"""Where a stream is, on the servers and in Spark's checkpoint, and what makes the two agree. Pure.
+"""Makes the position of a stream on the servers and the position in Spark's checkpoint agree. Pure.
 
 Spark numbers the batches of a query 0, 1, 2, ... It writes ``offsets/N`` before it runs batch N, and ``commits/N``
 after it. A query that starts repeats its newest batch if that has no commit, with the same offsets.
@@ -17,7 +17,7 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class Rewind:
-    """The entries to remove from Spark's checkpoint, by number."""
+    """The numbers of the entries to remove from Spark's checkpoint."""
 
     offsets: tuple[int, ...]
     commits: tuple[int, ...]
@@ -27,19 +27,19 @@ class Rewind:
 
 
 def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], where: str) -> Rewind:
-    """Return what to remove from Spark's checkpoint, so that its query goes on after batch ``learned``.
+    """Return what to remove from Spark's checkpoint so that its query goes on after batch ``learned``.
 
-    If Spark has not committed batch ``learned``, it repeats that batch, which is skipped then by its number. If Spark
-    is ahead, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets, and plans later ones
-    anew.
+    If Spark has not committed batch ``learned``, it repeats that batch, and the learner skips it by its number. If
+    Spark is ahead, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets, and plans later
+    batches anew.
 
     Args:
-        learned: the last batch that the model holds; ``NOTHING`` if none.
-        offsets, commits: the numbers of the entries that there are.
-        where: names the checkpoint in messages.
+        learned: the last batch that the model holds; ``NOTHING`` if it holds none.
+        offsets, commits: numbers of the entries in Spark's checkpoint.
+        where: name of the checkpoint, for messages.
 
     Raises:
-        RecoveryError: Spark has not come as far as the model, or has removed the entries from which it could go on.
+        RecoveryError: Spark is behind the model, or has removed the entries that it needs to go on.
     """
     newest = max(offsets, default=NOTHING)
     if newest < learned:
@@ -61,7 +61,7 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
 
 
 def is_repeated(learned: int, batch: int) -> bool:
-    """Return whether the model has learned a batch already.
+    """Return True if the model has learned a batch already.
 
     Raises:
         RecoveryError: batches between the two are missing.

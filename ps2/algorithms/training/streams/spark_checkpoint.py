@@ -1,6 +1,6 @@
-"""Spark's checkpoint of a query: the numbers of its batches, and going back in them.
+"""``SparkCheckpoint``: reads Spark's checkpoint of a query, and takes it back to an earlier batch.
 
-Spark's own file system writes and removes the files: it keeps checksums beside them.
+Files are removed by Spark's own file system, which keeps checksums beside them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
 
 
 class SparkCheckpoint:
-    """The checkpoint of a query that does not run."""
+    """The checkpoint of a streaming query that is not running."""
 
     def __init__(self, spark_context: Any, location: str) -> None:
         self._context = spark_context
         self.location = location.rstrip("/")
 
     def exists(self) -> bool:
-        """Return whether a query has begun with it."""
+        """Return True if a query has started with this checkpoint."""
         path, system = file_system_of(self._context, f"{self.location}/{METADATA}")
         return bool(system.exists(path))
 
     def numbers(self, log: str) -> list[int]:
-        """Return the numbers of the entries of a log."""
+        """Return the numbers of the entries of a log (OFFSETS or COMMITS), ascending."""
         path, system = file_system_of(self._context, f"{self.location}/{log}")
         if not system.exists(path):
             return []
@@ -35,7 +35,7 @@ class SparkCheckpoint:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def go_back(self, learned: int) -> Rewind:
-        """Let the query go on after a batch; return what was removed. Calling it again changes nothing.
+        """Remove newer entries, so that the query goes on after batch ``learned``; return them. Idempotent.
 
         Raises:
             RecoveryError: Spark cannot go on from there.

@@ -1,4 +1,4 @@
-"""How a stream starts: with a new model, with one that the fleet has, or from the newest snapshot."""
+"""Starts a stream: with a new model, with a model on the fleet, or from the newest snapshot."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ps2.storage import folders
 
 @dataclass(frozen=True)
 class StreamModel:
-    """What a family says of the model that learns.
+    """How ``start_stream`` makes, finds and trains a model of a family.
 
     Attributes:
-        kind: of model.
+        kind: kind of the model, such as "logistic".
         settings: JSON data that must be the same when the stream goes on.
-        begin: returns a new model on the fleet, whose vectors have names that begin with the given one.
-        known: returns the model of that name which the fleet has: ``known(name, ps)``.
-        program: returns the tasks' program for a model.
-        reader: of rows.
+        begin: ``begin(name)`` puts a new model on the fleet; the names of its vectors begin with ``name``.
+        known: ``known(name, ps)`` returns the model of that name on the fleet; raises NotFoundError if it has none.
+        program: ``program(model)`` returns the tasks' ``LearningProgram``.
+        reader: reads the rows.
     """
 
     kind: str
@@ -55,10 +55,10 @@ def start_stream(  # noqa: PLR0913 - keywords
     on_progress: Callable[[BatchProgress], object] | None,
     servers: int | None,
 ) -> StreamingTraining:
-    """Start to learn from a streaming DataFrame; see ``fitStream`` of the estimators.
+    """Start to learn from a streaming DataFrame; ``fitStream`` of the estimators describes arguments and errors.
 
     Args:
-        given: a model that goes on; it has the attribute ``name``.
+        given: a model that goes on learning, with the attribute ``name``; None: a new one, or that of the location.
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
@@ -105,7 +105,7 @@ def start_stream(  # noqa: PLR0913 - keywords
 
 
 def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS2Context:
-    """Return the active context, or start one: from the newest snapshot of the stream, if there is one."""
+    """Return the active context; without one, start one, from the newest snapshot of the stream if it has any."""
     active = PS2Context.getActive()
     if active is not None or record is None:
         return PS2Context.getOrCreate(frame.sparkSession, servers)
@@ -119,7 +119,7 @@ def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS
 def _model_and_state(
     ps: PS2Context, family: StreamModel, record: StreamRecord, given: Any, is_new: bool
 ) -> tuple[Any, StreamState]:
-    """Return the model and the state of the stream on the fleet; make what a new stream lacks."""
+    """Return the model and the state of the stream on the fleet; create those that a new stream lacks."""
     name = f"stream-{record.stream}"
     try:
         state = StreamState(ps.vector(name))
@@ -134,7 +134,7 @@ def _model_and_state(
 
 
 def _known_or_new(ps: PS2Context, family: StreamModel, name: str) -> Any:
-    """Return the model of that name. A driver may have been killed between making it and the first snapshot."""
+    """Return the model of that name, or a new one. A driver may have been killed between creation and snapshot."""
     try:
         return family.known(name, ps)
     except NotFoundError:

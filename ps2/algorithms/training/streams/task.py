@@ -1,4 +1,4 @@
-"""What a task does with its rows of a batch: read, predict, measure, learn."""
+"""``BatchTask``, a task's part of a batch: it reads rows, predicts them, measures the predictions, and learns."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ SCHEMA = "report string"
 
 
 class LearningProgram(Protocol):
-    """A family's program; it is pickled with its handles to the model."""
+    """A family's program for the tasks; it is pickled with its handles to the model."""
 
     def learn(self, rows: LabelledRows) -> Float64s:
         """Predict rows, then learn from them; return the margins (logits) before learning, float64 of shape (n,)."""
 
     def advance(self, now_s: float) -> None:
-        """Note in the driver, after a batch, that rows' times have come so far; what has expired may go."""
+        """Advance the time of the model's keys; the driver calls it after a batch, with the newest time of a row."""
 
 
 @dataclass
 class TaskReport:
-    """What a task tells the driver.
+    """The report of a task to the driver.
 
     Attributes:
-        rows, late: numbers of rows that it learned from, and that it left out.
-        newest_s: the largest time of a row; minus infinity: none.
+        rows: number of rows that the task learned from.
+        late: number of rows that it left out because they came too late.
+        newest_s: the largest time of a row, in seconds; minus infinity: no row had a time.
         held: how many rows have a value, by column.
-        seconds: where its time went.
-        fault: what is wrong with its rows; "": nothing.
+        seconds: durations of the task's parts, by name.
+        fault: message of the error that rows of the task caused; "": none.
     """
 
     rows: int = 0
@@ -61,10 +62,10 @@ class BatchTask:
     """The function of a batch's tasks, for ``mapInArrow``.
 
     Attributes:
-        program: of the family.
-        reader: of the rows.
-        state: of the stream, which takes the measures.
-        rows: to learn from at once, at most.
+        program: the family's program.
+        reader: reads the rows.
+        state: takes the measures of the predictions.
+        rows: most rows to learn from at once.
         least_s: rows with an earlier time are late.
     """
 
@@ -108,7 +109,7 @@ class BatchTask:
 
 
 def in_chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in order, ``rows`` at a time; the last time fewer."""
+    """Yield the rows of batches in order, in batches of ``rows`` rows; the last one may have fewer."""
     kept: list[Any] = []
     count = 0
     for batch in batches:

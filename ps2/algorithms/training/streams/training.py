@@ -1,7 +1,7 @@
-"""A model that learns from a streaming query: the loop around the query, its snapshots, and what a failure leads to.
+"""``StreamingTraining``: starts a query, makes snapshots, and starts the query again after a failure.
 
-Which of the fleet's snapshot and Spark's commit comes first does not matter (docs/decisions/0072): a batch that the
-model holds is skipped by its number, and Spark's checkpoint goes back to the batch that the model holds.
+The order of the fleet's snapshot and Spark's commit does not matter (docs/decisions/0072): a batch that the model holds
+is skipped by its number, and Spark's checkpoint goes back to the batch that the model holds.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
-# A snapshot is due after so many batches at the latest: Spark keeps the offsets of the last 100.
+# Most batches between two snapshots: Spark keeps the offsets of the last 100.
 SNAPSHOT_BATCHES = 40
-# Without a snapshot for so many batches the query ends: Spark could not go back any more.
+# After so many batches without a snapshot, because snapshots fail, the query ends: soon Spark could not go back.
 MOST_BATCHES = 80
-# Lost servers, executors and connections in a row, without a batch in between, after which the query ends.
+# After so many repeatable failures in a row, without a batch that was learned in between, the query ends.
 MOST_FAILURES = 5
-# Progress of so many batches is kept.
+# Number of batches whose progress is kept.
 KEPT = 100
 POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a stream is learned.
+    """Snapshots and query of a stream.
 
     Attributes:
         snapshots: folder of the snapshots; None: the context's checkpointDir.
         snapshot_every_s: seconds between two snapshots.
-        snapshot_batches: batches between two snapshots, at most.
-        trigger: of the query, as for ``DataStreamWriter.trigger``.
-        query_name: of the query; None: it has none.
-        on_progress: called after each batch, in a thread of the query.
+        snapshot_batches: most batches between two snapshots.
+        trigger: keywords for ``DataStreamWriter.trigger``.
+        query_name: name of the query; None: no name.
+        on_progress: called with the progress of each batch, in the query's thread.
     """
 
     snapshots: str | None
@@ -56,19 +56,19 @@ class StreamOptions:
 
 
 class Stopping(Exception):
-    """The training shall stop; the batch that waits for its turn is not learned."""
+    """Raised in a batch that waits for its turn when the training is to stop; the batch is not learned."""
 
 
 class BatchFailed(Exception):
-    """What Spark hears of a batch that failed."""
+    """Raised to Spark in place of the error of a batch."""
 
 
 class StreamingTraining:
-    """What ``fitStream`` returns: a query that goes on by itself when something fails. Thread-safe.
+    """A running training on a stream, which ``fitStream`` returns. It restarts its query by itself. Thread-safe.
 
     Attributes:
-        model: what is trained. It is on the servers, so it predicts with what it has learned so far.
-        on_end: called when it has ended.
+        model: the model. It is on the servers, so it predicts with what it has learned so far.
+        on_end: called when the training has ended.
     """
 
     def __init__(
@@ -111,46 +111,46 @@ class StreamingTraining:
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs."""
+        """True until the training has ended."""
         return not self._ended.is_set()
 
     @property
     def lastProgress(self) -> BatchProgress | None:
-        """The last batch; None before the first."""
+        """Progress of the last batch; None before the first."""
         progress = self.recentProgress
         return progress[-1] if progress else None
 
     @property
     def recentProgress(self) -> list[BatchProgress]:
-        """The last 100 batches, the oldest first."""
+        """Progress of the last 100 batches, the oldest first."""
         return list(self._progress)
 
     @property
     def restarts(self) -> int:
-        """How often the query began again, as a server was lost or Spark's tasks failed."""
+        """How often the query was started again, because a server, an executor or a connection was lost."""
         return self._restarts
 
     @property
     def learned(self) -> int:
-        """The last batch that the model holds; -1: none."""
+        """Number of the last batch that the model holds; -1: it holds none."""
         return self._learner.position.learned
 
     @property
     def query(self) -> Any:
-        """Spark's StreamingQuery; another one after a failure."""
+        """Spark's StreamingQuery; after a failure it is another one."""
         return self._query
 
     def exception(self) -> Exception | None:
-        """Return what ended it; None if it runs, or ended in order."""
+        """Return the error that ended the training; None if it runs, or was stopped."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most ``timeout`` seconds; return whether it has ended.
+        """Wait until the training has ended, at most ``timeout`` seconds; return True if it has.
 
         Raises:
             InputError: rows cannot be learned from; the model holds the batches before them.
-            WorkerError: a task failed, such as by a user's function; names the batch and the reason.
-            PS2Error: what else ended it.
+            WorkerError: a task failed, such as in a user's function; names the batch and the reason.
+            PS2Error: another error ended the training.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while not self._ended.is_set():
@@ -163,7 +163,7 @@ class StreamingTraining:
         return True
 
     def processAllAvailable(self) -> None:
-        """Wait until all rows that are there now are learned; for tests."""
+        """Wait until all rows that the source has now are learned; for tests."""
         from pyspark.errors import StreamingQueryException
 
         while not self._ended.is_set():
@@ -180,10 +180,13 @@ class StreamingTraining:
             raise self._error
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the query after the batch under way, and make a snapshot.
+        """End the training after the current batch, and make a snapshot.
+
+        Args:
+            timeout: seconds to wait for the end; None: no limit.
 
         Raises:
-            PS2Error: what had ended it before.
+            PS2Error: an error had ended the training before.
         """
         self._stopping.set()
         self.awaitTermination(timeout)
@@ -201,7 +204,7 @@ class StreamingTraining:
             self._go_on_until_the_end()
         except Stopping:
             pass
-        except Exception as error:  # whatever ends it: awaitTermination raises it
+        except Exception as error:  # awaitTermination raises it in the user's thread
             self._error = error
         finally:
             self.on_end()
@@ -234,27 +237,27 @@ class StreamingTraining:
         return self._query
 
     def _wait(self, query: Any) -> Exception | None:
-        """Wait for the end of a query; return what has ended it, None if it ended in order or was stopped."""
+        """Wait for the end of a query; return the error that ended it, None if it came to its end or was stopped."""
         while query.isActive:
             if self._stopping.is_set():
                 self._ps._steps.streams.wait()
                 query.stop()
                 break
             if self._learner.has_gone_back or self._ps._stopped:
-                # Without new rows there might be no batch to notice it.
+                # Without new rows, no batch would notice the rollback.
                 self._ps._steps.streams.wait()
                 query.stop()
                 self._failure = self._failure or RolledBack("the fleet went back to a checkpoint", None)
                 return self._take_failure()
             if self._has_ended(query):
                 break
-        # The query's thread may be gone before the batch that it waited for.
+        # The query's thread may end before the thread of its batch does.
         self._ps._steps.streams.wait()
         failure = self._take_failure()
         if isinstance(failure, Stopping):
             return None
         if failure is not None and cancellation(failure) is not None:
-            # Someone has stopped Spark's query, in the middle of a batch.
+            # The user has stopped Spark's query in the middle of a batch.
             self._learner.go_back()
             return None
         return failure or query.exception()
@@ -272,9 +275,10 @@ class StreamingTraining:
             return True
 
     def _after(self, failure: Exception) -> None:
-        """Make the model whole after a failure; raise it if another query would fail as well.
+        """Restore the model to whole batches after a failure; raise the failure if another query would fail, too.
 
-        A failure of the query itself, such as of its source, is Spark's StreamingQueryException.
+        Args:
+            failure: the error of a batch; or of the query, such as of its source, as a StreamingQueryException.
         """
         try:
             self._learner.go_back(self._check)
@@ -285,7 +289,7 @@ class StreamingTraining:
         log.warning("the query begins again after batch %d: %s", self._learner.position.learned, failure)
 
     def _learn(self, frame: Any, batch: int) -> None:
-        """Learn a batch; Spark calls it in a thread of its own."""
+        """Learn a batch. Spark calls this in the query's thread."""
         try:
             self._check()
             progress = self._learner.learn(frame, batch, self._check)
@@ -297,9 +301,9 @@ class StreamingTraining:
                 if self._options.on_progress is not None:
                     self._options.on_progress(progress)
             self._snapshot_if_due()
-        except Exception as error:  # whatever it is: the thread that supervises decides what follows
+        except Exception as error:  # the supervising thread decides what follows
             self._failure = error
-            # Spark searches a long message by a regular expression that overflows the stack of the query's thread.
+            # A short message: Spark's regular expression on a long one overflows the stack of the query's thread.
             raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None
 
     def _check(self) -> None:
