@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.guards import readable
-from ps2.serving.key_table import PRESENT, found_in
+from ps2.serving.key_table import PRESENT, found_in, merged_all
 from ps2.serving.loading import load
 from ps2.storage.export_writing import Content, Export, write_export
 from ps2.storage.exports import read_manifest
@@ -31,7 +31,7 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
     manifest = read_manifest(path)
     loaded = load(path, manifest, None, cacheDir)
     keys = np.concatenate([np.empty(0, np.int64), *(table.keys for table in loaded.base)])
-    if (changes := loaded.changes) is not None:
+    if (changes := merged_all(loaded.changes[::-1])) is not None:
         present = changes.keys[changes.gone == 0] if changes.gone.size else changes.keys
         kept = keys[~found_in(changes.keys, keys)]
         keys = np.sort(np.concatenate([kept, present]), kind="stable")  # a merge of two ascending runs

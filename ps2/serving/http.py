@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -11,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
 from ps2.serving.exposition import ScoringMetrics
@@ -20,9 +19,10 @@ from ps2.serving.scorer import Scorer
 
 try:
     import uvicorn
+    from anyio import fail_after
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 except ImportError as error:
@@ -33,6 +33,8 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
+# A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
+BODY_S = 30.0
 # More rows than these are scored in a thread, so that other requests need not wait for them.
 INLINE_ROWS = 64
 LOOK_S = 1.0
@@ -98,7 +100,7 @@ class ScoringService:
 
     async def _vectors(self, request: Request) -> Response:
         def answer(keys: Any) -> dict[str, Any]:
-            vectors, present = self._scorer.lookUp(_integers(keys))
+            vectors, present = self._scorer.lookUp(keys)
             return {"vectors": vectors.tolist(), "present": present.tolist()}
 
         return await self._answered(request, "keys", answer)
@@ -109,13 +111,21 @@ class ScoringService:
             return refused
         began_s, rows, status = time.perf_counter(), 0, 500
         try:
-            items = _items(await _body(request), field)
+            with fail_after(BODY_S):
+                body = await _body(request)
+            items = _items(body, field)
             rows = len(items)
             content = answer(items) if rows <= INLINE_ROWS else await run_in_threadpool(answer, items)
             status, response = 200, JSONResponse(content)
         except _TooLarge:
             status = 413
             response = _error(status, f"expected at most {MAX_BODY_BYTES:,} bytes; send the rows in several requests")
+        except TimeoutError:
+            status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
+        except asyncio.CancelledError:  # by uvicorn, some seconds after SIGTERM; it would log a traceback of each
+            status, response = 503, _error(503, "this endpoint has been told to end")
+        except ClientDisconnect:
+            status, response = 400, _error(400, "the client has gone")
         except UsageError as error:
             status, response = 400, _error(400, str(error))
         finally:
@@ -215,15 +225,9 @@ def _items(body: bytes, field: str) -> list[Any]:
     return items
 
 
-def _integers(keys: list[Any]) -> Any:
-    try:
-        return np.array(keys) if keys else np.empty(0, np.int64)
-    except ValueError as error:
-        raise UsageError(f"keys: expected integers, in lists of equal lengths: {error}") from error
-
-
-def _error(status: int, text: str) -> JSONResponse:
-    return JSONResponse({"error": text}, status)
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    # JSON may hold half a character, as a column's name for example, and UTF-8 may not.
+    return JSONResponse({"error": text.encode(errors="backslashreplace").decode()}, status, headers)
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:

@@ -20,6 +20,13 @@ Bytes = npt.NDArray[np.uint8]
 UNKNOWN, PRESENT, REMOVED = 0, 1, 2
 # Keys of one bucket, if they are spread evenly. Their binary search ends within one or two cache lines.
 BUCKET_KEYS = 4
+# A table is merged into a newer one if it has at most so many times its keys, and so many bytes.
+MERGED_RATIO = 2
+MERGED_BYTES = 256 << 20
+
+# Keys, values and marks of keys that are gone, as in ``KeyTable``.
+Columns = tuple[Int64s, Float32s, Bytes]
+_NONE_GONE: Bytes = np.empty(0, np.uint8)
 
 
 @kernel
@@ -62,6 +69,57 @@ def _look_up(  # noqa: PLR0913 - numba takes arrays one by one
             known[i] = PRESENT
             for j in range(values.shape[1]):
                 out[i, j] = values[low, j]
+
+
+@kernel
+def _count_distinct(older: Int64s, newer: Int64s) -> int:
+    """Return how many keys ``_merge`` writes."""
+    i = j = count = 0
+    while i < older.size or j < newer.size:
+        of_newer = j < newer.size and (i == older.size or newer[j] <= older[i])
+        if i < older.size and (j == newer.size or older[i] <= newer[j]):
+            i += 1
+        if of_newer:
+            j += 1
+        count += 1
+    return count
+
+
+@kernel
+def _merge(  # noqa: PLR0913 - numba takes arrays one by one
+    old_keys: Int64s,
+    old_values: Float32s,
+    old_gone: Bytes,
+    new_keys: Int64s,
+    new_values: Float32s,
+    new_gone: Bytes,
+    keys: Int64s,
+    values: Float32s,
+    gone: Bytes,
+) -> bool:
+    """Write each key once, with what the newer table says; return whether a key is gone. Such keys have zeros."""
+    i = j = 0
+    any_gone = False
+    for at in range(keys.size):
+        of_newer = j < new_keys.size and (i == old_keys.size or new_keys[j] <= old_keys[i])
+        of_older = i < old_keys.size and (j == new_keys.size or old_keys[i] <= new_keys[j])
+        if of_newer:
+            keys[at] = new_keys[j]
+            gone[at] = new_gone[j] if new_gone.size > 0 else 0
+        else:
+            keys[at] = old_keys[i]
+            gone[at] = old_gone[i] if old_gone.size > 0 else 0
+        any_gone |= gone[at] != 0
+        for column in range(values.shape[1]):
+            if gone[at] != 0:
+                values[at, column] = 0
+            else:
+                values[at, column] = new_values[j, column] if of_newer else old_values[i, column]
+        if of_newer:
+            j += 1
+        if of_older:
+            i += 1
+    return any_gone
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +170,7 @@ def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: 
     keys = readable(keys)
     if not _index(keys, shift, starts):
         raise CheckpointCorruptError(f"{where}: expected distinct keys, ascending, none of them negative")
-    gone = np.empty(0, np.uint8) if gone is None else gone
+    gone = _NONE_GONE if gone is None else gone
     return KeyTable(keys, readable(values), readable(gone), readable(starts), shift)
 
 
@@ -125,27 +183,36 @@ def found_in(keys: Int64s, wanted: Int64s) -> npt.NDArray[np.bool_]:
 
 def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
     """Return a delta as a table; None if it is empty. A key that is removed and has values was made anew."""
-    removed = removed[~found_in(keys, removed)]
     if not len(removed):
         return key_table(keys, values, where=where) if len(keys) else None
-    gone = np.zeros(len(keys) + len(removed), np.uint8)
-    gone[len(keys) :] = 1
-    every = np.concatenate([keys, removed])
-    order = np.argsort(every, kind="stable")
-    filled = np.concatenate([values, np.zeros((len(removed), values.shape[1]), np.float32)])
-    return key_table(every[order], filled[order], gone[order], where)
+    gone = np.ones(len(removed), np.uint8)
+    return _merged((removed, np.empty((0, values.shape[1]), np.float32), gone), (keys, values, _NONE_GONE), where)
 
 
 def merged(older: KeyTable | None, newer: KeyTable | None) -> KeyTable | None:
     """Return the table that holds for each key what the newer one says, else the older one."""
     if older is None or newer is None:
         return newer if older is None else older
-    kept = ~found_in(newer.keys, older.keys)
-    keys = np.concatenate([older.keys[kept], newer.keys])
-    order = np.argsort(keys, kind="stable")  # a merge of two ascending runs
-    values = np.concatenate([older.values[kept], newer.values])[order]
-    gone = np.concatenate([_gone(older)[kept], _gone(newer)])[order]
-    return key_table(keys[order], values, gone if gone.any() else None)
+    return _merged_tables(older, newer)
+
+
+def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTable, ...]:
+    """Return tables, the newest first, that hold for each key what ``newer`` says, else the first of ``tables``.
+
+    A table is merged into the newer one unless it is much larger. So a refresh takes no longer the more deltas came
+    before, and there are few tables to look into.
+
+    Args:
+        tables: what this returned before.
+    """
+    if newer is None:
+        return tuple(tables)
+    count = 0
+    for older in tables:
+        if len(older) > MERGED_RATIO * len(newer) or older.nbytes > MERGED_BYTES:
+            break
+        newer, count = _merged_tables(older, newer), count + 1
+    return newer, *tables[count:]
 
 
 def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
@@ -157,5 +224,23 @@ def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
     return tables[0] if tables else None
 
 
-def _gone(table: KeyTable) -> Bytes:
-    return table.gone if table.gone.size else np.zeros(len(table), np.uint8)
+def warm() -> None:
+    """Compile all kernels of tables, or read them from the cache: the first refresh must not do so beside scores."""
+    one = key_table(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
+    _merged_tables(one, one).look_up(readable(one.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
+
+
+def _merged_tables(older: KeyTable, newer: KeyTable) -> KeyTable:
+    return _merged((older.keys, older.values, older.gone), (newer.keys, newer.values, newer.gone), "keys")
+
+
+def _merged(older: Columns, newer: Columns, where: str) -> KeyTable:
+    """Merge keys, values and marks of two tables in one pass without the GIL, so that scores go on."""
+    (old_keys, old_values, old_gone), (new_keys, new_values, new_gone) = (
+        (readable(keys), readable(values), readable(gone)) for keys, values, gone in (older, newer)
+    )
+    count = _count_distinct(old_keys, new_keys)
+    keys, gone = np.empty(count, np.int64), np.empty(count, np.uint8)
+    values = np.empty((count, new_values.shape[1]), np.float32)
+    any_gone = _merge(old_keys, old_values, old_gone, new_keys, new_values, new_gone, keys, values, gone)
+    return key_table(keys, values, gone if any_gone else None, where)

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ps2.errors import CheckpointCorruptError, SpillError
 from ps2.ops.kernels import Int64s
-from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged, merged_all, with_removed
+from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
 from ps2.storage.exports import Description, ExportManifest, ExportPart
 from ps2.storage.files import place, reported
@@ -28,13 +28,13 @@ class LoadedExport:
 
     Attributes:
         base: tables that map the base's files, in order of their keys.
-        changes: the deltas, merged, in memory; None: there are none.
+        changes: tables of the deltas, the newest first; most are merged, in memory.
         dense: the newest arrays that are written whole.
     """
 
     manifest: ExportManifest
     base: tuple[KeyTable, ...]
-    changes: KeyTable | None
+    changes: tuple[KeyTable, ...]
     dense: Mapping[str, npt.NDArray[Any]]
 
     @property
@@ -51,7 +51,7 @@ class LoadedExport:
         """
         values = np.zeros((len(keys), self.description.width), np.float32)
         known = np.full(len(keys), UNKNOWN, np.uint8)
-        for table in (*(() if self.changes is None else (self.changes,)), *self.base):
+        for table in (*self.changes, *self.base):
             table.look_up(keys, known, values)
         return values, known
 
@@ -78,9 +78,9 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
         tables, old = tuple(key_table(*part, where=base.folder) for part in parts if len(part[0])), ()
     begun = [part.folder for part in old[1:]]
     follows = begun == [part.folder for part in deltas[: len(begun)]]
-    changes = before.changes if before is not None and old and follows else None
+    changes = before.changes if before is not None and old and follows else ()
     fresh = [files.delta(delta, width) for delta in deltas[len(begun) if follows else 0 :]]
-    changes = merged(changes, merged_all(fresh))
+    changes = stacked(changes, merged_all(fresh))
     newest = manifest.newest
     dense = {name: files.array(newest.folder, file, copied=True) for name, file in newest.dense.items()}
     return LoadedExport(manifest, tables, changes, dense)
@@ -106,8 +106,11 @@ class _Files:
         removed = np.empty(0, np.int64) if delta.removed is None else self.array(delta.folder, delta.removed)
         if removed.dtype != np.int64 or removed.ndim != 1:
             raise _wrong(delta.folder, delta.removed, "int64 of one dimension", removed)
-        keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in parts)])
-        values = np.concatenate([np.empty((0, width), np.float32), *(values for _, values in parts)])
+        if len(parts) == 1:
+            keys, values = parts[0]
+        else:
+            keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in parts)])
+            values = np.concatenate([np.empty((0, width), np.float32), *(values for _, values in parts)])
         return with_removed(keys, values, removed, delta.folder)
 
     def array(self, folder: str, file: SavedFile, copied: bool = False) -> npt.NDArray[Any]:

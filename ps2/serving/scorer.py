@@ -13,11 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.data.key_rows import KeyRows
-from ps2.errors import ConfigError, DTypeError, OutOfRangeError, PS2Error, RecoveryError, ShapeError, UsageError
+from ps2.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    DTypeError,
+    OutOfRangeError,
+    PS2Error,
+    RecoveryError,
+    ShapeError,
+    UsageError,
+)
 from ps2.matrix.key_life import Initial
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
-from ps2.serving.key_table import PRESENT, Float32s
+from ps2.serving.key_table import PRESENT, Float32s, warm
 from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
 from ps2.storage.exports import ExportManifest, read_manifest
@@ -67,6 +76,7 @@ class Scorer:
         self.path = path
         self._cache = cacheDir
         self._refreshing = threading.Lock()
+        warm()
         self._model = self._load(None)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,7 +106,7 @@ class Scorer:
     def keysCount(self) -> int:
         """Number of keys in the export in use; those of deltas are counted beside those of the base."""
         loaded = self._model.loaded
-        return sum(map(len, loaded.base)) + (0 if loaded.changes is None else len(loaded.changes))
+        return sum(map(len, (*loaded.base, *loaded.changes)))
 
     def score(self, rows: Any) -> npt.NDArray[Any]:
         """Return a score of each row, float64 of shape (n,): for a classifier the probability of label 1.
@@ -117,13 +127,7 @@ class Scorer:
         model = self._model
         if model.score is None:
             raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
-        keyed = _keyed(rows, model.hasher, self.path)
-        if not len(keyed):
-            return np.empty(0), model.loaded.manifest.number
-        embeddings = _vectors(model, readable(_keys(keyed.keys)))[0]
-        description = model.loaded.description
-        scores: npt.NDArray[Any] = model.score(description.config, keyed, embeddings, model.loaded.dense)
-        return scores, model.loaded.manifest.number
+        return _scores(model, _keyed(rows, model.hasher, self.path)), model.loaded.manifest.number
 
     def vectors(self, keys: Any) -> Float32s:
         """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
@@ -187,8 +191,17 @@ class Scorer:
                 if attempt + 1 < LOADS and read_manifest(self.path).number != manifest.number:
                     continue
                 raise
-            initial = None if description.initial is None else Initial(**description.initial)
-            return _Model(loaded, score, _hasher(description.hasher), initial)
+            try:
+                initial = None if description.initial is None else Initial(**description.initial)
+                model = _Model(loaded, score, _hasher(description.hasher), initial)
+                # A row without keys: kernels are compiled now, and a model that cannot be scored is not taken.
+                _scores(model, _rows_of(np.empty(0, np.int64), np.zeros(1, np.int64)))
+            except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
+                raise CheckpointCorruptError(
+                    f"{self.path}: export {manifest.number} does not describe a model of kind {description.kind!r}: "
+                    f"{error if isinstance(error, PS2Error) else repr(error)}"
+                ) from error
+            return model
         raise AssertionError("the last attempt returns or raises")
 
     def _refresh_every(self, seconds: float) -> None:
@@ -203,6 +216,14 @@ class Scorer:
             except Exception as error:  # a bug, or out of memory: without this thread, scores would grow old in silence
                 log.exception("%s: export %d stays in use", self.path, self.number)
                 self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
+
+
+def _scores(model: _Model, rows: KeyRows) -> npt.NDArray[Any]:
+    if model.score is None or not len(rows):
+        return np.empty(0)
+    embeddings = _vectors(model, readable(_keys(rows.keys)))[0]
+    scores: npt.NDArray[Any] = model.score(model.loaded.description.config, rows, embeddings, model.loaded.dense)
+    return scores
 
 
 def _vectors(model: _Model, keys: npt.NDArray[np.int64]) -> tuple[Float32s, npt.NDArray[np.bool_]]:
@@ -234,15 +255,12 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
             raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {rows.shape}")
         return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]))
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
-        if (wrong := next((row for row in rows if not isinstance(row, (list, tuple))), None)) is not None:
+        if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, rows))):
+            wrong = next(row for row in rows if not isinstance(row, (list, tuple)))
             raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
-        try:
-            given = np.asarray(list(chain.from_iterable(rows)))
-        except ValueError as error:
-            raise DTypeError(f"rows: expected lists of keys: {error}") from error
-        if given.ndim != 1:
-            raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {given.shape[1:]}")
-        keys = _keys(given)
+        keys = _keys(list(chain.from_iterable(rows)))
+        if keys.ndim != 1:
+            raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {keys.shape[1:]}")
         return _rows_of(keys, np.array([len(row) for row in rows], np.int64))
     if hasher is None:
         raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")
@@ -255,7 +273,8 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, pa.Table):
         parts = [hasher.rows(batch) for batch in rows.to_batches()]
         return KeyRows.joined(parts) if parts else hasher.rows_of_dicts([])
-    raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}")
+    more = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
+    raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{more}")
 
 
 def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:
@@ -267,10 +286,27 @@ def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyR
 
 
 def _keys(keys: Any) -> npt.NDArray[np.int64]:
-    found = np.asarray(keys)
+    if isinstance(keys, (list, tuple)):
+        _check_types(keys)
+    try:
+        found = np.asarray(keys)
+    except ValueError as error:
+        raise DTypeError(f"keys: expected integers, in lists of equal lengths: {error}") from error
     if found.dtype.kind not in "iu" and found.size:
         raise DTypeError(f"keys: expected int64, got {found.dtype}")
     if found.size and (found.min() < 0 or found.max() > 2**63 - 1):
         wrong = found.min() if found.min() < 0 else found.max()
         raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
     return np.ascontiguousarray(found, np.int64)
+
+
+def _check_types(keys: Sequence[Any]) -> None:
+    """Refuse what NumPy would turn into other numbers: True is no key, and 2**63 beside -1 would become a float."""
+    types = set(map(type, keys))
+    if bool in types or np.bool_ in types:
+        raise DTypeError("keys: expected int64, got bool")
+    if types == {int} and (wrong := next((key for key in (min(keys), max(keys)) if not 0 <= key < 2**63), None)):
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
+    for some in keys if types & {list, tuple} else ():
+        if isinstance(some, (list, tuple)):
+            _check_types(some)

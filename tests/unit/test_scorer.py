@@ -21,7 +21,9 @@ from ps2.errors import (
     ShapeError,
     UsageError,
 )
+from ps2.ops.guards import readable
 from ps2.serving import Scorer, compact, loading
+from ps2.serving import key_table as tables
 from ps2.serving.key_table import UNKNOWN, key_table
 from ps2.storage.exports import read_manifest
 from tests.exporting import WIDTH, export, values_of
@@ -41,6 +43,24 @@ def test_lookup_of_random_keys_then_as_a_dict():
     there = np.isin(wanted, keys)
     np.testing.assert_array_equal(known == 1, there)
     np.testing.assert_array_equal(out, np.where(there[:, None], values_of(wanted), 0))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 4000, 1 << 20])
+def test_deltas_of_any_sizes_when_stacked_then_as_a_dict(monkeypatch, most_bytes):
+    monkeypatch.setattr(tables, "MERGED_BYTES", most_bytes)
+    rng, stack, expected = np.random.default_rng(most_bytes), (), {}
+    for shift, size in enumerate([50, 1, 3, 200, 0, 7, 7, 7, 1]):
+        keys, removed = (np.unique(rng.integers(0, 300, size)) for _ in range(2))
+        stack = tables.stacked(stack, tables.with_removed(keys, values_of(keys, shift), removed, "a delta"))
+        expected |= dict.fromkeys(removed.tolist(), None) | dict.fromkeys(keys.tolist(), shift)
+    wanted = readable(np.arange(300))
+    out, known = np.zeros((300, WIDTH), np.float32), np.full(300, UNKNOWN, np.uint8)
+    for table in stack:
+        table.look_up(wanted, known, out)
+    for key in range(300):
+        shift = expected.get(key)
+        np.testing.assert_array_equal(out[key], np.zeros(WIDTH) if shift is None else values_of([key], shift)[0])
+        assert known[key] == (UNKNOWN if key not in expected else tables.REMOVED if shift is None else tables.PRESENT)
 
 
 def test_refresh_when_nothing_is_new_then_false(tmp_path):
@@ -184,6 +204,19 @@ def test_kind_when_unknown_then_named(tmp_path):
         Scorer(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "description",
+    [{"kind": "fm"}, {"kind": "deepfm"}, {"initial": {"shape": 1}}, {"kind": "fm", "hasher": {"seed": 1}}],
+)
+def test_export_when_it_is_of_no_model_then_is_not_taken(tmp_path, description):
+    export(tmp_path, KEYS)
+    scorer = Scorer(str(tmp_path))
+    export(tmp_path, KEYS, **description)
+    with pytest.raises(CheckpointCorruptError, match="export 2 does not describe a model"):
+        scorer.refresh()
+    np.testing.assert_array_equal(scorer.vectors([4]), values_of([4]))
+
+
 @pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan")])
 def test_refresh_seconds_when_wrong_then_refused(tmp_path, seconds):
     export(tmp_path, KEYS)
@@ -240,7 +273,11 @@ def test_rows_in_any_form_then_have_the_same_scores(deep):
         ([[1, 2, 3], "x"], DTypeError, "got 'x'"),
         ([[1, -2, 3]], OutOfRangeError, "got -2"),
         ([[1, 2.5, 3]], DTypeError, "got float64"),
-        ([[1, 2, [3]]], DTypeError, "expected lists of keys"),
+        ([[1, 2, [3]]], DTypeError, "lists of equal lengths"),
+        ([[1, True, 3]], DTypeError, "got bool"),
+        ([[1, -2, 2**63]], OutOfRangeError, "got -2"),
+        ([[1, 2, 2**64]], OutOfRangeError, "got 18446744073709551616"),
+        ([None], DTypeError, "got None"),
         ([[[1, 2], [3, 4]]], DTypeError, "expected lists of keys"),
         (np.arange(3), ShapeError, "got shape"),
         ([[1, 2, 3, 4]], ShapeError, "fields"),

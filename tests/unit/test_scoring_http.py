@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import numpy as np
 import pytest
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from ps2.config import write_token
 from ps2.errors import ConfigError, LaunchError
@@ -74,6 +76,9 @@ def test_many_keys_when_asked_then_in_their_order(endpoint):
         ("/vectors", b'{"keys": [-1]}', "got -1"),
         ("/vectors", b'{"keys": [9223372036854775808]}', "9223372036854775808"),
         ("/vectors", b'{"keys": ["a"]}', "expected int64"),
+        ("/vectors", b'{"keys": [null]}', "expected int64"),
+        ("/vectors", b'{"keys": [true]}', "got bool"),
+        ("/vectors", b'{"\\ud800": 1, "keys": []}', "\\ud800"),
         ("/score", b'{"rows": [{"a": 1}]}', "this export is a table"),
     ],
 )
@@ -86,6 +91,18 @@ def test_request_when_wrong_then_400_says_why(endpoint, path, body, text):
 def test_body_when_too_large_then_413(endpoint, monkeypatch):
     monkeypatch.setattr(http, "MAX_BODY_BYTES", 100)
     assert endpoint.post("/vectors", data=b" " * 101)[0] == 413
+
+
+def test_body_when_half_is_sent_then_408(endpoint, monkeypatch):
+    monkeypatch.setattr(http, "BODY_S", 0.05)
+    with socket.create_connection(endpoint.listener.getsockname(), timeout=10) as client:
+        client.sendall(b"POST /vectors HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
+        assert client.makefile().readline() == "HTTP/1.1 408 Request Timeout\n"
+
+
+def test_metrics_when_parsed_then_are_valid(endpoint):
+    names = {family.name for family in text_string_to_metric_families(endpoint.get("/metrics")[1])}
+    assert {"ps2_export_keys", "ps2_scoring_duration_seconds"} <= names
 
 
 def test_health_and_metrics_when_asked_then_tell_the_export(endpoint):
