@@ -1,7 +1,7 @@
-"""The time of matrices whose keys live, by the driver's clock.
+"""``KeyClock``: a thread of the driver that advances the time of matrices with ``clock="wall"``, and expires keys.
 
-The driver advances the time of each such matrix by the time that has passed here, and lets keys expire. So a fleet that
-was down, and went on from a checkpoint, has not aged meanwhile. Servers never read a clock.
+The thread adds the time that has passed in this process. So the keys of a fleet that was down, and went on from a
+checkpoint, have not aged meanwhile. Servers never read a clock.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ from ps2.rpc.network import Network
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-# The time of a matrix advances so often in the age at which its keys expire, within the bounds.
+# The time advances this often within ``expire_after_s``; the interval is within these bounds.
 PARTS_OF_AGE = 100
 SHORTEST_S, LONGEST_S = 0.1, 60.0
-# For a matrix with a limit of keys only.
+# Interval for a matrix that has ``max_keys`` only.
 LIMITED_S = 1.0
 
 
 @dataclass
 class _Clock:
-    """When the time of a matrix was last advanced, and when it is due again, in seconds of this process's clock."""
+    """When the time of a matrix was last advanced, and when it is due next, in seconds of this process's clock."""
 
     last_s: float
     due_s: float
 
 
 class KeyClock:
-    """Advances the time of all matrices with ``clock="wall"``, in a thread of its own."""
+    """Advances the time of all matrices with ``clock="wall"``, in its own thread."""
 
     def __init__(
         self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
-        scope: of the mutations' ids; no other sender has it.
+        master: knows the matrices and their routes.
+        network: sends the requests.
+        scope: scope of the mutations' ids, which no other sender uses.
+        now_s: this process's clock, in seconds.
         """
         self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
         self._numbers = itertools.count()
@@ -66,7 +69,7 @@ class KeyClock:
             self._thread.join()
 
     def poll(self) -> None:
-        """Advance the time of the matrices that are due."""
+        """Advance the time of all matrices that are due, and expire their keys."""
         now_s = self._now_s()
         wanted = {entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.life) is not None}
         self._clocks = {id: clock for id, clock in self._clocks.items() if id in wanted}
@@ -93,8 +96,8 @@ class KeyClock:
         states = self._send(entry, route, "keys_state", {index: {} for index in every})
         now_s = max(float(time_s[0]) for _, time_s in states.values()) + clock_s - clock.last_s
         tick = max(int(numbers[0]) for numbers, _ in states.values()) + 1
-        # Before the attempt: if some servers only take it, or the expiry after it fails, the same time must not be
-        # added twice. Keys rather go late than early.
+        # Before the attempt: if only some servers take it, or the expiry after it fails, the same time must not be
+        # added twice. Keys expire late rather than early.
         clock.last_s = clock_s
         params = {"now_s": now_s, "tick": tick, "touched": 0}
         self._send(entry, route, "keys_advance", dict.fromkeys(every, params))
@@ -111,10 +114,10 @@ class KeyClock:
     def _send(
         self, entry: Entry, route: Route, name: str, params: Mapping[int, Mapping[str, int | float]]
     ) -> dict[int, tuple[Array, ...]]:
-        """Send an operation with its parameters to some partitions; return the arrays of their answers.
+        """Send an operation to some partitions, with the parameters of each; return the arrays of each answer.
 
-        A mutation is not sent again after an error: the next one has another id. Time never goes back, and a slice of
-        an expiry that has run twice removes nothing else.
+        A mutation is not sent again after an error; the next one has another id. That is safe: time never goes back,
+        and a slice of an expiry that runs twice removes no other keys.
         """
         requests: dict[str, list[Request]] = {}
         asked: dict[str, list[int]] = {}
@@ -134,7 +137,7 @@ class KeyClock:
 
 
 def _interval_s(life: KeyLife | None) -> float | None:
-    """Return how often the driver advances the time of a matrix; None: never."""
+    """Return the seconds between two advances of a matrix's time; None: the driver never advances it."""
     if life is None or life.clock != "wall" or (life.expire_after_s is None and life.max_keys is None):
         return None
     if life.expire_after_s is None:

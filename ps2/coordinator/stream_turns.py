@@ -1,4 +1,7 @@
-"""Whose turn it is: a batch of a stream, a run, or a checkpoint. A checkpoint never holds a part of a batch."""
+"""Mutual exclusion of streams' batches with each other, with runs and with checkpoints.
+
+So a checkpoint never holds a part of a batch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from contextlib import contextmanager
 
 from ps2.errors import UsageError
 
-# Between two looks whether a run has ended.
+# Seconds between two checks whether a run has ended.
 POLL_S = 0.05
 
 
@@ -25,7 +28,7 @@ class StreamTurns:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is a stream."""
+        """True if a model learns from a stream."""
         return bool(self._models)
 
     def check_free(self, model: str) -> None:
@@ -35,7 +38,7 @@ class StreamTurns:
 
     @contextmanager
     def stream(self, model: str) -> Iterator[None]:
-        """Let a model learn from a stream. The whole fleet goes back to a checkpoint meanwhile if a server is lost.
+        """Register a model that learns from a stream. Meanwhile, the loss of a server rolls back the whole fleet.
 
         Raises:
             UsageError: the model learns from a stream already.
@@ -51,10 +54,10 @@ class StreamTurns:
 
     @contextmanager
     def batch(self, is_free: Callable[[], bool]) -> Iterator[None]:
-        """Take the turn of a batch.
+        """Wait until no other batch and no run is in progress, and hold the turn.
 
         Args:
-            is_free: returns False while a run or a step of the driver's own is under way: the batch waits for its end.
+            is_free: returns False while a run or a step of the driver is in progress.
         """
         with self._changed:
             while self._thread is not None or not is_free():
@@ -68,7 +71,7 @@ class StreamTurns:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until no batch of another thread is under way."""
+        """Wait until no batch of another thread is in progress."""
         with self._changed:
             while self._thread not in (None, threading.get_ident()):
                 self._changed.wait(POLL_S)

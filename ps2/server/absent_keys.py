@@ -1,4 +1,4 @@
-"""Reads of keys that have no slot: they give the keys' initial values (``ps2.matrix.key_life``)."""
+"""Writes the initial values (``ps2.matrix.key_life``) of keys without a slot into the answers of reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.server.shard import Shard
 
 
 def reads_initial(op: Op, shard: Shard) -> bool:
-    """Return True if an operation's answer holds initial values for absent keys."""
+    """Return True if absent keys read as initial values that are not 0 in this operation's answer."""
     life = shard.spec.life
     return op.initial and life is not None and not life.initial.is_zero
 
@@ -24,7 +24,8 @@ def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, sl
     """Write the initial values of absent keys into an operation's answer.
 
     Args:
-        keys, slots: those of the operation, in the order of the answer.
+        keys, slots: the operation's keys and their slots (-1: absent), in the order of the answer.
+        answer: shape (n,) of one row, (n, positions) of blocks, or (rows, n); changed in place.
     """
     at = np.flatnonzero(slots < 0)
     if not at.size or shard.spec.life is None:

@@ -1,4 +1,4 @@
-"""The keys of a shard whose matrix has a ``KeyLife``: their slots, their ticks, and the keys that wait or have gone."""
+"""``LivingKeys``: slots and ticks of a shard's keys, the keys that wait for admission, and the removed keys."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from ps2.ops.table import Array
 from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
-# The sketch of waiting keys takes at most this part of its shard's bytes, unless it is small.
+# The sketch of waiting keys takes at most one part in SKETCH_SHARE of the bytes of the shard's values; or 16 MB.
 SKETCH_SHARE, SMALL_SKETCH_BYTES = 8, 16 << 20
-# With a limit of keys, a tick begins after touches of this part of them, so that the least recent ones are known.
+# With ``max_keys``, a tick begins after touches of one part in TICK_SHARE of the limit, which is the
+# accuracy with which the shard knows the least recently touched keys.
 TICK_SHARE = 64
-# The tick of slots that must not go during an eviction.
+# The tick of slots that an eviction must not remove.
 PROTECTED = 2**32 - 1
-# Ticks of slots have 32 bits: at MOST_TICK all ticks are lowered, so that the present one is KEPT_TICKS.
+# Ticks of slots have 32 bits: at MOST_TICK all ticks are lowered, so that the current one becomes KEPT_TICKS.
 MOST_TICK, KEPT_TICKS = 2**31 - 1, 2**30
 
 
 @dataclass
 class KeyCounts:
-    """Numbers since the matrix was created: keys that got slots, that went by their age, and that went for others."""
+    """Counts since the matrix was created: keys that got slots, that went by age, and that were evicted or removed."""
 
     admitted: int = 0
     expired: int = 0
@@ -40,12 +41,19 @@ class KeyCounts:
 
 
 class LivingKeys:
-    """Not thread-safe: callers hold the shard's lock.
+    """The keys of a ``LivingShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        most: the most keys of the shard; None: no limit.
-        touched, removals: how often keys were touched, on copies too; and how often keys were removed.
-        lineage: a random number, drawn when the shard is created or read from files. Marks of another lineage say
+        life: admission, expiry and limit of the matrix.
+        most: most keys of the shard; None: no limit.
+        index: slot of each key.
+        time: the matrix's clock, on this shard.
+        waiting: touches of keys that have no slot yet.
+        removed: keys that were removed since the first mark.
+        counts: keys admitted, expired and evicted.
+        touched: how often ``touch`` was called; the same on a copy.
+        removals: how often ``remove`` was called.
+        lineage: a random number, drawn when the shard is created or read from files. A mark of another lineage says
             nothing about this shard.
     """
 
@@ -61,14 +69,14 @@ class LivingKeys:
         self.counts = KeyCounts()
         self.touched = self.removals = 0
         self.lineage = secrets.randbits(62)
-        # When the current window of the waiting keys' sketch began.
+        # Time at which the current window of the waiting keys' sketch began.
         self._window_s = 0.0
-        # Touches since the last tick that began for their number.
+        # Touches since the last tick that TICK_SHARE began.
         self._touches = 0
 
     @property
     def ticks(self) -> Ticks:
-        """The tick of each slot's last touch: a writable view, valid until the next change of the keys."""
+        """The tick of each slot's last touch, uint32 of shape (slots,): a writable view, valid until keys change."""
         return self._ticks.array[0, : len(self.index)]
 
     @property
@@ -76,38 +84,38 @@ class LivingKeys:
         return self.index.nbytes + self._ticks.nbytes + self.waiting.nbytes + self.removed.nbytes
 
     def nbytes_after(self, added: int) -> int:
-        """Return the most bytes that this takes after ``added`` more keys."""
+        """Return an upper bound of ``nbytes`` after ``added`` more keys."""
         ticks = self._ticks.nbytes_of(self._room(added)) if len(self.index) + added > self._ticks.columns else 0
         return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
 
     def fresh(self, older_s: float | None) -> int:
-        """Return the first tick in which a touch is less than ``older_s`` old; 0 for None."""
+        """Return the first tick whose touches are less than ``older_s`` seconds old; 0 for None."""
         return 0 if older_s is None else self.time.first_after(self.time.now_s - older_s)
 
     def advance(self, now_s: float, tick: int, value_bytes: int, touched: bool = False) -> None:
-        """Let the time of the matrix go on; see ``MatrixTime.advance``.
+        """Advance the time of the matrix; see ``MatrixTime.advance``.
 
         Args:
-            value_bytes: of the active keys: a number that is the same on a copy.
+            value_bytes: bytes of the active keys' values, the same on a copy: they limit the sketch of waiting keys.
         """
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.life.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
             most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
-            # The current window holds what was touched since the last advance.
+            # With ``touched``, the touches since the last advance, which the current window holds, are recent ones.
             self.waiting.rotate(since_s >= 2 * window_s and not touched, most_bytes)
             self._window_s = self.time.now_s
         self._lower_ticks()
 
     def mark(self, tick: int) -> int:
-        """Begin a tick, at least at number ``tick``, and keep removals from it on; return it."""
+        """Begin a tick with a number of at least ``tick``, keep removals from then on, and return the number."""
         self.time.mark(tick)
         self._lower_ticks()
         self.removed.begin(self.time.tick)
         return self.time.tick
 
     def touch(self, slots: Int64Array) -> None:
-        """Note that slots were touched; -1 stands for an absent key."""
+        """Stamp slots with the current tick; -1 stands for an absent key."""
         self.touched += 1
         if self.most is not None:
             self._touches += slots.size
@@ -119,17 +127,17 @@ class LivingKeys:
         self.waiting.settle(slots.size)
 
     def protect(self, slots: Int64Array) -> None:
-        """Keep slots from being the least recently touched ones, until ``touch`` or ``refuse``."""
+        """Protect slots from eviction until ``touch`` or ``refuse``."""
         stamp(self._ticks.array[0], slots, PROTECTED)
 
     def admit(self, keys: Int64Array) -> Touch | None:
-        """Count a touch of distinct absent keys, of which ``admitted`` get their slots now; None: all do."""
+        """Count a touch of distinct absent keys; return which of them are admitted now. None: all are."""
         if self.life.admit_after == 1:
             return None
         return self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))
 
     def refuse(self, touched: Touch | None) -> None:
-        """Undo ``admit``, as there is no memory for the keys, and ``protect``."""
+        """Undo ``admit`` and ``protect``, because there is no memory for the keys."""
         if touched is not None:
             self.waiting.take_back(touched)
         ticks = self.ticks
@@ -144,7 +152,7 @@ class LivingKeys:
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
     def remove(self, slots: Int64Array) -> Int64Array:
-        """Remove the keys of distinct slots, in descending order; return the slots whose keys moved there."""
+        """Remove the keys of slots, distinct and descending; return for each the slot whose key has moved there."""
         self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
         sources = self.index.remove(slots)
@@ -154,7 +162,7 @@ class LivingKeys:
         return sources
 
     def _lower_ticks(self) -> None:
-        """Lower all ticks if they become too large for a slot's bits. Marks from before say nothing then."""
+        """Lower all ticks if they become too large for a slot's 32 bits. Earlier marks then become stale."""
         by = self.time.tick - KEPT_TICKS
         if self.time.tick < MOST_TICK:
             return
@@ -162,7 +170,7 @@ class LivingKeys:
         self.time.lower(by)
         self.waiting.lower(by)
         self.removed = RemovedKeys()
-        # Another one, and the same on a copy.
+        # Another lineage, the same on a copy.
         self.lineage = (self.lineage + 1) % 2**62
 
     def _room(self, added: int) -> int:
@@ -172,9 +180,9 @@ class LivingKeys:
     # -- for files and copies ------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Array, ...]:
-        """Return everything but the keys, in the order of the slots: arrays of bytes, some of them views.
+        """Return everything except the keys as arrays of bytes, of which some are views.
 
-        The first one holds the names, dtypes and shapes of the others as JSON, after its length as 8 bytes.
+        The first array holds the length of a JSON text, 8 bytes, and the text: names, dtypes and shapes of the others.
         """
         arrays = self.arrays()
         names = json.dumps([[name, array.dtype.str, array.shape] for name, array in arrays.items()]).encode()
@@ -182,7 +190,7 @@ class LivingKeys:
         return head, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values())
 
     def arrays(self) -> dict[str, Array]:
-        """Return the content of ``state``."""
+        """Return the content of ``state`` as arrays by name."""
         counts, time = self.counts, self.time
         numbers = [
             time.tick,
@@ -204,17 +212,17 @@ class LivingKeys:
         }
 
     def restore(self, state: bytes) -> None:
-        """Take over the state of the same shard, whose keys have their slots."""
+        """Take over the ``state`` of the same shard, after its keys got their slots."""
         arrays = _arrays(state)
         self.ticks[:] = arrays["ticks"]
-        # To write the values of the keys was no touch: it must not leave a time or an admission.
+        # Writing the keys' values has counted as touches: forget their times and admissions.
         self.time, self.counts = MatrixTime(), KeyCounts()
         self.adopt(arrays)
         self.lineage = int(arrays["numbers"][1])
         self._touches, self.touched = arrays["numbers"][5:].tolist()
 
     def adopt(self, arrays: dict[str, Array]) -> None:
-        """Take over what another shard knows about keys that belong here and have no slots there."""
+        """Take over from the ``arrays`` of another shard: time, counts, and this shard's waiting and removed keys."""
         tick, _, admitted, expired, evicted, *_ = arrays["numbers"].tolist()
         if tick >= self.time.tick:
             self.time = MatrixTime(arrays["time_ticks"].tolist(), arrays["times_s"].tolist(), tick)
@@ -226,7 +234,7 @@ class LivingKeys:
         self.removed.adopt(arrays, self._is_mine(arrays["removed"]))
 
     def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64Array, at: int) -> None:
-        """Take over the ticks of some slots of another shard, for the slots from ``at`` on."""
+        """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``at`` on."""
         self.ticks[at : at + chosen.size] = arrays["ticks"][chosen]
 
     def _is_mine(self, keys: Int64Array) -> Array:
@@ -235,7 +243,7 @@ class LivingKeys:
 
 
 def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
-    """Return what ``LivingKeys.state`` wrote for so many keys; raises CheckpointCorruptError for anything else."""
+    """Return the arrays that ``LivingKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError otherwise."""
     try:
         arrays = _arrays(state)
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}

@@ -1,4 +1,4 @@
-"""A shard whose keys come and go (``ps2.matrix.key_life``)."""
+"""``LivingShard``: a sparse shard with a ``KeyLife``, whose keys are admitted, expire and are evicted."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from ps2.server.living_keys import LivingKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
-# More keys than needed go at once for a full shard, so that not every request has to look for the oldest.
+# A full shard evicts more keys than needed: this share of its limit, at most MOST_SLACK. So not every request has to
+# look for the oldest keys.
 SLACK_SHARE, MOST_SLACK = 16, 4096
-# A prime: evictions begin at slots all over the shard.
+# A prime, so that evictions begin at slots all over the shard.
 STRIDE = 1_000_003
 
 
 class LivingShard(Shard):
-    """A sparse shard of which keys are admitted, expire, and give their memory back.
+    """A sparse shard whose keys are admitted, expire and are evicted; their memory goes back to the system.
 
-    The array grows and shrinks by moving pages, so no request waits for a copy of it.
+    The array grows and shrinks by moving pages, so no request waits for a copy of it. Slots are dense: when a key is
+    removed, the key of the last slot moves into its slot.
+
+    Attributes:
+        living: the keys, with their slots, ticks and counts.
     """
 
     living: LivingKeys
@@ -34,13 +39,15 @@ class LivingShard(Shard):
         super().__init__(spec, partition, memory, copy)
 
     def slots(self, columns: Int64Array, create: bool) -> Int64Array:
-        """Return the slot of each key, -1 for an absent key.
+        """Return the slot of each key, -1 for a key without one.
 
         Args:
-            create: the keys are touched: those that are admitted now get their slots, with their initial values.
+            columns: the keys, int64 of shape (n,).
+            create: True: touch the keys. A key that is admitted by this touch gets its slot, with its initial values.
 
         Raises:
-            LimitError: new keys do not fit into memory, or ``max_keys`` is below the keys of this call.
+            OutOfRangeError: a key is not in ``[0, dim)``.
+            LimitError: new keys do not fit into memory, or ``max_keys`` is below the number of keys of this call.
         """
         living = self.living
         slots = living.index.lookup(columns)
@@ -60,7 +67,7 @@ class LivingShard(Shard):
                     slots = living.index.lookup(columns)
                 self._make_room(new.size)
             except (LimitError, BusyError):
-                # The request may come again: a touch must not count twice.
+                # The client sends the request again: its touches must not count twice.
                 living.refuse(touched)
                 raise
         living.touch(slots)
@@ -77,11 +84,16 @@ class LivingShard(Shard):
         return slots
 
     def place(self, keys: Int64Array) -> None:
+        """Give distinct absent keys the next slots, whatever ``admit_after`` says."""
         self._make_room(keys.size)
         self.living.place(keys)
 
     def remove(self, slots: Int64Array) -> None:
-        """Remove the keys of distinct slots, in descending order, and give memory back."""
+        """Remove the keys of some slots, and give memory back.
+
+        Args:
+            slots: distinct, descending.
+        """
         if not slots.size:
             return
         sources = self.living.remove(slots)
@@ -95,9 +107,9 @@ class LivingShard(Shard):
         self.count_now()
 
     def evict(self, most: int, at_once: int) -> int:
-        """Remove least recently touched keys until at most ``most`` are left, or ``at_once`` have gone."""
+        """Remove the least recently touched keys until ``most`` are left, at most ``at_once``; return how many went."""
         living, count = self.living, min(max(self.live - most, 0), at_once)
-        # Each time from another slot on, the same on a copy.
+        # Each eviction begins at another slot, which is the same on a copy of the shard.
         start = living.counts.evicted * STRIDE % max(self.live, 1)
         slots = oldest(living.ticks, count, living.time.tick, start)
         self.remove(slots)
@@ -105,10 +117,14 @@ class LivingShard(Shard):
         return int(slots.size)
 
     def _make_way(self, added: int, slots: Int64Array) -> bool:
-        """Evict keys if ``added`` more would be too many; return True if slots have moved.
+        """Evict keys if ``added`` more would exceed the limit; return True if slots have moved.
 
         Args:
-            slots: of the request's keys, which stay.
+            added: number of new keys.
+            slots: slots of the request's keys, which must stay.
+
+        Raises:
+            LimitError: the keys of the request alone exceed the limit.
         """
         most = self.living.most
         if most is None or self.live + added <= most:
@@ -131,7 +147,7 @@ class LivingShard(Shard):
         self.index = self.living.index
 
     def count_now(self) -> None:
-        """Count the bytes that the shard takes now: the counts of waiting keys grow and shrink."""
+        """Tell the memory account how many bytes the shard takes now: waiting keys come and go."""
         total = self._bytes(self.rows, int(self.array.shape[1]))
         if total != self._counted:
             with self._counting(total, "keys that wait for their slots"):
@@ -196,7 +212,7 @@ class LivingShard(Shard):
 
 
 def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
-    """Allocate the shard of a partition; see ``Shard``."""
+    """Allocate the shard of a partition: a ``LivingShard`` if the matrix has a ``KeyLife``, else a ``Shard``."""
     return (Shard if spec.life is None else LivingShard)(spec, partition, memory, copy)
 
 

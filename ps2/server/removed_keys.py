@@ -1,4 +1,4 @@
-"""Keys that a shard has removed, with the ticks of their removal, for exports of changes."""
+"""``RemovedKeys``: the keys that a shard has removed, and when, for ``DCVMatrix.removed`` and delta exports."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 
 MIN_ROOM = 256
-# The most removals that are kept; then the older half goes.
+# Most removals that are kept; beyond, the older half is dropped.
 MOST_KEYS = 1 << 20
 
 
 class RemovedKeys:
-    """Nothing is kept before the first mark.
+    """Removed keys in the order of their removal, from the first mark on.
 
     Attributes:
-        complete_from: removals in and after this tick are kept; None: none are.
+        complete_from: all removals in and after this tick are kept; None: there was no mark, and none are kept.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class RemovedKeys:
         return self._keys.nbytes + self._ticks.nbytes
 
     def begin(self, tick: int) -> None:
-        """Keep removals from a tick on, if none are kept yet."""
+        """Keep removals from a tick on, unless they are kept already."""
         if self.complete_from is None:
             self.complete_from = tick
 
@@ -61,7 +61,7 @@ class RemovedKeys:
         return self._keys[begin : self._count].copy()
 
     def state(self) -> dict[str, Array]:
-        """Return everything as arrays, for ``adopt``."""
+        """Return the content as arrays by name, for ``adopt``."""
         complete_from = np.array([-1 if self.complete_from is None else self.complete_from])
         return {
             "removed": self._keys[: self._count].copy(),
@@ -70,7 +70,7 @@ class RemovedKeys:
         }
 
     def adopt(self, state: dict[str, Array], mine: Array) -> None:
-        """Take over the removals of another shard, of the keys that belong here."""
+        """Add removals from another shard's ``state``; ``mine`` is True for the keys that belong to this shard."""
         keys = np.append(self._keys[: self._count], state["removed"][mine])
         ticks = np.append(self._ticks[: self._count], state["removed_at"][mine])
         order = np.argsort(ticks, kind="stable")
