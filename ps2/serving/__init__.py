@@ -1,4 +1,4 @@
-"""A trained model without Spark and without servers: load an export, refresh it, score rows."""
+"""Scores rows with exported models, without Spark and servers."""
 
 from __future__ import annotations
 

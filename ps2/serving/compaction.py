@@ -1,4 +1,4 @@
-"""Makes one base of a base and its deltas, without servers."""
+"""``compact``: replaces the base and the deltas of an export by one base, without servers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ps2.storage.exports import read_manifest
 
 
 def compact(path: str, cacheDir: str | None = None) -> Export:
-    """Write a new base that holds what the base and the deltas of a folder hold together.
+    """Write a new base with the keys and values that the base and the deltas of a folder hold together.
 
-    Scorers begin faster with it, and files of replaced keys go. The next ``export(path, since="last")`` is a delta to
-    it. Nothing may export to the folder meanwhile.
+    Scorers load it faster, and values that deltas have replaced take no more space. The next
+    ``export(path, since="last")`` is a delta to the new base. No program may export to the folder meanwhile.
 
     Args:
+        path: the folder of the export, or any fsspec URL of one.
         cacheDir: as for ``Scorer``.
 
     Raises:
-        CheckpointMissingError: there is no export at this place.
-        CheckpointCorruptError: its files are not what its manifest says.
-        RecoveryError: the file system refuses, or another program has exported meanwhile; what is there stays.
+        CheckpointMissingError: there is no export at this path.
+        CheckpointCorruptError: a file does not match the manifest.
+        RecoveryError: the file system fails, or another program has exported meanwhile; the folder stays as it was.
     """
     manifest = read_manifest(path)
     loaded = load(path, manifest, None, cacheDir)

@@ -1,4 +1,4 @@
-"""Kinds of models and the functions that score them. A family's ``scoring.py`` imports neither pyspark nor a client."""
+"""The function that scores rows of each kind of model. Scoring modules import neither pyspark nor ``ps2.client``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from ps2.errors import UsageError
 
-# config, rows (KeyRows), embeddings (float32 (keys of all rows, width)), dense -> float64 (rows,)
+# (config, rows: KeyRows, embeddings: float32 of shape (pairs, width), dense: arrays by name) -> float64 of shape (n,)
 Score = Callable[[Any, Any, Any, Any], Any]
 
-# A table of vectors: it has no score.
+# Kind of an export without a model: a table of vectors, which has no scores.
 TABLE = "table"
 _HOME = {
     "logistic": "ps2.algorithms.online.scoring",

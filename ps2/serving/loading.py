@@ -1,4 +1,4 @@
-"""Reads an export: files are verified byte by byte and then mapped; deltas are merged in memory."""
+"""Loads an export: verifies files byte by byte, maps those of the base, merges deltas in memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from ps2.storage.shard_files import checked
 
 @dataclass(frozen=True, eq=False)
 class LoadedExport:
-    """The numbers of an export. Nothing in it changes, so threads read it without a lock.
+    """The arrays of an export. They do not change, so threads read them without a lock.
 
     Attributes:
-        base: tables that map the base's files, in order of their keys.
+        manifest: the manifest of the export.
+        base: one table for each part of the base, which maps its files; in ascending order of their keys.
         changes: tables of the deltas, the newest first; most are merged, in memory.
-        dense: the newest arrays that are written whole.
+        dense: arrays that each export writes whole, of the newest one, by name.
     """
 
     manifest: ExportManifest
@@ -42,12 +43,14 @@ class LoadedExport:
         return self.manifest.description
 
     def look_up(self, keys: Int64s) -> tuple[Float32s, npt.NDArray[np.uint8]]:
-        """Return the values of keys, float32 of shape (m, width), and what is known of each key.
-
-        The values of keys that are not PRESENT are 0.
+        """Look up the values of keys.
 
         Args:
             keys: int64 of shape (m,), any order, read-only and contiguous.
+
+        Returns:
+            The values, float32 of shape (m, width), 0 for keys that are not PRESENT; and for each key UNKNOWN, PRESENT
+            or REMOVED, uint8 of shape (m,).
         """
         values = np.zeros((len(keys), self.description.width), np.float32)
         known = np.full(len(keys), UNKNOWN, np.uint8)
@@ -57,14 +60,18 @@ class LoadedExport:
 
 
 def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache: str | None) -> LoadedExport:
-    """Read what a manifest names, except for parts that were loaded ``before``.
+    """Read the files that a manifest names, except those that ``before`` holds already.
 
     Args:
-        cache: a local folder for copies of files from elsewhere, which have no name there; None: the system's.
+        url: folder of the export.
+        manifest: its manifest.
+        before: an export of the same folder that is loaded; None: read all files.
+        cache: local folder for copies of remote files, which have no name there; None: the system's temporary folder.
 
     Raises:
-        CheckpointMissingError, CheckpointCorruptError: files are missing, or are not what the manifest says.
-        RecoveryError: the file system refuses.
+        CheckpointMissingError, CheckpointCorruptError: a file is missing, or does not match the manifest.
+        RecoveryError: the file system fails.
+        SpillError: a copy of a remote file cannot be kept.
     """
     files = _Files(url, cache)
     width = manifest.description.width
@@ -87,7 +94,7 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
 
 
 class _Files:
-    """Files of an export as arrays."""
+    """Reads the files of an export as arrays."""
 
     def __init__(self, url: str, cache: str | None) -> None:
         self._fs, self._root = place(url, "path")
@@ -114,11 +121,11 @@ class _Files:
         return with_removed(keys, values, removed, delta.folder)
 
     def array(self, folder: str, file: SavedFile, copied: bool = False) -> npt.NDArray[Any]:
-        """Return the array of a file, mapped or copied, after a look at all of its bytes."""
+        """Verify all bytes of a file; return its array, mapped or copied to memory."""
         root = f"{self._root}/{folder}"
         path = f"{root}/{file.name}"
         if isinstance(self._fs, LocalFileSystem):
-            # Open before the look at its bytes: an export that replaces this one may remove the file's name.
+            # Opened before it is verified, as an export that replaces this one may remove the file's name.
             with reported(path, "reading"), open(path, "rb") as local, checked(self._fs, root, file):
                 return _mapped(local, path, copied)
         try:

@@ -1,4 +1,4 @@
-"""Scores rows with an exported model, and takes newer exports while it does."""
+"""``Scorer``: scores rows with an exported model, and loads newer exports meanwhile."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often the manifest may change while a load is under way, before the load is given up.
+# Attempts to load an export whose manifest another export replaces meanwhile.
 LOADS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """All that one score needs. It is replaced as a whole."""
+    """Everything that one score needs; a refresh replaces it as a whole."""
 
     loaded: LoadedExport
     score: Score | None
@@ -51,7 +51,12 @@ class _Model:
 
 
 class Scorer:
-    """An exported model. Any number of threads may score while one refreshes; a score uses one export only."""
+    """Scores rows with an exported model. Thread-safe: scores go on during a refresh, and each uses one export only.
+
+    Attributes:
+        path: the folder of the export.
+        failure: error of the last refresh by the thread; None: it succeeded.
+    """
 
     def __init__(self, path: str, refreshS: float | None = None, cacheDir: str | None = None) -> None:
         """Load an export.
@@ -59,15 +64,15 @@ class Scorer:
         Args:
             path: the folder that ``export`` wrote to, or any fsspec URL of one.
             refreshS: seconds between two looks for a newer export, in a thread; None: only ``refresh()`` looks.
-            cacheDir: local folder for files that come from elsewhere; they have no names there and take no space after
-                the scorer's end. None: the system's folder for temporary files.
+            cacheDir: local folder for copies of remote files, which have no names there and take no space after the
+                scorer's end. None: the system's temporary folder.
 
         Raises:
             ConfigError: a setting is invalid.
-            CheckpointMissingError: there is no export at this place.
-            CheckpointCorruptError: its files are not what its manifest says.
-            RecoveryError: the file system refuses.
-            UsageError: this version cannot score this kind of model.
+            CheckpointMissingError: there is no export at this path.
+            CheckpointCorruptError: a file does not match the manifest.
+            RecoveryError: the file system fails.
+            UsageError: this version has no such kind of model.
         """
         if refreshS is not None and (
             isinstance(refreshS, bool) or not isinstance(refreshS, (int, float)) or not refreshS > 0
@@ -94,36 +99,36 @@ class Scorer:
 
     @property
     def manifest(self) -> ExportManifest:
-        """What the export in use says of itself."""
+        """The manifest of the export in use."""
         return self._model.loaded.manifest
 
     @property
     def writtenS(self) -> float:
-        """Unix time at which the export in use was written."""
+        """Unix time, in seconds, at which the export in use was written."""
         return self.manifest.newest.created_s
 
     @property
     def keysCount(self) -> int:
-        """Number of keys in the export in use; those of deltas are counted beside those of the base."""
+        """Number of keys in the base of the export in use, plus number of keys in its merged deltas."""
         loaded = self._model.loaded
         return sum(map(len, (*loaded.base, *loaded.changes)))
 
     def score(self, rows: Any) -> npt.NDArray[Any]:
-        """Return a score of each row, float64 of shape (n,): for a classifier the probability of label 1.
+        """Return the score of each row, float64 of shape (n,): the probability of label 1, or the cosine of two towers.
 
         Args:
-            rows: dicts of columns, an Arrow batch with these columns, ``KeyRows``, or keys: lists of them, or int64 of
-                shape (n, keys of a row). Such keys have value 1, and their places in the row as fields.
+            rows: a list of dicts of columns, an Arrow batch or table with these columns, or ``KeyRows``; or keys, as a
+                list of lists or int64 of shape (n, keys of a row): each has value 1, and its place in the row as field.
 
         Raises:
-            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys. Also
-                what the hasher says of rows that do not have the model's columns.
-            DTypeError, OutOfRangeError: a key is no integer, or not in [0, 2**63); a value is not finite.
+            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys.
+            InputError: a row lacks a column of the model, or a value is wrong; or a score is not finite.
+            DTypeError, OutOfRangeError: a key is not an integer, or not in [0, 2**63); a value is not finite.
         """
         return self.scoreAt(rows)[0]
 
     def scoreAt(self, rows: Any) -> tuple[npt.NDArray[Any], int]:
-        """Return what ``score`` does, and the number of the export that the scores are of."""
+        """Return what ``score`` returns, and the number of the export that it used."""
         model = self._model
         if model.score is None:
             raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
@@ -132,25 +137,27 @@ class Scorer:
     def vectors(self, keys: Any) -> Float32s:
         """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
 
-        A key that the export does not hold has the values that it has on the servers: its initial ones.
+        A key that the export does not hold has its initial values, as on the servers.
 
         Args:
-            keys: int64 of any shape.
+            keys: integers of any shape.
 
         Raises:
-            DTypeError: the keys are no integers.
-            OutOfRangeError: a key is negative.
+            DTypeError: the keys are not integers.
+            OutOfRangeError: a key is not in [0, 2**63).
         """
         return self.lookUp(keys)[0]
 
     def lookUp(self, keys: Any) -> tuple[Float32s, npt.NDArray[np.bool_]]:
-        """Return the values of keys as ``vectors`` does, and for each key whether the export holds it."""
+        """Return what ``vectors`` returns, and whether the export holds each key: bool of shape ``keys.shape``."""
         wanted = _keys(keys)
         values, present = _vectors(model := self._model, readable(wanted.reshape(-1)))
         return values.reshape(*wanted.shape, model.loaded.description.width), present.reshape(wanted.shape)
 
     def refresh(self) -> bool:
-        """Take the newest export; return False if it is in use already. Scores go on meanwhile, with the one before.
+        """Load the newest export, and use it from then on; return False if it is in use already.
+
+        Scores go on meanwhile, with the export before.
 
         Raises:
             PS2Error: as for the constructor; the export before stays in use.
@@ -164,7 +171,7 @@ class Scorer:
             return True
 
     def close(self) -> None:
-        """End the thread that refreshes. Files are given back when nobody uses the scorer any more."""
+        """End the refreshing thread. Files are closed when the scorer is garbage-collected."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -180,7 +187,7 @@ class Scorer:
         return f"Scorer({self.path!r}, kind={description.kind}, width={description.width}, export={self.number})"
 
     def _load(self, before: LoadedExport | None) -> _Model:
-        """Load the newest export. One that is replaced meanwhile may lose its files: then load its successor."""
+        """Load the newest export. If another one replaces it meanwhile, its files may be gone: then load that one."""
         for attempt in range(LOADS):
             manifest = read_manifest(self.path)
             description = manifest.description
@@ -245,7 +252,7 @@ def _hasher(content: Any) -> FieldHasher | None:
 
 
 def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
-    """Return rows in any of the forms that ``Scorer.score`` takes as KeyRows."""
+    """Convert rows, in any form that ``Scorer.score`` takes, to KeyRows."""
     if isinstance(rows, KeyRows):
         if not np.isfinite(rows.values).all():
             raise OutOfRangeError("rows: expected finite values")
@@ -278,7 +285,7 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
 
 
 def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:
-    """Return rows of keys with value 1; a key's field is its place in its row."""
+    """Return KeyRows of keys, row after row, with value 1; ``counts`` has the number of keys of each row."""
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     fields = (np.arange(len(keys)) - np.repeat(indptr[:-1], counts)).astype(np.int32)
     width = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None

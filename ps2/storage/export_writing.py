@@ -1,4 +1,4 @@
-"""Writes exports: files first, then the manifest that names them. One program at a time writes to a folder."""
+"""Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ from ps2.version import __version__
 
 Values = npt.NDArray[np.float32]
 
-# Values of one file, and of one read.
+# Most bytes of values in one file, and in one read.
 PART_BYTES = 1 << 30
 READ_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Export:
-    """What ``export`` has written; pass it as ``since`` to the next one.
+    """The result of ``export``; pass it as ``since`` to the next call.
 
     Attributes:
-        number: counts the exports of this folder.
-        keys: keys with values that it holds.
-        removed: keys that it says are gone.
-        nbytes: size of its files.
-        full: True: all keys. False: a delta.
-        reason: why a delta could not be written, and all keys were; None if nothing stood against it.
+        url: the folder.
+        number: number of this export in the folder.
+        keys: number of keys with values that it holds.
+        removed: number of keys that it says are gone.
+        nbytes: size of its files in bytes.
+        full: True: it holds all keys. False: it is a delta.
+        reason: why all keys were written although the caller asked for a delta; else None.
     """
 
     url: str
@@ -61,14 +62,15 @@ class Export:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What an export writes.
+    """The content of an export.
 
     Attributes:
-        keys: ascending, int64 of shape (n,).
-        read: returns the values of some of the keys, float32 of shape (their number, width). Called in a thread.
-        removed: keys that are gone since the export before, ascending.
-        dense: arrays that are written whole.
-        position: JSON data that the next delta finds.
+        keys: int64 of shape (n,), ascending.
+        read: ``read(some)`` returns the values of some of the keys, float32 of shape (len(some), width). A thread calls
+            it.
+        removed: keys that were removed since the export before, int64 of shape (m,), ascending.
+        dense: arrays that are written whole, by name.
+        position: JSON data for the next delta.
     """
 
     keys: Int64Array
@@ -79,7 +81,7 @@ class Content:
 
 
 def continued(url: str, since: Export | int | str) -> ExportManifest:
-    """Return the export that a delta goes on from: the base, and the deltas up to ``since``.
+    """Return the export that a delta adds to: the base, and the deltas up to ``since``.
 
     Args:
         since: what ``export`` returned, its number, or "last" for the newest one.
@@ -109,17 +111,21 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
 def write_export(
     url: str, description: Description, content: Content, after: ExportManifest | None = None, reason: str | None = None
 ) -> Export:
-    """Write a base, or with ``after`` a delta to what ``continued`` returned.
+    """Write an export: a base, or with ``after`` a delta.
 
-    A reader sees the export before or this one, never a mixture. What the export before last needed is removed.
+    A reader sees the export before or this one, never a mixture. Files that only older exports need are removed.
 
     Args:
-        reason: why it is a base, if a delta was asked for.
+        url: the folder.
+        description: the model.
+        content: keys, values and arrays.
+        after: the export that this one is a delta to, from ``continued``; None: write a base.
+        reason: why this is a base although the caller asked for a delta; None: no reason is needed.
 
     Raises:
-        UsageError: keys, values or names that are none, or a delta of another kind of model.
+        ShapeError, UsageError: keys, values or names are wrong, or the delta is of another kind of model.
         DivergedError: a value is not finite.
-        RecoveryError: the file system refuses, or another program has exported to this folder meanwhile. The export
+        RecoveryError: the file system fails, or another program has exported to this folder meanwhile. The export
             before stays, and the new files are removed.
     """
     fs, root = place(url, "path")
@@ -215,10 +221,10 @@ def _write(fs: Any, folder: str, name: str, parts: Iterator[Any]) -> SavedFile:
 
 
 def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
-    """Remove older folders that neither the new nor the previous manifest names: a reader may still open those.
+    """Remove older folders that neither the new nor the previous manifest names.
 
-    A folder with the new number may be one that another program is writing by mistake, or was left by one that ended:
-    the next export removes it.
+    A reader may still open those of the previous one. A folder with the new number stays, because another program may
+    be writing it; the next export removes it.
     """
     keep = {part.folder for manifest in needed for part in manifest.exports}
     with suppress(OSError):
@@ -230,6 +236,6 @@ def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
 
 
 def _remove_folder(fs: Any, path: str) -> None:
-    """Remove a folder if possible; what stays is removed by a later export."""
+    """Remove a folder if possible; a later export removes what stays."""
     with suppress(OSError):
         fs.rm(path, recursive=True)

@@ -1,6 +1,6 @@
-"""The form of an export: a model in a folder, as a base of all keys and deltas of those that changed.
+"""The format of an export: a folder with a base of all keys, deltas of changed keys, and a manifest.
 
-``manifest.json`` names everything and is renamed into place last, so an export is whole or does not count::
+``manifest.json`` names all files and is renamed into place last, so an export is whole, or it does not count::
 
     manifest.json
     base-00000001-3f9a2c1d77ab/keys-0.npy      int64 (n,), ascending
@@ -32,13 +32,13 @@ NAME_OF_ARRAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True)
 class Description:
-    """What a model is, apart from its numbers. JSON data only.
+    """The model of an export, without its arrays. JSON data only.
 
     Attributes:
-        kind: which scores it gives, such as "logistic"; "table": none, its vectors are looked up.
-        width: values of a key.
-        config: what the kind's scoring function needs.
-        hasher: how columns become keys (``FieldHasher``); None: rows come as keys.
+        kind: name of the function that scores rows (``ps2.serving.kinds``); "table": none.
+        width: number of values of a key.
+        config: data of the scoring function.
+        hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.
         initial: values of keys that the export does not hold (``ps2.matrix.key_life.Initial``); None: zeros.
     """
 
@@ -51,7 +51,7 @@ class Description:
 
 @dataclass(frozen=True)
 class KeysPart:
-    """Keys and their values, in two files. Keys of a later part of the same folder are larger."""
+    """Two files with ``count`` keys, ascending, and their values. Keys of a later part of a folder are larger."""
 
     count: int
     keys: SavedFile
@@ -67,11 +67,13 @@ class ExportPart:
     """One call of ``export``: a base, or the delta to all parts before it.
 
     Attributes:
-        number: counts the exports of a folder.
-        folder: its folder's name; begins with "base" or "delta".
-        removed: the file of keys that are gone since the part before; None: no key is.
-        dense: files of arrays by name.
-        position: where the table was, for the next delta (JSON data of the writer's).
+        number: number of the export; each export of a folder has the next one.
+        folder: name of its folder; begins with "base" or "delta".
+        parts: files of keys and values.
+        removed: file of the keys that were removed since the export before; None: no key was.
+        dense: files of arrays, by name.
+        position: the writer's JSON data, from which it makes the next delta.
+        created_s: Unix time in seconds.
     """
 
     number: int
@@ -98,7 +100,13 @@ class ExportPart:
 
 @dataclass(frozen=True)
 class ExportManifest:
-    """A whole export: its base first, then its deltas in order."""
+    """A whole export.
+
+    Attributes:
+        description: the model.
+        exports: the base, then its deltas in order.
+        version: version of PS2 that wrote it.
+    """
 
     description: Description
     exports: tuple[ExportPart, ...]
@@ -122,7 +130,7 @@ class ExportManifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> ExportManifest:
-        """Read what ``to_json`` wrote; ``path`` is of the manifest, for errors.
+        """Return the manifest that ``to_json`` wrote; ``path`` is its path, for errors.
 
         Raises:
             CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.

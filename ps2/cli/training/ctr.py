@@ -29,13 +29,13 @@ Use the model:
   from ps2.serving import Scorer
   Scorer("serving/clicks").score([{"site": "s1", "ad": "a7"}])
   from ps2.algorithms import OnlineLogisticRegressionModel
-  OnlineLogisticRegressionModel.load("model").partialFit(df)   with a fleet: it goes on learning
+  OnlineLogisticRegressionModel.load("model").transform(df)   with a fleet
 """
-# What the training is called.
+# Name of the training in messages.
 TRAINING = "ps2 train ctr"
 ONLINE, DEEP = ("lr", "fm"), ("deepfm", "wide-deep")
 ESTIMATORS = {"lr": "OnlineLogisticRegression", "fm": "OnlineFM", "deepfm": "DeepFM", "wide-deep": "WideAndDeep"}
-# Options that only some models have.
+# Models that have an option; all models have the others.
 ONLY = {
     "factorSize": ("fm", *DEEP),
     "alpha": ONLINE,
@@ -51,14 +51,14 @@ ONLY = {
 
 @dataclass(frozen=True)
 class Clicks:
-    """Files of rows with named columns.
+    """Files of rows with named columns, as the options name them.
 
     Attributes:
-        input, test: any URL that Spark reads: a file, a folder or a glob; None: no test file.
-        format: of the files; None: by the suffix of their names.
-        names: of the columns of text files whose first line has none.
-        label, weight: columns.
-        categories, numbers, buckets, crosses: lists of columns, as they were typed.
+        input, test: any URL that Spark reads: a file, a folder or a glob; ``test`` None: no test file.
+        format: format of the files; None: by the suffix of their names.
+        names: list of the columns of text files without a first line of names.
+        label, weight: names of columns; ``weight`` None: all rows weigh 1.
+        categories, numbers, buckets, crosses: lists of columns, as the user typed them.
     """
 
     input: str
@@ -73,10 +73,10 @@ class Clicks:
     crosses: str | None
 
     def columns(self) -> ClickColumns:
-        """Return the columns that are wanted.
+        """Return the columns to read.
 
         Raises:
-            ConfigError: none are, or a list is malformed.
+            ConfigError: no columns are named, or a list is malformed.
         """
         from ps2.algorithms.click_files import ClickColumns
 
@@ -95,7 +95,7 @@ class Clicks:
         return read(spark, path, self.format_of(path), self.columns(), self._list("names", "--columns"))
 
     def format_of(self, path: str) -> FormatName:
-        """Return the format of a file; raises ConfigError if nothing tells it."""
+        """Return the format of a file; raise ConfigError if neither ``format`` nor the suffix says it."""
         from ps2.algorithms.click_files import format_of
 
         found = self.format or format_of(path)
@@ -115,12 +115,14 @@ class Clicks:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a training is asked.
+    """One training.
 
     Attributes:
-        model: its kind.
-        export: a folder for an export, too; None: none.
-        params: of the estimator, by name.
+        clicks: the files.
+        setting: options that all commands of ``ps2 train`` have.
+        model: kind of the model, a key of ESTIMATORS.
+        export: folder for an export; None: no export.
+        params: params of the estimator, by name.
     """
 
     clicks: Clicks
@@ -194,7 +196,7 @@ def ctr(clicks: Clicks, setting: Setting, model: str, export: str | None, **para
 
 
 def _check(job: _Job) -> None:
-    """Raise what is wrong, as far as it can be seen without Spark."""
+    """Raise ConfigError for options that are wrong, as far as this can be known without Spark."""
     paths = (job.clicks.input, job.clicks.test)
     check(paths, job.setting)
     if job.setting.restore is not None:
@@ -213,7 +215,7 @@ def _check(job: _Job) -> None:
 
 
 def _estimator(job: _Job) -> Any:
-    """Return the estimator, without columns."""
+    """Return the estimator, with all params except its columns."""
     from ps2 import algorithms
 
     params = dict(job.params)
@@ -259,7 +261,7 @@ def _train(job: _Job, spark: Any, workers: int) -> None:
 
 
 def _passes(model: Any) -> list[dict[str, Any]]:
-    """Return what each pass of an online model was: rows were predicted before they were learned."""
+    """Return the measures of each pass of an online model: each row was predicted before it was learned."""
     return [
         {
             "pass": number + 1,
@@ -293,7 +295,7 @@ def _print_tables(job: _Job, train: ClickRows, model: Any, measured: dict[str, A
 
 
 def _record(job: _Job, train: ClickRows, model: Any, measured: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the run as data."""
+    """Return the measures of the training as plain data, for ``-o json`` and ``yaml``."""
     is_deep = job.model in DEEP
     return {
         "rows": train.rows,
