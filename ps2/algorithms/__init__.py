@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         RandomWalks,
     )
     from ps2.algorithms.metric.model import Metric
-    from ps2.algorithms.online.ml.faces import (
+    from ps2.algorithms.online.ml.click_models import (
         OnlineFM,
         OnlineFMModel,
         OnlineLogisticRegression,
@@ -111,10 +111,10 @@ _HOME = {
     "MetricLearningModel": "ps2.algorithms.feature",
     "Node2Vec": "ps2.algorithms.graph",
     "Node2VecModel": "ps2.algorithms.graph",
-    "OnlineFM": "ps2.algorithms.online.ml.faces",
-    "OnlineFMModel": "ps2.algorithms.online.ml.faces",
-    "OnlineLogisticRegression": "ps2.algorithms.online.ml.faces",
-    "OnlineLogisticRegressionModel": "ps2.algorithms.online.ml.faces",
+    "OnlineFM": "ps2.algorithms.online.ml.click_models",
+    "OnlineFMModel": "ps2.algorithms.online.ml.click_models",
+    "OnlineLogisticRegression": "ps2.algorithms.online.ml.click_models",
+    "OnlineLogisticRegressionModel": "ps2.algorithms.online.ml.click_models",
     "RandomForest": "ps2.algorithms.trees.forests.random_forest",
     "RandomForestClassificationModel": "ps2.algorithms.classification",
     "RandomForestClassifier": "ps2.algorithms.classification",

@@ -52,7 +52,7 @@ from ps2.algorithms.linear.ml.path import PathEstimator
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.weights import Weights
-from ps2.algorithms.online.ml.faces import (  # noqa: F401
+from ps2.algorithms.online.ml.click_models import (  # noqa: F401
     OnlineFM,
     OnlineFMModel,
     OnlineLogisticRegression,

@@ -1,4 +1,4 @@
-"""What a deep model consists of: its kind, the size of its embeddings, and its layers. Pure."""
+"""``Architecture``: kind, embedding size and layers of a deep model. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ps2.errors import ConfigError
 Float32Array = npt.NDArray[np.float32]
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-# Names of the two towers' layers.
+# First parts of the layers' names: those of the two towers, and those of the other kinds.
 LEFT, RIGHT = "left", "right"
 DEEP = "deep"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A fully connected layer; on the servers and here, a matrix of shape (inputs + 1, outputs), the last row its bias.
+    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias.
 
     Attributes:
         name: such as "deep0".
-        inputs, outputs: sizes.
+        inputs, outputs: numbers of inputs and outputs.
     """
 
     name: str
@@ -50,17 +50,20 @@ class Layer:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model's kind and sizes.
+    """Kind and sizes of a model.
 
     Attributes:
         kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016) or "two-tower" (Yi et al., 2019).
-        k: numbers of an embedding vector.
-        fields: of a row.
-        deep: fields below this one are inputs of the layers; those from it on have linear weights only ("wide-deep"),
-            or are the right tower's ("two-tower").
-        hidden: sizes of the layers; the last one of "two-tower" is the size of both towers' vectors.
-        dropout: share of a hidden layer's outputs that a training drops.
-        temperature: divides the cosine of the two towers' vectors.
+        k: size of an embedding vector.
+        fields: number of fields of a row.
+        deep: the fields [0, deep) are inputs of the layers. The others have only linear weights ("wide-deep"), or
+            belong to the right tower ("two-tower").
+        hidden: sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
+        dropout: share of a hidden layer's outputs that training drops, in [0, 1).
+        temperature: number that divides the cosine of the two towers' vectors.
+
+    Raises:
+        ConfigError: a size is not positive, or they contradict each other.
     """
 
     kind: KindName
@@ -93,21 +96,21 @@ class Architecture:
 
     @property
     def first(self) -> int:
-        """Where the vector begins in a key's block: column 0 is a linear weight, but for towers."""
+        """Place of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
         return 0 if self.has_towers else 1
 
     @property
     def width(self) -> int:
-        """Numbers of a key's block that the model reads."""
+        """How many numbers of a key's block are weights of the model."""
         return self.k + self.first
 
     @property
     def input_fields(self) -> int:
-        """Fields whose vectors are inputs of layers."""
+        """Number of fields whose vectors are inputs of layers."""
         return self.fields if self.has_towers else self.deep
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return all layers, the lowest first, a tower after the other."""
+        """Return all layers from the inputs to the output; for "two-tower", those of the left tower first."""
         if not self.has_towers:
             return _stack(DEEP, self.deep * self.k, (*self.hidden, 1))
         return (
@@ -116,11 +119,11 @@ class Architecture:
         )
 
     def initial(self, seed: int) -> list[Float32Array]:
-        """Return the initial weights of all layers."""
+        """Return the initial weights of all layers, in the order of ``layers``."""
         return [layer.initial(np.random.default_rng([seed, number])) for number, layer in enumerate(self.layers())]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data that ``of_json`` reads."""
+        """Return JSON data that ``of_json`` reads."""
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @staticmethod

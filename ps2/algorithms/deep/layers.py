@@ -1,4 +1,4 @@
-"""Fully connected layers with ReLU and dropout: forward, and backward layer by layer. BLAS computes the products."""
+"""``Stack``: fully connected layers with ReLU and dropout, forward and backward. BLAS computes the products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnLayer = Callable[[int, Array], None]
 
 
 class Stack:
-    """Layers one on the other. The last one has no activation.
+    """Layers on top of each other; the last one has no activation.
 
     Each layer is an array of shape (inputs + 1, outputs), whose last row is the bias.
     """
@@ -27,9 +27,9 @@ class Stack:
     def __init__(self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None) -> None:
         """
         Args:
-            layers: weights; read only.
+            layers: the weights, which are only read.
             dropout: share of a hidden layer's outputs that is dropped.
-            seed: of dropout; None: nothing is dropped.
+            seed: seed of dropout; None: nothing is dropped.
         """
         self._layers = layers
         self._keep = 1.0 if seed is None else 1.0 - dropout
@@ -37,7 +37,11 @@ class Stack:
         self._inputs: list[Array] = []
 
     def forward(self, x: Array) -> Array:
-        """Return the outputs of rows, shape (n, outputs of the last layer), and keep what ``backward`` needs."""
+        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs.
+
+        Args:
+            x: shape (n, inputs of the first layer).
+        """
         self._inputs = []
         for number, layer in enumerate(self._layers):
             self._inputs.append(x)
@@ -50,11 +54,11 @@ class Stack:
         return x
 
     def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the derivatives by the inputs, shape (n, inputs).
+        """Return the derivative of the loss by the inputs, shape (n, inputs).
 
         Args:
-            slopes: the loss's derivative by the outputs; overwritten.
-            on_layer: takes each layer's gradient, an array of the layer's shape which is the caller's from then on.
+            slopes: the derivative of the loss by the outputs; overwritten.
+            on_layer: called with each layer's gradient, the top layer's first. It may keep the array.
         """
         for number in reversed(range(len(self._layers))):
             layer, x = self._layers[number], self._inputs[number]

@@ -1,4 +1,4 @@
-"""A trained deep model: embeddings and layers on servers, and what makes predictions of them in tasks."""
+"""``DeepModel``, whose embeddings and layers are on the servers, and ``DeepPredictor``, which predicts in tasks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class DeepModel:
     """A model on the servers of the active context.
 
     Attributes:
-        architecture: its kind and sizes.
-        hasher: makes keys of a row's columns.
-        layers: on the servers.
-        table: embeddings.
-        name: by which a later driver finds table and layers on the fleet.
+        architecture: kind and sizes.
+        hasher: makes keys from columns.
+        layers: the layers on the servers.
+        table: the embeddings.
+        name: name by which a later driver finds the table and the layers on the fleet.
     """
 
     architecture: Architecture
@@ -53,9 +53,9 @@ class DeepModel:
         """Put a new model on the servers of the active context.
 
         Args:
-            settings: arguments of its ``EmbeddingTable``.
-            seed: of initial weights.
-            name: of table and layers; "": a new one.
+            settings: arguments of the ``EmbeddingTable``.
+            seed: seed of the layers' initial weights.
+            name: name of the table and the layers; "": a name that no other model has.
         """
         name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
@@ -63,7 +63,7 @@ class DeepModel:
         return DeepModel(architecture, hasher, layers, table, name)
 
     def predictor(self) -> DeepPredictor:
-        """Return what predicts rows in tasks, with the layers as they are now."""
+        """Return a predictor for tasks, with the layers as they are now."""
         return DeepPredictor(self.architecture, self.hasher, self.table, self.layers.pull())
 
     def free(self) -> None:
@@ -72,14 +72,14 @@ class DeepModel:
         self.table.free()
 
     def export(self, path: str, since: Any = None) -> Any:
-        """Write what a ``ps2.serving.Scorer`` reads; see ``EmbeddingTable.export``."""
+        """Write an export for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
         dense = {layer.name: weight for layer, weight in zip(self.layers.layers, self.layers.pull(), strict=True)}
         config = {"architecture": self.architecture.to_json()}
         kind, hasher = self.architecture.kind, self.hasher.to_json()
         return self.table.export(path, since, kind=kind, config=config, hasher=hasher, dense=dense)
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write layers and embeddings, with their optimizers' state; return their entry in the metadata."""
+        """Write layers and embeddings with their optimizers' state; return the model's entry in the metadata."""
         self.table.save(f"{url}/{TABLE}")
         state = zip(self.layers.layers, self.layers.state(), strict=True)
         return {
@@ -91,10 +91,11 @@ class DeepModel:
 
     @staticmethod
     def read(path: str, url: str, content: Any) -> DeepModel:
-        """Put on the servers of the active context what ``write`` wrote.
+        """Create a model on the servers of the active context from what ``write`` wrote.
 
         Args:
-            path: the name that the user gave.
+            path: the path that the user gave, for messages.
+            url: the folder of the files.
             content: what ``write`` returned.
 
         Raises:
@@ -119,16 +120,17 @@ class DeepModel:
 
 
 def new_name(architecture: Architecture) -> str:
-    """Return a name for a model on a fleet."""
+    """Return a name that no other model on a fleet has."""
     return f"{architecture.kind}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task; picklable. A batch's keys are pulled once.
+    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once.
 
     Attributes:
-        weights: of the layers.
+        architecture, hasher, table: as for ``DeepModel``.
+        weights: weights of the layers, in the order of ``Architecture.layers``.
     """
 
     architecture: Architecture
@@ -137,7 +139,7 @@ class DeepPredictor:
     weights: Sequence[Float32Array]
 
     def margins(self, rows: KeyRows) -> Float64Array:
-        """Return the margin of each row, shape (n,); of two towers, their cosine.
+        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine.
 
         Raises:
             InputError: a margin is not finite.
@@ -152,7 +154,7 @@ class DeepPredictor:
         return margins * self.architecture.temperature if self.architecture.has_towers else margins
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32Array:
-        """Return one tower's vectors of rows that have its columns."""
+        """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
         sizes = self.architecture
         firsts = self.hasher.first_numbers
         fields = tuple(

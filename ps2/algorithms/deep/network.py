@@ -1,6 +1,6 @@
-"""Deep models as functions: the loss of a batch of rows, and its gradients. No Spark, no servers.
+"""The maths of deep models: margins, losses and gradients of a batch of rows. No Spark, no servers.
 
-Sizes: n rows, u distinct keys, blocks of ``architecture.width`` numbers, the linear weight first.
+Sizes: n rows with u distinct keys. A key's block has ``architecture.width`` numbers, the linear weight first.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SHORTEST = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows of pairs of a key and a value, in CSR form.
+    """n rows of (key, value) pairs, in CSR form.
 
     Attributes:
-        indptr: int64, shape (n + 1,): where each row's pairs begin.
-        position: int32, of each pair the number of its key among the distinct ones.
-        field: int32, of each pair.
-        x: the value of each pair, in the dtype of the table.
+        indptr: int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
+        position: int32 of shape (pairs,): the place of each pair's key among the distinct keys.
+        field: int32 of shape (pairs,): the field of each pair.
+        x: value of each pair, shape (pairs,), in the dtype of the table.
     """
 
     indptr: Int64Array
@@ -46,16 +46,16 @@ class Batch:
 
 
 class Pass:
-    """One batch's way through a model: ``margins`` or ``towers`` first, then ``slopes_back`` or ``towers_back``."""
+    """A forward and backward pass of a batch: ``margins`` and ``slopes_back``, or ``towers`` and ``towers_back``."""
 
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
     ) -> None:
         """
         Args:
-            layers: weights of all layers, as ``Architecture.layers`` lists them.
+            layers: weights of all layers, in the order of ``Architecture.layers``.
             table: blocks of the batch's distinct keys, shape (u, width).
-            seed: of dropout; None: nothing is dropped.
+            seed: seed of dropout; None: nothing is dropped.
         """
         self._architecture, self._batch, self._table = architecture, batch, table
         sizes, dtype, n = architecture, table.dtype, len(batch)
@@ -76,7 +76,7 @@ class Pass:
         self._units: list[tuple[Array, Array]] = []
 
     def margins(self) -> Array:
-        """Return the margin of each row, shape (n,): of towers, the cosine of their vectors over the temperature."""
+        """Return the margin of each row, shape (n,). For towers: the cosine of their vectors over the temperature."""
         if self._architecture.has_towers:
             left, right = self.towers()
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
@@ -87,16 +87,16 @@ class Pass:
         return margins
 
     def towers(self) -> tuple[Array, Array]:
-        """Return both towers' vectors of each row, of length 1, shape (n, size of the last layer)."""
+        """Return the vectors of both towers for each row, of length 1, each of shape (n, size of the last layer)."""
         self._units = [_unit(stack.forward(inputs)) for stack, inputs in self._stacks]
         return self._units[0][0], self._units[1][0]
 
     def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient by the blocks, shape of the table.
+        """Return the gradient of the loss by the blocks, in the shape of the table.
 
         Args:
-            slopes: the loss's derivative by each margin, shape (n,).
-            on_layer: takes each layer's gradient as soon as it is computed.
+            slopes: the derivative of the loss by each margin, shape (n,).
+            on_layer: called with each layer's gradient as soon as it is computed.
         """
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
@@ -106,7 +106,12 @@ class Pass:
         return self._to_blocks(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
     def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient by the blocks; arguments are the loss's derivatives by both towers' vectors."""
+        """Return the gradient of the loss by the blocks, in the shape of the table.
+
+        Args:
+            left, right: the derivatives of the loss by the towers' vectors, shape (n, size of the last layer).
+            on_layer: as for ``slopes_back``.
+        """
         below = np.empty_like(self._inputs)
         half = len(self._architecture.hidden)
         for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
@@ -130,11 +135,13 @@ class Pass:
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
-    """Return one tower's vectors of rows that have its fields only, numbered from 0; shape (n, size of the last layer).
+    """Return the vectors of one tower, for rows that have only its fields: shape (n, size of the last layer).
 
     Args:
-        layers: of both towers.
-        right: which tower: the items', else the users'.
+        layers: weights of the layers of both towers.
+        right: True: the right tower (items); False: the left one (users).
+        batch: rows whose fields are numbered from 0.
+        table: blocks of the batch's distinct keys, shape (u, width).
     """
     half, k, n = len(architecture.hidden), architecture.k, len(batch)
     fields = architecture.fields - architecture.deep if right else architecture.deep
@@ -145,12 +152,13 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
-    """Return the summed logistic loss, and its derivative by each margin over a divisor.
+    """Return the summed logistic loss, and its derivative by each margin, divided by ``divisor``, shape (n,).
 
     Args:
-        labels: 0 or 1.
-        weights: of rows; None: 1 each.
-        divisor: of derivatives, in float64: weights may be of any size.
+        margins: shape (n,).
+        labels: 0 or 1, shape (n,).
+        weights: weights of the rows, shape (n,); None: all rows weigh 1.
+        divisor: divides the derivatives, in float64, because weights may have any size.
     """
     z = margins.astype(np.float64)
     losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
@@ -161,12 +169,12 @@ def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor:
 
 @dataclass(frozen=True, eq=False)
 class PositivePairs:
-    """Rows whose pairs are positive.
+    """n rows that are positive pairs of a user and an item.
 
     Attributes:
-        items: which rows have the same item: it is no negative of a row that has it, too.
-        log_shares: logarithm of the probability that a row has this item, shape (n,): subtracted from its margins.
-        weights: of rows; None: 1 each.
+        items: int64 of shape (n,): rows with equal numbers have the same item, which is no negative for any of them.
+        log_shares: logarithm of the share of all rows that have this item, shape (n,); it is subtracted from margins.
+        weights: weights of the rows, shape (n,); None: all rows weigh 1.
     """
 
     items: Int64Array
@@ -176,7 +184,12 @@ class PositivePairs:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxLoss:
-    """Summed loss of a batch's rows, with the derivatives by both towers' vectors over a divisor."""
+    """The result of ``softmax_loss``.
+
+    Attributes:
+        loss: the summed loss of the batch.
+        left, right: its derivatives by the towers' vectors, divided by ``divisor``.
+    """
 
     loss: float
     left: Array
@@ -189,9 +202,9 @@ def softmax_loss(
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
     Args:
-        left, right: vectors of length 1, shape (n, d).
-        temperature: divides inner products.
-        divisor: of derivatives, in float64: weights may be of any size.
+        left, right: the towers' vectors, of length 1, shape (n, d).
+        temperature: number that divides inner products.
+        divisor: divides the derivatives, in float64, because weights may have any size.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)
@@ -213,7 +226,7 @@ def softmax_loss(
 
 
 def _shifted(on_layer: OnLayer, begin: int) -> OnLayer:
-    """Return what passes on the layers of a stack by their numbers among all."""
+    """Return a function that calls ``on_layer`` with layer numbers raised by ``begin``."""
     return lambda number, gradient: on_layer(begin + number, gradient)
 
 

@@ -12,16 +12,16 @@ class DeepOptions:
     """How a deep model is trained.
 
     Attributes:
-        epochs: passes over the rows.
-        batch: rows of a step: of all workers together if staleness is 0, else of the one that takes it.
-        lr: learning rate of the layers' optimizer, Adam.
-        decay: of the layers' weights, by steps (AdamW).
+        epochs: number of passes over the rows.
+        batch: rows of a step: of all workers together if staleness is 0, else of the worker that takes the step.
+        lr: learning rate of Adam, the layers' optimizer.
+        decay: decoupled decay of the layers' weights (AdamW).
         loss: "logistic", or "softmax" over the items of a batch (two towers).
-        staleness: clocks that a worker may be ahead of others. 0: one step of all workers' gradients a clock; else each
-            worker takes steps of its own, and does not wait for the others. It reads a batch's weights before it
-            computes: a read ahead would lack the worker's own last step.
-        overlap: whether gradients leave as soon as they are computed; False waits for each one (for measurements).
-        seed: of initial values, order of rows, and dropout.
+        staleness: clocks that a worker may be ahead of the slowest one. 0: one step per clock, by the gradients of all
+            workers. Above 0: each worker takes steps of its own and does not wait for the others. It reads the weights
+            when its batch begins; weights that were read ahead would lack its own last step.
+        overlap: True: gradients leave as soon as they are computed. False waits for each one (for measurements).
+        seed: seed of initial values, order of rows, and dropout.
     """
 
     epochs: int = 5

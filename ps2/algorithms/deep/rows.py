@@ -1,4 +1,4 @@
-"""A worker's rows: their keys are numbered once, so that minibatches find their distinct keys without sorting pairs."""
+"""``DeepRows``: the rows of a worker, whose keys are numbered once, so that a minibatch needs no sort of its pairs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Minibatch:
-    """Some rows.
+    """Some rows of a worker.
 
     Attributes:
-        batch: with positions among ``keys``.
-        keys: distinct, sorted.
-        labels: of rows.
-        weights: of rows; None: 1 each.
-        numbers: of the rows among all of the worker's.
+        batch: the rows; ``batch.position`` refers to ``keys``.
+        keys: the u distinct keys, int64 of shape (u,), ascending.
+        labels: labels of the n rows, float64 of shape (n,).
+        weights: weights of the rows, float64 of shape (n,); None: all rows weigh 1.
+        numbers: numbers of the rows among all rows of the worker, int64 of shape (n,).
     """
 
     batch: Batch
@@ -36,7 +36,7 @@ class Minibatch:
 
 
 class DeepRows:
-    """Rows of one worker, with labels, and weights if there are any."""
+    """All rows of one worker, with their labels and perhaps weights."""
 
     def __init__(self, rows: KeyRows, labels: Float64Array, weights: Float64Array | None = None) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
@@ -50,11 +50,11 @@ class DeepRows:
         return len(self._indptr) - 1
 
     def order(self, seed: int, rank: int, epoch: int) -> Int64Array:
-        """Return the order of the rows in an epoch: the same in every attempt."""
+        """Return the order of the rows in an epoch, int64 of shape (rows,): the same in every attempt of a task."""
         return np.random.default_rng([seed, rank, epoch]).permutation(len(self))
 
     def take(self, numbers: Int64Array) -> Minibatch:
-        """Return some rows with their distinct keys."""
+        """Return the rows with these numbers, in this order."""
         indptr, position, field, x = gather_rows(self._indptr, self._position, self._field, self._x, numbers)
         distinct = number_keys(position, self._marks)
         batch = Batch(indptr, position, field, x)
@@ -62,13 +62,16 @@ class DeepRows:
         return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
 
     def items(self, begin: int, end: int) -> tuple[Int64Array, Float64Array]:
-        """Return, of each row, the number of its item, the keys of the fields [begin, end), and that item's share."""
+        """Return the number of each row's item, and the share of rows that have it; each of shape (rows,).
+
+        An item is what the keys of the fields [begin, end) say: rows with equal keys there have the same item.
+        """
         hashes = row_hashes(self._indptr, self._keys[self._position], self._field, begin, end)
         _, item, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         return item, counts[item] / len(self)
 
 
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64Array]:
-    """Return rows as a batch, and their distinct keys."""
+    """Return rows as a batch, and their distinct keys: int64 of shape (u,), ascending."""
     keys, position = rows.distinct()
     return Batch(rows.indptr, position.astype(np.int32, copy=False), rows.fields, rows.values), keys

@@ -1,4 +1,4 @@
-"""Scores of deep models without Spark and servers: embeddings and layers are given."""
+"""Scores of exported deep models, without Spark and servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float64Array:
-    """Return the score of each row, float64, shape (n,): the probability of label 1; of two towers, their cosine.
+    """Return the score of each row, float64 of shape (n,): the probability of label 1; for two towers, their cosine.
 
     Args:
-        config: has the key "architecture", plain data of ``Architecture.to_json``.
-        rows: pairs of keys and values.
-        embeddings: the first numbers of each pair's block, float32, shape (pairs, k + 1); (pairs, k) of two towers.
-        dense: layers by name, each of shape (inputs + 1, outputs).
+        config: JSON data whose "architecture" is from ``Architecture.to_json``.
+        rows: the rows.
+        embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
+        dense: the layers by name, each of shape (inputs + 1, outputs).
 
     Raises:
         ShapeError: an array has another shape than the architecture says, or a field is not in it.
@@ -47,7 +47,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
 
 def check_fields(rows: KeyRows, fields: int) -> None:
-    """Raise ShapeError if a pair's field is not one of so many."""
+    """Raise ShapeError if the field of a pair is not in [0, fields)."""
     if len(rows.fields) and not 0 <= rows.fields.min() <= rows.fields.max() < fields:
         raise ShapeError(f"fields: expected numbers below {fields}, got {rows.fields.min()} to {rows.fields.max()}")
 

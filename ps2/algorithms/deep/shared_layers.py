@@ -1,4 +1,7 @@
-"""A model's layers on the servers: one matrix a layer, so that a layer's gradient leaves while others are computed."""
+"""``SharedLayers``: the layers of a model on the servers, one matrix for each layer.
+
+So the gradient of a layer can leave while those of other layers are computed.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ from ps2.errors import OutOfRangeError
 
 Float32Array = npt.NDArray[np.float32]
 
-# Rows of a layer's matrix: see ps2.algorithms.deep.ops.
+# Rows of a layer's matrix, and how many there are: see ps2.algorithms.deep.ops.
 WEIGHT, GRADIENT, ROWS = 0, 3, 5
-# What is saved of a layer: all but the gradient.
+# The rows that files hold: all except the gradient.
 SAVED = (0, 1, 2, 4)
 
 
 @dataclass(frozen=True)
 class LayerStep:
-    """A step of Adam.
+    """Hyperparameters of a step of Adam.
 
     Attributes:
         lr: learning rate.
-        decay: of the weights.
+        decay: decoupled decay of the weights.
     """
 
     lr: float
@@ -42,8 +45,8 @@ class SharedLayers:
     """Handles to the layers on the servers; picklable.
 
     Attributes:
-        layers: their shapes.
-        matrices: one a layer, of five rows.
+        layers: names and shapes of the layers.
+        matrices: the matrix of each layer, with five rows.
     """
 
     layers: tuple[Layer, ...]
@@ -54,7 +57,8 @@ class SharedLayers:
         """Put layers on the servers of the active context.
 
         Args:
-            name: by which ``known`` finds them; "": they have none, and go with their handles.
+            weights: initial weights of each layer.
+            name: name by which ``known`` finds them; "": they have no name, and are freed with their handles.
         """
         layers = architecture.layers()
         vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}" if name else None) for layer in layers]
@@ -79,7 +83,7 @@ class SharedLayers:
                 matrix.push([WEIGHT], weight.reshape(1, -1))
 
     def pull(self) -> list[Float32Array]:
-        """Read all weights: one request a server."""
+        """Read all weights, in the order of ``layers``: one request per server."""
         with batch():
             found = [matrix.pull([WEIGHT]) for matrix in self.matrices]
         return [one.result().reshape(layer.shape) for one, layer in zip(found, self.layers, strict=True)]
@@ -97,33 +101,34 @@ class SharedLayers:
                 matrix.push(SAVED, rows.reshape(len(SAVED), -1))
 
     def add(self, number: int, gradient: Float32Array, wait: bool = False) -> None:
-        """Add a worker's gradient of a layer to the sum; it travels while the caller goes on.
+        """Add a worker's gradient of a layer to the sum on the servers.
+
+        Args:
+            number: number of the layer.
+            gradient: of the layer's shape.
+            wait: False: return while the gradient travels.
 
         Raises:
-            OutOfRangeError: a number of the gradient is too large for the optimizer, or none.
+            OutOfRangeError: a number of the gradient is NaN, or too large for the optimizer.
         """
         self._check(number, gradient)
         self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=wait)
 
     def step_with(self, number: int, gradient: Float32Array, step: LayerStep, wait: bool = False) -> None:
-        """Take a step of a layer with a worker's own gradient; it travels while the caller goes on.
-
-        Raises:
-            OutOfRangeError: as ``add`` does.
-        """
+        """Take a step of a layer with one worker's gradient; arguments and errors are those of ``add``."""
         self._check(number, gradient)
         self.matrices[number].apply(
             "deep.step_of_gradient", wait=wait, gradient=gradient.reshape(-1), lr=step.lr, decay=step.decay
         )
 
     def step(self, step: LayerStep) -> None:
-        """Take a step of all layers with the summed gradients."""
+        """Take a step of all layers with the sums of the workers' gradients."""
         with batch():
             for matrix in self.matrices:
                 matrix.apply("deep.step_of_sum", lr=step.lr, decay=step.decay)
 
     def forget_gradients(self) -> None:
-        """Set the sums of gradients to 0: a training that was broken off may have left parts of a step."""
+        """Set the sums of gradients to 0: a training that ended early may have left parts of a step."""
         with batch():
             for matrix, layer in zip(self.matrices, self.layers, strict=True):
                 matrix.push([GRADIENT], np.zeros((1, layer.size), np.float32))

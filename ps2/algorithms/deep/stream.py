@@ -1,4 +1,4 @@
-"""What a task does with rows of a stream: predict them, then take a step with them."""
+"""``DeepStreamProgram``: how a task of a stream predicts rows with a deep model, and takes a step with them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ps2.algorithms.training.streams.labelled_rows import Float64s, LabelledRows
 
 @dataclass(frozen=True, eq=False)
 class DeepStreamProgram:
-    """Takes steps of its own, with the rows that it is given at once; picklable.
+    """A ``LearningProgram`` that takes one step for each call of ``learn``; picklable.
 
     Attributes:
         architecture, layers, table: the model.
-        options: how it is trained.
+        options: how to train it.
     """
 
     architecture: Architecture
@@ -31,7 +31,7 @@ class DeepStreamProgram:
     table: Any
 
     def learn(self, found: LabelledRows) -> Float64s:
-        """Predict rows, and learn from them; return the margins before that, float64, shape (n,).
+        """Predict rows, then take one step with them; return the margins before the step, float64 of shape (n,).
 
         Raises:
             InputError: a margin is not finite; nothing has been sent then.

@@ -1,4 +1,4 @@
-"""The training of a deep model: the driver's program. Embeddings are an ``EmbeddingTable``, layers a matrix each."""
+"""The driver's program of a deep model's training."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ WORDS = Words("epoch", "loss")
 
 @dataclass(frozen=True, eq=False)
 class DeepTable:
-    """Rows to train on, one rdd_partition for each worker.
+    """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
-        frame: DataFrame.
-        hasher: makes keys of its columns.
-        label, weight: names of columns; no weight: 1 each.
-        workers: how many rdd_partitions there are.
-        rows: how many there are.
-        total: of their weights.
+        frame: the DataFrame.
+        hasher: makes keys from its columns.
+        label, weight: names of columns; ``weight`` None: all rows weigh 1.
+        workers: number of workers, and of rdd_partitions.
+        rows: number of rows.
+        total: sum of the rows' weights.
     """
 
     frame: Any
@@ -71,15 +71,18 @@ def train(
     options: DeepOptions,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> TrainingHistory:
-    """Train a model on the servers of a context; its layers and embeddings are changed there.
+    """Train a model on the servers of a context, in place.
 
     Args:
-        model: what it consists of, its layers, and its ``EmbeddingTable``.
+        ps: the context.
+        table: the rows.
+        model: its architecture, its layers, and its ``EmbeddingTable``.
+        options: how to train.
         on_step: called in the driver after each epoch.
 
     Raises:
-        DivergedError: the loss is not finite: a learning rate, or a number of the rows, is too large. The step that has
-            that loss is not taken.
+        DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
+            with that loss is not taken.
         InputError, SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     architecture, layers, embeddings = model
@@ -101,7 +104,7 @@ def train(
 class _Driver:
     def __init__(self, learner: Learner, plan: Plan, record: Record) -> None:
         self._learner, self._plan, self.record = learner, plan, record
-        # By epoch and step: the fleet may go back, and steps be taken once more.
+        # By epoch and step, because steps are repeated after a rollback of the fleet.
         self._losses, self._rows = np.zeros((plan.epochs, plan.steps)), np.zeros((plan.epochs, plan.steps), np.int64)
         record.start()
 

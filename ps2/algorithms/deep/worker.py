@@ -1,4 +1,4 @@
-"""What each worker of a deep model's training does: minibatches, whose gradients leave while others are computed."""
+"""The worker's program of a deep model's training: gradients of a layer leave while those below are computed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of a training.
+    """The steps of a training.
 
     Attributes:
-        epochs: passes over the rows.
-        steps: in each epoch. A worker's step has its share of its rows.
-        weight: of all rows, summed.
+        epochs: number of passes over the rows.
+        steps: number of steps in each epoch; each worker uses an equal share of its rows in each.
+        weight: sum of the weights of all rows.
     """
 
     epochs: int
@@ -40,19 +40,19 @@ class Plan:
         return self.epochs * self.steps
 
     def part(self, count: int, step: int) -> slice:
-        """Return which of a worker's rows, in an epoch's order, are those of a step of the epoch."""
+        """Return the slice of a worker's ``count`` rows, in the order of the epoch, that belong to a step of it."""
         return slice(count * step // self.steps, count * (step + 1) // self.steps)
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """A model on the servers, and one step of it; picklable.
+    """Takes steps of a model on the servers; picklable.
 
     Attributes:
-        architecture: of the model.
-        options: how it is trained.
-        layers: on the servers.
-        table: of embeddings, an ``EmbeddingTable``.
+        architecture: kind and sizes of the model.
+        options: how to train it.
+        layers: its layers on the servers.
+        table: its embeddings, an ``EmbeddingTable``.
     """
 
     architecture: Architecture
@@ -61,13 +61,14 @@ class Learner:
     table: Any
 
     def learn(self, part: Minibatch, shares: Float64Array | None, mean: float, seed: int) -> float:
-        """Take one step with some rows; return their summed loss. If that is not finite, nothing is sent.
+        """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
         Args:
-            part: at least one row.
-            shares: of two towers with the loss "softmax": the items of all the worker's rows, and their shares.
-            mean: what the summed gradient is divided by.
-            seed: of dropout.
+            part: the rows, at least one.
+            shares: for the loss "softmax": the items of all rows of the worker, and their shares (``DeepRows.items``);
+                else None.
+            mean: number that divides the summed gradient.
+            seed: seed of dropout.
         """
         weights, table = self.layers.pull(), self.table.pull_distinct(part.keys)
         one = Pass(self.architecture, weights, part.batch, table, seed)
@@ -80,7 +81,7 @@ class Learner:
     def _loss(
         self, one: Pass, part: Minibatch, shares: Float64Array | None, mean: float
     ) -> tuple[float, Callable[[OnLayer], Any]]:
-        """Return the loss, and the way back, which returns the gradient of the embeddings."""
+        """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
         if shares is None:
             loss, slopes = logistic_loss(one.margins(), part.labels, part.weights, mean)
             return loss, partial(one.slopes_back, slopes)
@@ -90,7 +91,7 @@ class Learner:
         return found.loss, partial(one.towers_back, found.left, found.right)
 
     def _sender(self) -> Any:
-        """Return what takes a layer's gradient as soon as it is computed."""
+        """Return the function that sends a layer's gradient as soon as it is computed."""
         layers, options, wait = self.layers, self.options, not self.options.overlap
         if options.staleness == 0:
             return lambda number, gradient: layers.add(number, gradient, wait)
@@ -100,7 +101,7 @@ class Learner:
 
 @dataclass(frozen=True, eq=False)
 class DeepProgram:
-    """What each worker runs; picklable."""
+    """The program of each worker; picklable."""
 
     learner: Learner
     plan: Plan
@@ -108,7 +109,7 @@ class DeepProgram:
     def __call__(self, worker: Any, rows: DeepRows) -> None:
         learner, plan, options = self.learner, self.plan, self.learner.options
         shares = self._shares(rows)
-        # Where each worker takes steps of its own, the mean is that of its rows.
+        # If each worker takes steps of its own, the gradient is the mean over its rows.
         parts = plan.steps if options.staleness == 0 else plan.steps * worker.workers
         mean = plan.weight / parts
         order, epoch = np.zeros(0, np.int64), -1

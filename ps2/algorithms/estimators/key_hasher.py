@@ -1,4 +1,4 @@
-"""``KeyHasher``: columns of a DataFrame as arrays of keys and values. ``ps2.algorithms.feature`` has it, too."""
+"""``KeyHasher``: a transformer from columns to arrays of keys and values; users import ``ps2.algorithms.feature``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWritable):
-    """Columns of categories and numbers as rows of keys and values, without a vocabulary.
+    """Turns columns of categories and numbers into arrays of keys and values, without a vocabulary.
 
-    As pyspark.ml's ``FeatureHasher``, but a key is a 63-bit XXH3 of the column's name and the value: distinct values
-    keep distinct keys (see ``docs/hashing.md``). Estimators of models of keys have the same params and hash by
-    themselves: this one is for rows that are kept, and for keys that are looked at.
+    It resembles pyspark.ml's ``FeatureHasher``, but a key is a 63-bit XXH3 of the column's name and the value, so
+    distinct values have distinct keys (docs/hashing.md). Online and deep estimators have the same params and hash by
+    themselves; ``KeyHasher`` is for other models, and for looking at keys.
 
     Example::
 
@@ -50,9 +50,9 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
     setValuesCol = setter(valuesCol)
 
     def names(self, dataset: DataFrame) -> DataFrame:
-        """Return what each key of these rows stands for: columns ``key``, ``field`` and ``value``, each key once.
+        """Return what each key of these rows stands for: one row per key, with columns ``key``, ``field``, ``value``.
 
-        The value is a text; null for the key of a column of numbers.
+        The value is a text; it is null for the key of a numeric column.
 
         Raises:
             ConfigError, InputError: as ``transform`` does.
@@ -66,8 +66,8 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
 
         Raises:
             ConfigError: params contradict each other.
-            InputError: a column is missing or has another type, or a new one is there already. Faults of rows raise an
-                error of Spark when rows are read.
+            InputError: a column is missing or has another type, or a new column exists already. Wrong values in rows
+                raise an error of Spark when the rows are read.
         """
         hasher = self._prepared(dataset)
         new = [

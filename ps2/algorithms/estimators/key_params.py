@@ -1,4 +1,4 @@
-"""Params of what takes rows of keys: which columns become keys, and how."""
+"""Params that say which columns of a DataFrame become keys, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ps2.algorithms.estimators.params import ByName, getter, own_param, setter
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 
-# Between the columns of a cross.
+# Separates the columns of a cross.
 CROSS = ":"
 KEYS = "keys"
 COLUMNS = "categoricalCols, numericCols, bucketCols or crosses"
@@ -29,7 +29,7 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 
 def bucket_columns(value: Any) -> dict[str, list[float] | None]:
-    """Convert names of columns, or a dict from name to bounds; None: buckets by logarithm."""
+    """Convert names of columns, or a dict from name to bounds, to a dict; bounds None: buckets by logarithm."""
     if isinstance(value, Mapping):
         bounds = {name: None if given is None else TypeConverters.toListFloat(given) for name, given in value.items()}
         return {TypeConverters.toString(name): given for name, given in bounds.items()}
@@ -37,7 +37,7 @@ def bucket_columns(value: Any) -> dict[str, list[float] | None]:
 
 
 def crossed_columns(value: Any) -> list[list[str]]:
-    """Convert crosses: each "a:b", or a list of names."""
+    """Convert crosses, each "a:b" or a list of names, to lists of names."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f'crosses: expected a list such as ["user:ad"] or [["user", "ad"]], got {value!r}')
     return [TypeConverters.toListString(one.split(CROSS) if isinstance(one, str) else one) for one in value]
@@ -92,7 +92,7 @@ class HashedColumns(ByName):
     setHashSeed = setter(hashSeed)
 
     def _hashed_fields(self) -> list[Field]:
-        """Return the fields of columns: categories, numbers, buckets, crosses."""
+        """Return the fields that the params name, in this order: categories, numbers, buckets, crosses."""
         fields = [Field.categorical(name) for name in self.getCategoricalCols()]
         fields += [Field.numeric(name) for name in self.getNumericCols()]
         base = self.getBucketBase()
@@ -100,11 +100,11 @@ class HashedColumns(ByName):
         return fields + [Field.cross(*names) for names in self.getCrosses()]
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
-        """Return what makes rows of keys; with a DataFrame, check that it has columns of usable types.
+        """Return the hasher; with a DataFrame, check that it has the columns, of usable types.
 
         Raises:
-            ConfigError: no columns are named, or they contradict each other.
-            InputError: the DataFrame has no such column, or it has another type.
+            ConfigError: the params name no columns, or contradict each other.
+            InputError: the DataFrame lacks a column, or a column has another type.
         """
         fields = self._hashed_fields()
         if not fields:
@@ -145,7 +145,7 @@ class KeyParams(HashedColumns):
     setKeysPerRow = setter(keysPerRow)
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
-        """Return what makes rows of keys; see ``HashedColumns._hasher``."""
+        """Return the hasher; see ``HashedColumns._hasher``."""
         fields = self._hashed_fields()
         if not fields or self.isSet(self.keysCol):
             keys = self.getKeysCol() if self.isSet(self.keysCol) else KEYS
@@ -165,7 +165,7 @@ class KeyParams(HashedColumns):
 
 
 def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
-    """Raise InputError unless the DataFrame has a hasher's columns, of types that it reads; starts no job."""
+    """Raise InputError unless a DataFrame has the columns of a hasher, of types that it reads. No job is started."""
     types = {field.name: field.dataType for field in dataset.schema.fields}
     for field in hasher.fields:
         for place, name in enumerate(field.columns):
@@ -178,7 +178,7 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
 
 
 def _wrong(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:
-    """Return what a column of this role should have; empty if it has."""
+    """Return what was expected of a column in this role; "" if its type fits."""
     of_array = kind.elementType if isinstance(kind, ArrayType) else None
     if role == "keys":
         fits = isinstance(of_array, NumericType if is_values else IntegralType)

@@ -1,4 +1,4 @@
-"""Predictions of models of keys: a DataFrame's rows become keys in tasks, and keep all their columns."""
+"""Adds columns of predictions to a DataFrame whose rows become keys in the tasks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]
-# Called in a task with rows of keys; returns a margin for each, shape (n,).
+# Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
 Margins = Callable[[KeyRows], Float64Array]
 
 
 def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margins, params: Any) -> DataFrame:
-    """Add what a model of labels 0 and 1 predicts, in the columns that its params name; see ``with_key_predictions``.
+    """Add the predictions of a classifier of labels 0 and 1; see ``with_key_predictions``.
 
     Args:
-        params: of the model: rawPredictionCol, probabilityCol, predictionCol and threshold.
+        params: the model, for its rawPredictionCol, probabilityCol, predictionCol and threshold.
     """
     names = [
         (params.getRawPredictionCol(), "raw"),
@@ -43,17 +43,18 @@ def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margi
 def with_key_predictions(
     frame: DataFrame, hasher: FieldHasher, margins: Margins, head: ClassHead | None, names: Sequence[tuple[str, str]]
 ) -> DataFrame:
-    """Add columns of predictions. Tasks see whole rows, so that no integer is rounded on the way.
+    """Add columns of predictions. Tasks get whole rows as Arrow, so that no integer is rounded on the way.
 
     Args:
-        hasher: makes keys of a row's columns.
+        hasher: makes keys from columns.
         margins: pickled into the tasks.
-        head: turns margins of label 1 into predictions; None: margins are the predictions.
-        names: of the new columns, each with its kind: "raw", "probability" or "prediction". "": no such column.
+        head: turns margins of label 1 into predictions; None: predictions are the margins.
+        names: (name, kind) of each new column; the kind is "raw", "probability" or "prediction". A column whose name is
+            "" is not added.
 
     Raises:
-        InputError: the DataFrame lacks a column of keys, or it has another type; or one of the new columns is there
-            already. Faults of rows raise an error of Spark when rows are read.
+        InputError: the DataFrame lacks a column of the hasher, a column has another type, or a new column exists
+            already. Wrong values in rows raise an error of Spark when the rows are read.
     """
     check_frame(frame)
     check_key_columns(frame, hasher)

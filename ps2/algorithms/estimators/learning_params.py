@@ -1,4 +1,4 @@
-"""Params of models of rows of keys that learn on the servers, from batches and from streams."""
+"""Params that online and deep models share: columns, training, admission and expiry of keys."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ OF_KEYS = ("admitAfter", "expireAfterS", "maxKeys")
 
 
 class PredictedParams(KeyParams, HasLabelCol, HasPredictionCol):
-    """Params of a trained model: names of columns."""
+    """Params of a trained model: names of its columns."""
 
     setPredictionCol = setter(HasPredictionCol.predictionCol)
 
 
 class ClassParams(PredictedParams, HasProbabilityCol, HasRawPredictionCol, HasThreshold):
-    """Params of a trained model of labels 0 and 1: names of columns, and the threshold."""
+    """Params of a trained classifier of labels 0 and 1: names of its columns, and the threshold."""
 
     _RANGES: Mapping[str, Check] = {**RANGES, **OF_CLASSES}
 
@@ -57,10 +57,10 @@ class ClassParams(PredictedParams, HasProbabilityCol, HasRawPredictionCol, HasTh
 
 
 class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
-    """Params of a training, and of the life of keys (docs/keys.md)."""
+    """Params of a training, and of admission, expiry and limit of keys (docs/keys.md)."""
 
     batchSize: Param[int] = own_param("batchSize", "rows of a step", TypeConverters.toInt)
-    optimizer: Param[Any] = own_param("optimizer", "of the keys' weights, on the servers", TypeConverters.toString)
+    optimizer: Param[Any] = own_param("optimizer", "optimizer of the keys' weights", TypeConverters.toString)
     admitAfter: Param[int] = own_param(
         "admitAfter", "the touch at which a key gets memory; see EmbeddingTable", TypeConverters.toInt
     )
@@ -96,7 +96,7 @@ class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
     getMaxKeys = getter(maxKeys)
 
     def _life(self) -> dict[str, Any]:
-        """Return those arguments of ``EmbeddingTable`` that limit the life of keys and are set."""
+        """Return those of OF_KEYS that are set, as arguments of ``EmbeddingTable``."""
         return {name: self.getOrDefault(name) for name in OF_KEYS if self.isSet(name)}
 
 
@@ -113,7 +113,7 @@ class VectorParams(ByName):
 
 
 class LearningSetters(SaysParams, LearningParams):
-    """Setters of the params of a training; a model has those of its columns only."""
+    """Setters of the params of a training, for estimators; models have only setters of columns."""
 
     setLabelCol = setter(HasLabelCol.labelCol)
     setWeightCol = setter(HasWeightCol.weightCol)

@@ -1,4 +1,4 @@
-"""Estimators that learn from streaming queries."""
+"""``StreamEstimator``: ``fitStream`` of online and deep estimators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.algorithms.training.streams.training import StreamingTraining
 
 
 class StreamEstimator(LearningSetters, TrainingEstimator):
-    """Base class of estimators of rows of keys, with ``fitStream``."""
+    """Base class of estimators that learn from streaming queries."""
 
     def fitStream(  # noqa: PLR0913 - keywords
         self,
@@ -37,20 +37,18 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
 
         Args:
             streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can.
-            checkpointLocation: of Spark's query; the fleet's snapshots are in ``ps2/snapshots`` below it, unless the
-                context has a checkpointDir. Servers and executors must reach it.
-            snapshotEvery: time between two snapshots of the fleet: "5 minutes", seconds, or a number of batches, "10
-                batches"; after 40 batches there is one in any case. At a failure the stream repeats what came after
-                the newest one.
-            model: of this estimator, which goes on learning; None: begin a new one, or go on with that of
-                ``checkpointLocation``.
-            trigger: as for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
-            queryName: of Spark's query.
-            onProgress: called after each batch with its ``BatchProgress``, in another thread.
+            checkpointLocation: folder of Spark's query. The fleet's snapshots are in ``ps2/snapshots`` below it, unless
+                the context has a checkpointDir. Servers, driver and executors must reach it.
+            snapshotEvery: time between two snapshots of the fleet, "5 minutes" or a number of seconds; or "10 batches".
+                There is one after 40 batches in any case. After a failure the stream repeats what came after it.
+            model: a model of this estimator that goes on learning; None: a new one, or that of ``checkpointLocation``.
+            trigger: keywords for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+            queryName: name of Spark's query.
+            onProgress: called after each batch with its ``BatchProgress``, in the query's thread.
 
         Raises:
             UsageError: ``checkpointLocation`` belongs to another query, model or fleet; the model learns from another
-                stream already; or ``streamingDf`` is no streaming DataFrame.
+                stream already; or ``streamingDf`` is not a streaming DataFrame.
             ConfigError: params contradict each other, or the model is of another kind, or has other settings.
             InputError: a column is missing, or of another type.
         """
@@ -72,17 +70,18 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
 
     @abstractmethod
     def _stream_model(self, frame: DataFrame, given: Any) -> StreamModel:
-        """Return what the family says of the model that learns.
+        """Return how ``start_stream`` makes, finds and trains a model of this estimator.
 
         Args:
-            given: the model, if it is there already.
+            frame: the streaming DataFrame.
+            given: a model that goes on learning; None: there is none yet.
 
         Raises:
             ConfigError: params contradict each other, or the given model does not fit them.
         """
 
     def _learner_options(self) -> LearnerOptions:
-        """Return how a batch is learned."""
+        """Return how to learn a batch."""
         return LearnerOptions(self.getBatchSize(), self._workers())
 
     def _workers(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What a task does with rows of an online model: pull their distinct keys, predict, learn, push."""
+"""``OnlineProgram``: how a task predicts and learns rows of an online model: pull keys, predict, learn, push."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows whose keys are places in a list of distinct keys.
+    """Rows of (key, value) pairs whose keys are given as places in a list of distinct keys.
 
     Attributes:
-        indptr: bounds of the rows.
-        places, values: of each pair.
-        keys: distinct, ascending.
+        indptr: int64 of shape (n + 1,): bounds of the rows.
+        places: int32 of shape (pairs,): the place of each pair's key in ``keys``.
+        values: float32 of shape (pairs,).
+        keys: int64, distinct, ascending.
     """
 
     indptr: Int64s
@@ -38,13 +39,22 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class OnlineProgram:
-    """The worker's program of logistic regression and factorization machines."""
+    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable.
+
+    Attributes:
+        settings: settings of the model.
+        table: its weights on the servers.
+    """
 
     settings: OnlineSettings
     table: EmbeddingTable
 
     def learn(self, found: LabelledRows) -> Float64s:
-        """Predict rows, and learn from them; return the margins before each row was learned."""
+        """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
+
+        Raises:
+            InputError: a margin is not finite, or a gradient is too large; nothing has been sent then.
+        """
         rows = numbered(found.rows, self.settings.intercept)
         given = rows.indptr, rows.places, rows.values, readable(found.labels), readable(found.weights)
         margins = np.empty(len(found.labels))
@@ -77,7 +87,7 @@ class OnlineProgram:
                 matrix.expire()
 
     def margins(self, given: KeyRows) -> Float64s:
-        """Predict rows; nothing changes."""
+        """Return the margins of rows, float64 of shape (n,), without learning from them."""
         rows = numbered(given, self.settings.intercept)
         margins = np.empty(len(given))
         pulled = readable(self.table.pull_distinct(rows.keys))
@@ -86,7 +96,7 @@ class OnlineProgram:
 
 
 def check_margins(margins: Float64s) -> None:
-    """Raise InputError if a prediction is not finite: nothing of these rows has been sent."""
+    """Raise InputError if a margin is not finite; the caller has sent nothing of these rows yet."""
     if not np.isfinite(margins).all():
         raise InputError(
             f"values: expected numbers whose products with the weights are finite, got a margin of "
@@ -95,7 +105,7 @@ def check_margins(margins: Float64s) -> None:
 
 
 def check_changes(changes: Float32s, keys: Int64s) -> None:
-    """Raise InputError if sums of gradients or of their squares would overflow: nothing of these rows has been sent."""
+    """Raise InputError if sums of squared gradients would overflow; the caller has sent nothing of these rows yet."""
     fits = np.abs(changes) <= LARGEST_SQUARED**2
     if not fits.all():
         place = int(np.argmin(fits.all(axis=1)))
@@ -106,7 +116,7 @@ def check_changes(changes: Float32s, keys: Int64s) -> None:
 
 
 def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
-    """Return rows with their distinct keys; with an intercept, each row gets one pair more.
+    """Number the keys of rows; with an intercept, each row gets one more pair at its end.
 
     Raises:
         InputError: a row has the key of the intercept, 2**63 - 1.

@@ -1,4 +1,4 @@
-"""Scores of exported online models, with NumPy and numba only: no Spark, no servers."""
+"""Scores of exported online models, without Spark and servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 
 Float32s = npt.NDArray[np.float32]
-# Array of an export: the intercept.
+# Name of the export's array that holds the intercept.
 BIAS = "bias"
 
 
@@ -21,10 +21,10 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
     """Return the probability of label 1 for each row: float64 of shape (n,).
 
     Args:
-        config: of the export; nothing of it is needed.
-        rows: ``KeyRows``.
-        embeddings: of each pair of all rows, in order: the linear weight, then the vector; shape (pairs, k).
-        dense: "bias", the intercept.
+        config: the export's config, which is not used.
+        rows: the rows, ``KeyRows``.
+        embeddings: the weights of each pair's key, the linear weight first: float32 of shape (pairs, k).
+        dense: arrays by name: "bias" is the intercept, of shape (1,).
     """
     margins = np.empty(len(rows))
     places = np.arange(len(embeddings), dtype=np.int32)

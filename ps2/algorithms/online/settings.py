@@ -1,4 +1,4 @@
-"""What an online model is: its table of keys, its optimizer, and how workers take steps."""
+"""``OnlineSettings``: the settings of an online model, from which its ``EmbeddingTable`` is made."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ INTERCEPT = 2**63 - 1
 
 @dataclass(frozen=True)
 class OnlineSettings:
-    """An online model.
+    """Settings of an online model.
 
     Attributes:
-        factors: numbers of a key's vector; 0: logistic regression.
-        optimizer: of the linear weights; vectors take steps of Adagrad with "ftrl".
-        alpha, beta: of FTRL-Proximal.
+        factors: size of a key's vector; 0: logistic regression.
+        optimizer: optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
+        alpha, beta: scale and offset of the learning rate of FTRL-Proximal.
         lr: learning rate of Adagrad and Adam.
         l1, l2: FTRL's penalties of the linear weights.
-        decay: L2 penalty of the other weights that a row names.
-        local_steps: True: a worker takes a step for each row, on a copy of the keys that its rows name, and sends what
-            that has changed. False: it sends the sum of the rows' gradients, and the servers take one step.
-        intercept: whether there is one.
-        init_scale, seed: of the vectors' random initial values.
-        life: of the table's keys: arguments of ``EmbeddingTable``.
+        decay: L2 penalty of the vectors with "ftrl", else of all weights; of the keys that a row has.
+        local_steps: True: a task takes a step for each row, on a copy of the rows' keys, and sends the changes. False:
+            it sends the sum of the rows' gradients, and the servers take one step.
+        intercept: True: the model has an intercept.
+        init_scale, seed: standard deviation and seed of the vectors' initial values.
+        life: arguments of ``EmbeddingTable`` about keys: ``admitAfter``, ``expireAfterS``, ``maxKeys``, ``clock``.
+
+    Raises:
+        ConfigError: settings contradict each other.
     """
 
     factors: int = 0
@@ -62,12 +65,12 @@ class OnlineSettings:
 
     @property
     def kind(self) -> str:
-        """The kind of the model in exports and records."""
+        """Kind of the model in exports and stream records: "logistic" or "fm"."""
         return "fm" if self.factors else "logistic"
 
     @property
     def k(self) -> int:
-        """Weights of a key."""
+        """Number of weights of a key: the linear weight and the vector."""
         return 1 + self.factors
 
     @property
@@ -76,7 +79,7 @@ class OnlineSettings:
 
     @property
     def rates(self) -> Float64s:
-        """The numbers that kernels take."""
+        """The hyperparameters as one array, in the order of ``kernels``."""
         rates = np.zeros(7)
         rates[[kernels.ALPHA, kernels.BETA, kernels.L1, kernels.L2]] = self.alpha, self.beta, self.l1, self.l2
         rates[[kernels.LR, kernels.EPS, kernels.DECAY]] = self.lr, 1e-8, self.decay

@@ -71,16 +71,16 @@ class DeepParams(VectorParams, LearningParams, HasStepSize, HasRegParam):
     )
     optimizer: Param[str] = own_param(
         "optimizer",
-        f"of the embeddings, on the servers: {', '.join(OPTIMIZERS)}; ftrl+adagrad is FTRL-Proximal for linear weights "
-        "and Adagrad for vectors. Layers have Adam",
+        f"optimizer of the embeddings: {', '.join(OPTIMIZERS)}; ftrl+adagrad is FTRL-Proximal for linear weights and "
+        "Adagrad for vectors. Layers have Adam",
         any_case(OPTIMIZERS),
     )
     weightDecay: Param[float] = own_param(
-        "weightDecay", "of the layers, by steps (regParam is the L2 penalty of embeddings)", TypeConverters.toFloat
+        "weightDecay", "decay of the layers' weights (regParam is the embeddings' L2 penalty)", TypeConverters.toFloat
     )
     staleness: Param[int] = own_param(
         "staleness",
-        "steps that a worker may be ahead of others; 0: a step of all workers' gradients at once",
+        "clocks that a worker may be ahead of the slowest one; 0: one step per clock by all workers' gradients",
         TypeConverters.toInt,
     )
 

@@ -1,4 +1,4 @@
-"""The estimators of online models, and their models."""
+"""``OnlineLogisticRegression`` and ``OnlineFM``, and their models."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _one_context = threading.Lock()
 class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
-    # The class of the models.
+    # Class of the models that this estimator returns.
     _MODEL: type[OnlineModel]
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -42,8 +42,8 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         """Learn from rows once; return the model.
 
         Args:
-            dataset: a batch.
-            model: of this estimator, which goes on learning, on the servers; None: begin a new one.
+            dataset: rows to learn from, not a streaming DataFrame.
+            model: a model of this estimator, which goes on learning on the servers; None: a new one.
 
         Raises:
             InputError: there are no rows, or some cannot be learned from. The model may have learned some of them.
@@ -75,7 +75,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         return self._learned(dataset, None, self.getOrDefault(self.maxIter))
 
     def _learned(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
-        """Learn from a batch; return the model, a new one if none is given."""
+        """Learn from a DataFrame in passes; return the model, a new one if none is given."""
         ps, reader = self._context(dataset), self._reader(dataset)
         started = model if model is not None else self._begin()
         with ExitStack() as learning:
@@ -103,7 +103,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         return self._model_of(LiveModel(name, settings, settings.new_table(name), self._hasher()))
 
     def _known(self, name: str, ps: PS2Context) -> OnlineModel:
-        """Return the model of that name, which the fleet has already."""
+        """Return the model of that name on the fleet; raise NotFoundError if the fleet has none."""
         settings = self._settings()
         matrix = ps.vector(name).matrix()
         table = EmbeddingTable.known(matrix, settings.table_settings())

@@ -1,4 +1,4 @@
-"""Online models: live on the servers, so they predict with what they have learned so far."""
+"""``OnlineModel``: the base class of online models. Weights are on the servers, and may change while it predicts."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import StoppedError
 
-# Folder of the table in a model's file.
+# Folder of the table in the folder of a saved model.
 TABLE = "table"
 
 
 @dataclass(frozen=True)
 class LiveModel:
-    """A model on the servers.
+    """The parts of an online model on the servers.
 
     Attributes:
-        name: of its table among the fleet's vectors.
-        settings: what it is.
-        table: its weights and the state of their optimizer.
-        hasher: makes keys of a row's columns.
+        name: name of the table's matrix on the fleet.
+        settings: settings of the model.
+        table: its weights, with the state of their optimizer.
+        hasher: makes keys from columns.
     """
 
     name: str
@@ -45,7 +45,7 @@ class LiveModel:
     hasher: FieldHasher
 
     def to_json(self) -> dict[str, Any]:
-        """Return what must be the same in an estimator that goes on with it."""
+        """Return JSON data that must be equal for an estimator that goes on with the model."""
         return {**self.settings.to_json(), "hasher": self.hasher.to_json()}
 
     @property
@@ -54,12 +54,12 @@ class LiveModel:
 
 
 def new_name() -> str:
-    """Return a name for a model on a fleet."""
+    """Return a name that no other model on a fleet has."""
     return f"online-{uuid.uuid4().hex[:12]}"
 
 
 class OnlineModel(ClassParams, Model, MLReadable[Any], MLWritable):
-    """Base class of online models. Copies share the servers' table; ``free()`` gives its memory back."""
+    """Base class of online models. Copies share the table on the servers; ``free()`` frees it."""
 
     def __init__(self, live: LiveModel) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class OnlineModel(ClassParams, Model, MLReadable[Any], MLWritable):
 
     @property
     def name(self) -> str:
-        """Name of the model on the fleet."""
+        """Name of the model on the fleet, by which a stream finds it again."""
         return self._live.name
 
     @property
@@ -87,14 +87,14 @@ class OnlineModel(ClassParams, Model, MLReadable[Any], MLWritable):
 
     @property
     def intercept(self) -> float:
-        """The intercept; 0 without one."""
+        """The intercept; 0 for a model without one."""
         if not self.settings.intercept:
             return 0.0
         return float(self.table.pull(np.array([INTERCEPT]))[0, 0])
 
     @property
     def progress(self) -> list[BatchProgress]:
-        """Progressive validation of the rows that ``fit`` or ``partialFit`` has learned, by pass."""
+        """Progressive validation of the last ``fit`` or ``partialFit``: one entry for each pass over the rows."""
         return list(self._progress)
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ from ps2.errors import ConfigError
 class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
     """Params of a training."""
 
-    # Params that have no effect with an optimizer.
+    # Params that an optimizer does not use: setting one is an error.
     _UNUSED: Mapping[OptimizerName, tuple[str, ...]] = {
         "ftrl": ("lr",),
         "adagrad": ("alpha", "beta"),
@@ -44,7 +44,7 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
     maxIter: Param[int] = described(HasMaxIter.maxIter, "how often fit learns from the rows")
     optimizer: Param[OptimizerName] = own_param(
         "optimizer",
-        "of the linear weights: 'ftrl' (FTRL-Proximal), 'adagrad' or 'adam'; vectors take steps of Adagrad with 'ftrl'",
+        "optimizer of linear weights: 'ftrl' (FTRL-Proximal; vectors then have Adagrad), 'adagrad' or 'adam'",
         any_case(OPTIMIZERS),
     )
     alpha: Param[float] = own_param("alpha", "scale of FTRL's learning rate", TypeConverters.toFloat)
@@ -52,13 +52,13 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
     lr: Param[float] = own_param("lr", "learning rate of Adagrad and Adam", TypeConverters.toFloat)
     l1: Param[float] = own_param("l1", "strength of FTRL's L1 penalty", TypeConverters.toFloat)
     l2: Param[float] = own_param(
-        "l2", "strength of the L2 penalty: FTRL's, else that of the weights that a row names", TypeConverters.toFloat
+        "l2", "strength of the L2 penalty, with 'ftrl' of the linear weights, else of all", TypeConverters.toFloat
     )
     batchSize: Param[int] = described(LearningParams.batchSize, "rows that a task learns from between two requests")
     localSteps: Param[bool] = own_param(
         "localSteps",
-        "True: a task takes a step for each row, on a copy of the keys that batchSize rows name, and sends what that "
-        "has changed (the default; not 'adam'). False: it sends the sum of gradients, and the servers take one step",
+        "True (the default; not 'adam'): a task takes a step for each row, on a copy of the keys of batchSize rows, "
+        "and sends the changes. False: it sends the sum of their gradients, and the servers take one step",
         TypeConverters.toBoolean,
     )
     timeCol: Param[str] = own_param(
