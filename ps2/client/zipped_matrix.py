@@ -48,7 +48,7 @@ class ZippedMatrix(Generic[M]):
         self._matrices = matrices
 
     def apply(self, name: str, **scalars: Any) -> Any:
-        """Run an operation on vectors, such as "adagrad", on each row of the matrices, in one request a server.
+        """Run an operation on vectors, such as "adagrad", on each row of the matrices, in one request per server.
 
         Args:
             scalars: the operation's scalars.
