@@ -123,11 +123,11 @@ class Architecture:
         return [layer.initial(np.random.default_rng([seed, number])) for number, layer in enumerate(self.layers())]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data that ``of_json`` reads."""
+        """Return JSON data that ``from_json`` reads."""
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @staticmethod
-    def of_json(found: dict[str, Any]) -> Architecture:
+    def from_json(found: dict[str, Any]) -> Architecture:
         """Return the architecture that ``to_json`` described."""
         return Architecture(**{**found, "hidden": tuple(found["hidden"])})
 

@@ -104,7 +104,7 @@ class DeepModel:
             StoppedError: no PS2Context is active.
         """
         with reading(path, content, FORMAT, "a deep model"):
-            architecture = Architecture.of_json(content["architecture"])
+            architecture = Architecture.from_json(content["architecture"])
             hasher = FieldHasher.from_json(content["hasher"])
             state = []
             for layer in architecture.layers():

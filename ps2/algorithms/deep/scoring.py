@@ -30,7 +30,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
         ShapeError: an array has another shape than the architecture says, or a field is not in it.
         InputError: a score is not finite, as numbers of the row are too large.
     """
-    architecture = Architecture.of_json(config["architecture"])
+    architecture = Architecture.from_json(config["architecture"])
     layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]
     expected = len(rows.keys), architecture.width
     if embeddings.shape != expected:
