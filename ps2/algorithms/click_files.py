@@ -1,4 +1,4 @@
-"""Rows of named columns with labels 0 and 1, in CSV, TSV or Parquet files, read by Spark.
+"""Reads rows of named columns with labels 0 and 1 from CSV, TSV or Parquet files, with Spark.
 
 The first line of a CSV or TSV file names its columns, unless the names are given. A field that contains the separator
 is in double quotes, and no field contains a line break. An empty field is null.
@@ -23,7 +23,7 @@ from ps2.errors import ConfigError, InputError
 FormatName = Literal["csv", "tsv", "parquet"]
 FORMATS = ("csv", "tsv", "parquet")
 SEPARATORS = {"csv": ",", "tsv": "\t"}
-# Of a split line: a column of Spark that holds a line which does not have the fields that the first one has.
+# Column of Spark's reader that holds a line whose number of fields differs from that of the first line.
 BAD = "malformed"
 FILE, LINE = "file of the row", "line of the row"
 BYTE_ORDER_MARK = "\ufeff"
@@ -37,11 +37,11 @@ class ClickColumns:
     """Columns of a model of clicks; lists hold names, ranges such as "c1..c26", and patterns such as "c*".
 
     Attributes:
-        label, weight: numbers.
-        categories: of strings or integers.
-        numbers: whose values count.
-        buckets: of numbers, whose intervals count.
-        crosses: of columns, each "a:b".
+        label, weight: columns of numbers; ``weight`` None: all rows weigh 1.
+        categories: columns of strings or integers.
+        numbers: columns of numbers that count by value.
+        buckets: columns of numbers that count by interval.
+        crosses: combinations of columns, each "a:b".
     """
 
     label: str = "label"
@@ -52,10 +52,14 @@ class ClickColumns:
     crosses: tuple[str, ...] = ()
 
     def found(self, path: str, names: Sequence[str]) -> ClickColumns:
-        """Return the columns by their names among those of a file.
+        """Return the columns with ranges and patterns replaced by the names of a file's columns.
+
+        Args:
+            path: the file, for messages.
+            names: names of the file's columns.
 
         Raises:
-            InputError: there is no such column, or several of one name.
+            InputError: the file has no such column, or several of that name.
         """
         for name in filter(None, (self.label, self.weight)):
             _check_name(path, name, names)
@@ -88,13 +92,14 @@ class ClickColumns:
 
 @dataclass(frozen=True, eq=False)
 class ClickRows:
-    """Rows of a file.
+    """The rows of a file, a folder or a glob.
 
     Attributes:
-        path: of the file, the folder or the glob.
-        frame: DataFrame with the columns that were wanted.
-        columns: their names.
-        rows, clicks: numbers of rows, and of those with label 1.
+        path: its path.
+        frame: DataFrame with the columns that ``columns`` names.
+        columns: names of the columns.
+        rows: number of rows.
+        clicks: number of rows with label 1.
     """
 
     path: str
@@ -109,12 +114,13 @@ def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: 
 
     Args:
         path: any URL that Spark reads.
-        form: of the files.
-        names: of the columns of files of text whose first line has none.
+        form: format of the files.
+        columns: columns to read.
+        names: names of all columns, for text files whose first line has none.
 
     Raises:
-        InputError: there is no such file, row or column, or a row has a wrong field; names the file and, in text, the
-            number of the line.
+        InputError: there is no such file or column, there are no rows, or a row has a wrong field; names the file and,
+            for text, the number of the line.
     """
     with reading(spark, path):
         if form == "parquet":

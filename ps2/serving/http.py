@@ -37,6 +37,7 @@ MAX_BODY_BYTES = 16 << 20
 BODY_S = 30.0
 # More rows than these are scored in a thread, so that other requests need not wait for them.
 INLINE_ROWS = 64
+# Seconds between two looks whether the token file has changed.
 LOOK_S = 1.0
 
 Answer = Callable[[Any], Any]
@@ -50,12 +51,12 @@ class TokenFile:
     """The tokens in a file, read again when it changes; the tokens before stay if it becomes unusable."""
 
     def __init__(self, path: str) -> None:
-        """Read the file; raises AuthError or ConfigError if it is not usable."""
+        """Read the file; raise AuthError or ConfigError if it is not usable."""
         self._path = path
         self._tokens, self._stamp, self._looked_s = read_token(path).split(), _stamp(path), time.monotonic()
 
     def accepts(self, given: str) -> bool:
-        """Return True for one of the tokens; takes the same time for every wrong one."""
+        """Return True for one of the tokens. The time does not tell how much of a wrong token is right."""
         if time.monotonic() - self._looked_s > LOOK_S:
             self._looked_s = time.monotonic()
             self._read_again()
@@ -74,7 +75,7 @@ class TokenFile:
 
 
 class ScoringService:
-    """What the endpoint answers; see docs/serving.md."""
+    """The endpoint's answers to requests, which docs/serving.md describes."""
 
     def __init__(self, scorer: Scorer, tokens: TokenFile | None) -> None:
         self._scorer = scorer
@@ -212,7 +213,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _items(body: bytes, field: str) -> list[Any]:
-    """Return the list in a request's body; raise UsageError if it has none."""
+    """Return the list under ``field`` in a request's body; raise UsageError unless the body has just that."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:

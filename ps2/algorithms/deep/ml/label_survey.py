@@ -1,4 +1,4 @@
-"""Labels and weights of a table, checked in one Spark job before a training begins."""
+"""Checks labels and weights, and counts rows, in one Spark job before a training begins."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ps2.errors import InputError
 
 @dataclass(frozen=True)
 class LabelSurvey:
-    """What was found.
+    """The result of ``survey_labels``.
 
     Attributes:
-        loads: the work of the rows in each rdd_partition that has any.
-        weight: of all of them.
+        loads: the rows of each rdd_partition that has any, by its number.
+        weight: sum of the weights of all rows.
     """
 
     loads: dict[int, Load]
@@ -28,20 +28,20 @@ class LabelSurvey:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return sum(load.rows for load in self.loads.values())
 
 
 def survey_labels(frame: DataFrame, label: str | None, weight: str | None) -> LabelSurvey:
-    """Count rows, and check that labels are 0 or 1, and weights numbers that are not negative.
+    """Count rows and sum weights; check that labels are 0 or 1, and that weights are finite and not negative.
 
     Args:
-        label: column; None: there are no labels.
-        weight: column; None: each row weighs 1.
+        label: name of the column of labels; None: there are no labels.
+        weight: name of the column of weights; None: all rows weigh 1.
 
     Raises:
-        InputError: there are no rows, or a column is missing, of another type, or has other values; says how many, and
-            one of them.
+        InputError: there are no rows; or a column is missing, has another type, or has other values: the message says
+            in how many rows, and names one value.
     """
     chosen, asked = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
     if label is not None:
