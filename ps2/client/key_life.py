@@ -105,11 +105,13 @@ class LivingMatrix:
         return self.target.spec.life
 
     def status(self) -> KeyStatus:
+        """Sum the counts of all partitions; see ``DCV.keyStatus``."""
         numbers, now_s = self._states()
         _, _, active, waiting, admitted, expired, evicted, _ = numbers.sum(axis=0).tolist()
         return KeyStatus(active, waiting, admitted, expired, evicted, now_s)
 
     def advance(self, now_s: float, touched: bool) -> None:
+        """Advance the time; see ``DCV.advance``."""
         now_s = _seconds("advance: nowS", now_s, least=0)
         numbers, before_s = self._states()
         if now_s < before_s:
@@ -120,12 +122,14 @@ class LivingMatrix:
         self._on_partitions("keys_advance", params, mutates=True)
 
     def expire(self, older_s: float | None) -> int:
+        """Remove old keys; see ``DCV.expire``."""
         older_s = self.life.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
         if older_s is None:
             raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
         return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, LAST_SLOT)
 
     def evict(self, keep: int) -> int:
+        """Remove the least recently touched keys; see ``DCV.evict``."""
         if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or keep < 0:
             raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
         # Keys are spread evenly over the partitions by their hash.
@@ -133,6 +137,7 @@ class LivingMatrix:
         return self._in_slices("keys_evict", lambda left: {"keep": each}, LAST_SLOT)
 
     def remove(self, keys: Any) -> int:
+        """Remove keys; see ``DCV.remove``."""
         parts = SPLITS.split(self.target.spec, self.target.route, as_indices(keys))
         operations = tuple(
             Operation("keys_remove", self.target.matrix, index, keys=some) for index, _, some in parts.key_sets()
@@ -140,18 +145,21 @@ class LivingMatrix:
         return self._submit(operations, _total, mutates=True)
 
     def mark(self) -> Mark:
+        """Begin a tick in all partitions; see ``DCVMatrix.mark``."""
         numbers, _ = self._states()
         tick = _next_tick(numbers)
         self._on_partitions("keys_mark", {"tick": tick}, mutates=True)
         return Mark(_lineage(numbers), tick)
 
     def removed(self, since: Mark) -> Int64Array:
+        """Return removed keys; see ``DCVMatrix.removed``."""
         self._check_lineage(since.lineage)
         pieces = self._on_partitions("keys_removed", {"since": since.tick})
         self._check_lineage(since.lineage)
         return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
 
     def changed(self, since: Mark | None, positions: int | None) -> Iterator[tuple[Int64Array, Array]]:
+        """Yield touched keys and their values; see ``DCVMatrix.changed``."""
         if positions is None:
             positions = self.target.spec.rows
         lineage = _lineage(self._states()[0]) if since is None else since.lineage

@@ -64,6 +64,7 @@ class KeyClock:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread, and wait for its end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -34,6 +34,7 @@ class RemovedKeys:
             self.complete_from = tick
 
     def add(self, keys: Int64Array, tick: int) -> None:
+        """Note that keys were removed in a tick, which is not before that of the last call."""
         if self.complete_from is None:
             return
         if self._count + keys.size > MOST_KEYS:

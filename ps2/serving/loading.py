@@ -101,6 +101,7 @@ class _Files:
         self._cache = cache
 
     def keyed(self, folder: str, part: Any, width: int) -> tuple[Int64s, Float32s]:
+        """Return the keys of a part, int64 of shape (n,), and their values, float32 of shape (n, width)."""
         keys, values = self.array(folder, part.keys), self.array(folder, part.values)
         if keys.dtype != np.int64 or keys.shape != (part.count,):
             raise _wrong(folder, part.keys, f"int64 of shape ({part.count},)", keys)
@@ -109,6 +110,7 @@ class _Files:
         return keys, values
 
     def delta(self, delta: ExportPart, width: int) -> KeyTable | None:
+        """Return the changed and removed keys of a delta as one table; None if the delta is empty."""
         parts = [self.keyed(delta.folder, part, width) for part in delta.parts]
         removed = np.empty(0, np.int64) if delta.removed is None else self.array(delta.folder, delta.removed)
         if removed.dtype != np.int64 or removed.ndim != 1:

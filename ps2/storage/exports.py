@@ -90,6 +90,7 @@ class ExportPart:
 
     @property
     def files(self) -> list[SavedFile]:
+        """All files of the folder."""
         keyed = [file for part in self.parts for file in (part.keys, part.values)]
         return [*keyed, *([self.removed] if self.removed else []), *self.dense.values()]
 

@@ -195,6 +195,7 @@ class _RemoteGroup:
 
     @classmethod
     def of(cls, params: Sequence[Any], states: Sequence[str]) -> _RemoteGroup:
+        """Copy parameters to a new vector on the servers, with a state vector of zeros for each of ``states``."""
         flat = _flat(params)
         weight = DCV.dense(len(flat), 1 + len(states), flat.dtype.name)
         weight.push(flat)

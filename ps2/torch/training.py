@@ -212,6 +212,7 @@ class _Driver:
         self._steps = 0
 
     def on_clock(self, clock: int, reports: list[Any]) -> Message | Stop | None:
+        """Tell the workers the number of steps after clock 0; record the loss of each later clock; stop at the end."""
         options, record = self._options, self._record
         if clock == 0:
             self._steps = max(1, math.ceil(int(reports[0]) / options.batch))

@@ -49,6 +49,7 @@ def read_record(location: str) -> StreamRecord | None:
 
 
 def write_record(location: str, record: StreamRecord) -> None:
+    """Write the record of a checkpointLocation."""
     fs, root = place(location, "checkpointLocation")
     fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
     write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(record)})
