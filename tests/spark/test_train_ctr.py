@@ -13,7 +13,7 @@ import pytest
 from ps2 import PS2Context
 from ps2.algorithms import OnlineLogisticRegressionModel
 from ps2.serving import Scorer
-from tests.commands import assert_one_line
+from tests.commands import assert_one_line, newest_clock
 
 ROWS = 2000
 COLUMNS = ["--categories", "site,ad", "--buckets", "price", "--crosses", "site:ad"]
@@ -88,6 +88,25 @@ def test_ctr_when_tsv_or_parquet_then_learns(train, files, options):
     assert json.loads(stdout)["passes"][-1]["auc"] > 0.7
 
 
+def test_ctr_when_deep_is_restored_then_it_goes_on(train, files, tmp_path):
+    """Wide & Deep: its crosses are wide. The first command leaves checkpoints of its steps."""
+    folder, plots = tmp_path / "checkpoints", tmp_path / "plots"
+    options = ["--input", files / "days", *COLUMNS, "--model", "wide-deep", "--hidden", "8,4", "--batch-size", 50]
+    options += ["--workers", 1, "--overwrite", "-o", "json"]
+    often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.05]
+    code, stdout, stderr = train(*options, "--rank", 4, "--epochs", 3, *often, "--plots", plots)
+    assert (code, stderr) == (0, "")
+    first = json.loads(stdout)
+    assert (len(first["steps"]), first["plots"]) == (3, [str(plots / "loss.png")])
+    assert (plots / "loss.png").stat().st_size
+    code, _, stderr = train(*options, "--rank", 5, "--restore", folder)
+    assert (code, "k was 4, and is 5" in stderr) == (2, True), stderr
+    begun = newest_clock(folder) // 40
+    code, stdout, stderr = train(*options, "--rank", 4, "--epochs", 5, "--restore", folder)
+    assert (code, stderr) == (0, "")
+    assert len(json.loads(stdout)["steps"]) == 5 - begun
+
+
 @pytest.mark.parametrize(
     ("file", "options", "expected"),
     [
@@ -96,6 +115,7 @@ def test_ctr_when_tsv_or_parquet_then_learns(train, files, options):
         ("label.csv", (), "label.csv: line 3: column 'label': expected a label 0 or 1, got '2'"),
         ("clicks.csv", ("--label", "click"), "expected a column 'click', got 'label', 'site', 'ad', 'price'"),
         ("clicks.csv", ("--rank", 3), "--rank: expected --model fm or deepfm or wide-deep, got lr"),
+        ("clicks.csv", ("--plots", "here"), "--plots: expected --model deepfm or wide-deep, which make passes, got lr"),
         ("days", ("--columns", "a,b"), "--columns: expected CSV or TSV files, got Parquet"),
     ],
 )

@@ -62,6 +62,11 @@ class DeepModel:
         layers = SharedLayers.new(architecture, architecture.initial(seed), name)
         return DeepModel(architecture, hasher, layers, table, name)
 
+    @property
+    def parts(self) -> tuple[Architecture, SharedLayers, EmbeddingTable]:
+        """What a training changes."""
+        return self.architecture, self.layers, self.table
+
     def predictor(self) -> DeepPredictor:
         """Return a predictor for tasks, with the layers as they are now."""
         return DeepPredictor(self.architecture, self.hasher, self.table, self.layers.pull())

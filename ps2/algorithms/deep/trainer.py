@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,13 @@ from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import DeepRows
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.algorithms.deep.worker import DeepProgram, Learner, Plan
+from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.data.columns import read_numbers, read_weights
 from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
+from ps2.run.message import Message
 
 WORDS = Words("epoch", "loss")
 
@@ -64,12 +67,47 @@ class _Read:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """What an earlier driver has done of a training that another one may go on with.
+
+    Attributes:
+        names: of the training's vectors.
+        journal: what the training is.
+    """
+
+    names: CheckpointNames
+    journal: ReplayJournal
+
+    @staticmethod
+    def of(name: str, ps: Any, table: DeepTable, options: DeepOptions, model: Mapping[str, Any]) -> Earlier:
+        """Return what a restored context has of the training of that name.
+
+        Args:
+            model: settings of the model, as JSON has them.
+
+        Raises:
+            NotFoundError: it has no such training.
+            ConfigError: the earlier driver trained something else; says what differs.
+        """
+        names = CheckpointNames.of(name, ps)
+        # There may be more epochs.
+        chosen = {key: value for key, value in asdict(options).items() if key not in ("epochs", "overlap")}
+        keys = table.hasher.to_json()
+        rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
+        return Earlier(names, ReplayJournal.of(names, {**model, **chosen, **rows}))
+
+
+NOTHING_EARLIER = Earlier(UNNAMED, ReplayJournal())
+
+
 def train(
     ps: Any,
     table: DeepTable,
     model: tuple[Architecture, SharedLayers, Any],
     options: DeepOptions,
     on_step: Callable[[StepReport], None] = lambda step: None,
+    earlier: Earlier = NOTHING_EARLIER,
 ) -> TrainingHistory:
     """Train a model on the servers of a context, in place.
 
@@ -79,6 +117,8 @@ def train(
         model: its architecture, its layers, and its ``EmbeddingTable``.
         options: how to train.
         on_step: called in the driver after each epoch.
+        earlier: what an earlier driver has done. The history has the epochs that end here; the loss of one that was
+            begun there is that of the rows since.
 
     Raises:
         DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
@@ -90,25 +130,29 @@ def train(
     batch = options.batch if options.staleness == 0 else options.batch * table.workers
     plan = Plan(options.epochs, max(1, math.ceil(table.rows / batch)), table.total)
     learner = Learner(architecture, options, layers, embeddings)
-    layers.forget_gradients()
-    driver = _Driver(learner, plan, Record(on_step, WORDS))
-    ps.run(
-        *(table.frame, DeepProgram(learner, plan), table.workers, options.staleness),
-        read=_Read(table.hasher, table.label, table.weight),
-        onClock=driver.on_clock,
-        seed=options.seed,
-    )
+    if not earlier.names.begun:
+        layers.forget_gradients()
+    driver = _Driver(learner, plan, Record(on_step, WORDS), earlier.journal)
+    if earlier.names.called < plan.clocks:
+        ps.run(
+            *(table.frame, DeepProgram(learner, plan), table.workers, options.staleness),
+            read=_Read(table.hasher, table.label, table.weight),
+            onClock=driver.on_clock,
+            firstClock=earlier.names.begun,
+            seed=options.seed,
+        )
     return driver.record.history()
 
 
 class _Driver:
-    def __init__(self, learner: Learner, plan: Plan, record: Record) -> None:
-        self._learner, self._plan, self.record = learner, plan, record
-        # By epoch and step, because steps are repeated after a rollback of the fleet.
-        self._losses, self._rows = np.zeros((plan.epochs, plan.steps)), np.zeros((plan.epochs, plan.steps), np.int64)
+    def __init__(self, learner: Learner, plan: Plan, record: Record, journal: ReplayJournal) -> None:
+        self._learner, self._plan, self.record, self._journal = learner, plan, record, journal
+        # By epoch and step, because steps are repeated after a rollback of the fleet. NaN: an earlier driver's step.
+        self._losses, self._rows = np.full((plan.epochs, plan.steps), np.nan), np.zeros((plan.epochs, plan.steps), int)
+        self._first: int | None = None
         record.start()
 
-    def on_clock(self, clock: int, reports: Sequence[Any]) -> None:
+    def on_clock(self, clock: int, reports: Sequence[Any]) -> Message | None:
         """Take the step of a clock, of all workers' gradients, and record its loss."""
         options, plan, report = self._learner.options, self._plan, reports[0]
         epoch, step = divmod(clock, plan.steps)
@@ -120,7 +164,9 @@ class _Driver:
         if options.staleness == 0:
             self._learner.layers.step(LayerStep(options.lr, options.decay))
         self._losses[epoch, step], self._rows[epoch, step] = loss, report["rows"]
+        self._first = clock if self._first is None else self._first
         if step == plan.steps - 1:
-            self.record.enter(epoch)
+            self.record.enter(epoch - self._first // plan.steps)
             self.record.add(int(self._rows[epoch].sum()), 0)
-            self.record.step(float(self._losses[epoch].sum() / plan.weight))
+            self.record.step(float(np.nanmean(self._losses[epoch]) * plan.steps / plan.weight))
+        return self._journal.message(opening=clock == 0)

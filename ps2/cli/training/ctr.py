@@ -10,7 +10,7 @@ import click
 from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
-from ps2.cli.training.running import check, in_spark, options_named, save
+from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ Examples:
   ps2 train ctr --input train.tsv.gz --columns label,i1..i13,c1..c26 --categories 'c*' --buckets 'i*' --output model
   ps2 train ctr --input days/ --categories 'c*' --model deepfm --rank 16 --hidden 128,64 --epochs 3 --output model
   ps2 train ctr --input clicks.csv --categories site,ad --crosses site:ad --export serving/clicks --output model
+  ps2 train ctr --input clicks.csv --categories site,ad --crosses site:ad --model wide-deep --plots plots --output model
+  ps2 train ctr --input days/ --categories 'c*' --model deepfm --restore /shared/checkpoints --output model   continue
 
 \b
 Use the model:
@@ -199,10 +201,9 @@ def _check(job: _Job) -> None:
     """Raise ConfigError for options that are wrong, as far as this can be known without Spark."""
     paths = (job.clicks.input, job.clicks.test)
     check(paths, job.setting)
-    if job.setting.restore is not None:
-        raise ConfigError(f"--restore: expected none, as {TRAINING} cannot go on from a checkpoint")
-    if job.setting.plots is not None:
-        raise ConfigError(f"--plots: expected none, as {TRAINING} draws none")
+    for option, value in (("--restore", job.setting.restore), ("--plots", job.setting.plots)):
+        if value is not None and job.model not in DEEP:
+            raise ConfigError(f"{option}: expected --model {' or '.join(DEEP)}, which make passes, got {job.model}")
     options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     for name, models in ONLY.items():
         if name in job.params and job.model not in models:
@@ -221,7 +222,7 @@ def _estimator(job: _Job) -> Any:
     params = dict(job.params)
     if "hiddenLayers" in params:
         params["hiddenLayers"] = _sizes(params["hiddenLayers"])
-    return getattr(algorithms, ESTIMATORS[job.model])(**params)
+    return getattr(algorithms, ESTIMATORS[job.model])(**params)._resumable(TRAINING)
 
 
 def _sizes(text: str) -> list[int]:
@@ -256,6 +257,8 @@ def _train(job: _Job, spark: Any, workers: int) -> None:
         lines.append(
             f"export {found.number} of {found.keys:,} keys in {job.export}: ps2.serving.Scorer({job.export!r})"
         )
+    if job.model in DEEP:
+        lines += [f"wrote {path}" for path in draw(model, job.setting)]
     if job.setting.form == "table":
         click.echo("\n".join(lines))
 
@@ -307,4 +310,5 @@ def _record(job: _Job, train: ClickRows, model: Any, measured: dict[str, Any] | 
         "test": measured,
         "output": job.setting.output,
         "export": job.export,
+        **({"plots": list(pictures(model, job.setting))} if is_deep else {}),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from ps2.algorithms.deep.ml.params import DeepParams, DeepSetters, options_of, s
 from ps2.algorithms.deep.model import DeepModel, DeepPredictor
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.deep.trainer import DeepTable, train
+from ps2.algorithms.deep.trainer import DeepTable, Earlier, train
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
 from ps2.algorithms.estimators.models import FittedModel
@@ -61,8 +60,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         self._check_frame(dataset)
         self._check()
         table = self._table(dataset, self._arranged(self._hasher(dataset)))
-        epochs = self.getMaxIter()
-        return self._completed(*done_anew(lambda: self._trained_on(table, lambda: self._begin(table.hasher), epochs)))
+        return self._completed(*done_anew(lambda: self._trained_on(table, None, self.getMaxIter())))
 
     def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:
         """Learn from rows once; return the model.
@@ -81,11 +79,11 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         hasher = self._arranged(self._hasher(dataset))
         table = self._table(dataset, hasher)
         if model is None:
-            return self._completed(*done_anew(lambda: self._trained_on(table, lambda: self._begin(hasher), 1)))
+            return self._completed(*done_anew(lambda: self._trained_on(table, None, 1)))
         self._check_model(model, hasher)
         # Dropout is this estimator's.
         fitted = replace(model.fitted, architecture=self._architecture(hasher))
-        _, history = self._trained_on(table, lambda: fitted, 1, is_new=False)
+        _, history = self._trained_on(table, fitted, 1)
         model._remember(dataset, history)
         return model
 
@@ -97,11 +95,6 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if given is not None:
             self._check_model(given, hasher)
 
-        def known(name: str, ps: PS2Context) -> Any:
-            table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
-            fitted = DeepModel(architecture, hasher, SharedLayers.known(architecture, ps, name), table, name)
-            return self._completed(fitted, None)
-
         return StreamModel(
             architecture.kind,
             {
@@ -110,7 +103,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 "optimizer": self.getOptimizer(),
             },
             lambda name: self._completed(self._begin(hasher, name), None),
-            known,
+            lambda name, ps: self._completed(self._known(hasher, name, ps), None),
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
             LabelledReader(hasher, self.getLabelCol(), self._weight()),
         )
@@ -120,6 +113,12 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         architecture = self._architecture(hasher)
         settings = table_settings(self, architecture)
         return DeepModel.new(architecture, hasher, settings, self.getSeed() % 2**63, name)
+
+    def _known(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
+        """Return the model of that name, which the fleet of a context has."""
+        architecture = self._architecture(hasher)
+        table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
+        return DeepModel(architecture, hasher, SharedLayers.known(architecture, ps, name), table, name)
 
     def _check_model(self, model: Any, hasher: FieldHasher) -> None:
         if not isinstance(model, self._MODEL):
@@ -134,16 +133,21 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if model.fitted.hasher != hasher:
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
 
-    def _trained_on(
-        self, table: DeepTable, model: Callable[[], DeepModel], epochs: int, is_new: bool = True
-    ) -> tuple[DeepModel, TrainingHistory]:
+    def _trained_on(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
+        """Train a model, a new one if none is given, or go on with that of a restored context."""
         options = replace(options_of(self), epochs=epochs)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
-            made = model()
-            ps._steps.streams.check_free(made.name)
-            with freed_on_failure(made) if is_new else nullcontext():
-                return made, train(ps, table, (made.architecture, made.layers, made.table), options, on_step)
+            if model is not None:
+                ps._steps.streams.check_free(model.name)
+                return model, train(ps, table, model.parts, options, on_step)
+            hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
+            architecture = self._architecture(hasher)
+            settings = {**table_settings(self, architecture), **architecture.to_json()}
+            earlier = Earlier.of(self._name, ps, table, options, settings)
+            made = self._known(hasher, name, ps) if earlier.names.begun else self._begin(hasher, name)
+            with freed_on_failure(made):
+                return made, train(ps, table, made.parts, options, on_step, earlier)
 
         columns = ColumnNames((), table.label, table.weight)
         return self._trained(Table(table.frame, columns, table.workers), options.epochs, run)
