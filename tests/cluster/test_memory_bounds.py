@@ -19,10 +19,12 @@ from ps2.client.requests import cut, group
 from ps2.client.sessions import session_of
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
+from ps2.ops.warm import warm
 from ps2.protocol.binary import request_parts
 from ps2.protocol.framing import written
 from ps2.rpc.control import ServerControl
 from ps2.rpc.network import FleetNetwork
+from ps2.server.fast_path_compiled import load
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import connect, send_all
 
@@ -66,7 +68,12 @@ def test_pull_when_large_then_client_peak_rises_little(tmp_path, leaves_nothing,
 
 @pytest.fixture
 def one(leaves_nothing):
-    """A fleet of one server, and what that server has taken of its own: not what libraries share with others."""
+    """A fleet of one server, and what that server has taken of its own: not what libraries share with others.
+
+    All kernels are compiled before: the compiler's memory would count as the server's.
+    """
+    warm()
+    load()
     with PS2Context.getOrCreate(servers=1) as context:
         process = psutil.Process(context._fleet.launcher.pids()[0])
 
@@ -138,7 +145,9 @@ THREADS = 48
 
 @pytest.fixture
 def small(leaves_nothing):
-    """A fleet of one server, with a vector, and room for ten blocks beside it."""
+    """A fleet of one server, with a vector, and room for ten blocks beside it; all kernels are compiled before."""
+    warm()
+    load()
     room = BLOCKS * WireConfig.block_bytes
     with PS2Context.getOrCreate(servers=1, memoryLimit=4 * SMALL + room) as context:
         yield DCV.dense(SMALL, 1).fill(0), context
