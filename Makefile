@@ -10,9 +10,11 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 # That .venv is made with; none: the newest that is known to work.
 BASE_PYTHON :=
-# Files with kernels, and the programs that compile them: those of all servers first, then each family's.
+# Files with kernels, and the programs that compile them, two at a time: those of all servers and the longest family
+# first, then what shares kernels with the former, and the other families, long before short.
 KERNELS = $(shell grep -rlE '^ *@(kernel|reduction)' --include='*.py' ps2) $(wildcard ps2/ops/*.py)
-WARMERS = ps2.ops.warm ps2.server.fast_path_compiled ps2.data.warm $(subst /,.,$(basename $(shell find ps2/algorithms ps2/torch -name warm.py | sort)))
+FAMILIES = $(shell ls -S $$(find ps2/algorithms ps2/torch -name warm.py))
+WARMERS = $(subst /,.,$(basename ps2/ops/warm.py $(firstword $(FAMILIES)) ps2/server/fast_path_compiled.py ps2/data/warm.py $(wordlist 2,99,$(FAMILIES))))
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm
