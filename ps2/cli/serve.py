@@ -23,7 +23,8 @@ Examples:
 docs/serving.md describes the requests.
 
 \b
-Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the port is taken, 2 an option is wrong.
+Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the port is taken, 2 an option is wrong,
+6 there is no token file.
 """
 
 

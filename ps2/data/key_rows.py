@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ps2.errors import OutOfRangeError, ShapeError
+from ps2.errors import DTypeError, OutOfRangeError, ShapeError
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -79,6 +79,34 @@ class KeyRows:
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.indptr) - 1
+
+    def check(self) -> None:
+        """Raise unless the arrays are those of rows: kernels that read them check no index.
+
+        Raises:
+            DTypeError: an array has another dtype.
+            ShapeError: lengths contradict each other, or ``indptr`` does not ascend from 0 to the number of pairs.
+            OutOfRangeError: a key is negative, or a value is not finite.
+        """
+        for name, dtype in (("indptr", np.int64), ("keys", np.int64), ("values", np.float32), ("fields", np.int32)):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                got = getattr(array, "dtype", type(array).__name__)
+                raise DTypeError(f"rows: {name}: expected an array of {np.dtype(dtype)}, got {got}")
+            if array.ndim != 1:
+                raise ShapeError(f"rows: {name}: expected one dimension, got shape {array.shape}")
+        pairs, indptr = len(self.keys), self.indptr
+        if len(self.values) != pairs or len(self.fields) != pairs:
+            raise ShapeError(
+                f"rows: expected as many values and fields as keys, got {pairs} keys, {len(self.values)} values and "
+                f"{len(self.fields)} fields"
+            )
+        if not len(indptr) or indptr[0] != 0 or indptr[-1] != pairs or (indptr[1:] < indptr[:-1]).any():
+            raise ShapeError(f"rows: indptr: expected numbers that ascend from 0 to {pairs}, the number of pairs")
+        if pairs and self.keys.min() < 0:
+            raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {self.keys.min()}")
+        if not np.isfinite(self.values).all():
+            raise OutOfRangeError("rows: expected finite values")
 
     def take(self, begin: int, end: int) -> KeyRows:
         """Return the rows ``[begin, end)``, as views of these arrays.

@@ -29,6 +29,7 @@ from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, Float32s, warm
 from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
+from ps2.serving.turns import short_turns
 from ps2.storage.exports import ExportManifest, read_manifest
 
 if TYPE_CHECKING:
@@ -75,9 +76,13 @@ class Scorer:
             UsageError: this version has no such kind of model.
         """
         if refreshS is not None and (
-            isinstance(refreshS, bool) or not isinstance(refreshS, (int, float)) or not refreshS > 0
+            isinstance(refreshS, bool)
+            or not isinstance(refreshS, (int, float))
+            or not 0 < refreshS <= threading.TIMEOUT_MAX
         ):
-            raise ConfigError(f"refreshS: expected a number of seconds above 0, got {refreshS!r}")
+            raise ConfigError(
+                f"refreshS: expected a number of seconds above 0, at most {threading.TIMEOUT_MAX:.0f}, got {refreshS!r}"
+            )
         self.path = path
         self._cache = cacheDir
         self._refreshing = threading.Lock()
@@ -162,7 +167,7 @@ class Scorer:
         Raises:
             PS2Error: as for the constructor; the export before stays in use.
         """
-        with self._refreshing:
+        with self._refreshing, short_turns():
             before = self._model.loaded.manifest
             now = read_manifest(self.path)
             if [one.folder for one in now.exports] == [one.folder for one in before.exports]:
@@ -200,9 +205,9 @@ class Scorer:
                 raise
             try:
                 initial = None if description.initial is None else Initial(**description.initial)
-                model = _Model(loaded, score, _hasher(description.hasher), initial)
-                # A row without keys: kernels are compiled now, and a model that cannot be scored is not taken.
-                _scores(model, _rows_of(np.empty(0, np.int64), np.zeros(1, np.int64)))
+                model = _Model(loaded, score, hasher := _hasher(description.hasher), initial)
+                # One row without values: kernels are compiled now, and a model that cannot be scored is not taken.
+                _scores(model, _keyed([dict.fromkeys(hasher.columns)] if hasher else [[]], hasher, self.path))
             except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
                 raise CheckpointCorruptError(
                     f"{self.path}: export {manifest.number} does not describe a model of kind {description.kind!r}: "
@@ -254,8 +259,7 @@ def _hasher(content: Any) -> FieldHasher | None:
 def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     """Convert rows, in any form that ``Scorer.score`` takes, to KeyRows."""
     if isinstance(rows, KeyRows):
-        if not np.isfinite(rows.values).all():
-            raise OutOfRangeError("rows: expected finite values")
+        rows.check()
         return rows
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:

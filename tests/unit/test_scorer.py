@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -82,6 +83,17 @@ def test_refresh_when_a_delta_came_then_the_base_stays_mapped(tmp_path):
     assert scorer._model.loaded.base is base
     fresh = Scorer(str(tmp_path))
     np.testing.assert_array_equal(fresh.vectors(np.arange(9)), scorer.vectors(np.arange(9)))
+
+
+def test_refresh_when_it_loads_then_threads_take_short_turns(tmp_path, monkeypatch):
+    export(tmp_path, KEYS)
+    scorer, before, during, load = Scorer(str(tmp_path)), sys.getswitchinterval(), [], loading.load
+    monkeypatch.setattr(
+        "ps2.serving.scorer.load", lambda *given: during.append(sys.getswitchinterval()) or load(*given)
+    )
+    export(tmp_path, KEYS, 1)
+    assert scorer.refresh()
+    assert during[0] < before == sys.getswitchinterval()
 
 
 def test_refresh_when_deltas_were_replaced_then_as_a_new_scorer(tmp_path):
@@ -217,7 +229,7 @@ def test_export_when_it_is_of_no_model_then_is_not_taken(tmp_path, description):
     np.testing.assert_array_equal(scorer.vectors([4]), values_of([4]))
 
 
-@pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan"), float("inf")])
 def test_refresh_seconds_when_wrong_then_refused(tmp_path, seconds):
     export(tmp_path, KEYS)
     with pytest.raises(ConfigError, match="refreshS"):
@@ -292,6 +304,24 @@ def test_rows_when_a_value_is_nan_then_refused(deep):
     nan = np.array([np.nan], np.float32)
     with pytest.raises(OutOfRangeError, match="finite"):
         deep.score(KeyRows(np.array([0, 1]), np.array([2]), nan, np.zeros(1, np.int32)))
+
+
+@pytest.mark.parametrize(
+    ("indptr", "keys", "values", "error"),
+    [
+        ([0, 5], [2, 4], [1, 1], ShapeError),
+        ([1, 2], [2, 4], [1, 1], ShapeError),
+        ([0, 2, 1, 2], [2, 4], [1, 1], ShapeError),
+        ([0, 2], [2, 4], [1], ShapeError),
+        ([0, 1], [-2], [1], OutOfRangeError),
+        ([0.0, 1.0], [2], [1], DTypeError),
+    ],
+)
+def test_key_rows_when_they_contradict_then_refused(deep, indptr, keys, values, error):
+    fields = np.zeros(len(keys), np.int32)
+    rows = KeyRows(np.array(indptr), np.array(keys, np.int64), np.array(values, np.float32), fields)
+    with pytest.raises(error):
+        deep.score(rows)
 
 
 @pytest.fixture
