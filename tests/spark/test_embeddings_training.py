@@ -14,7 +14,6 @@ import pytest
 from embedding_training import COUNT, LENGTH, RECIPE, WORDS, margin, read, read_pairs, trained
 from pyspark import cloudpickle
 
-from ps2 import PS2Context
 from ps2.errors import LimitError, PS2Error
 
 TOKENS = COUNT * LENGTH
@@ -25,12 +24,6 @@ def helpers_by_value(by_value):
     cloudpickle.register_pickle_by_value(embedding_training)
     yield
     cloudpickle.unregister_pickle_by_value(embedding_training)
-
-
-@pytest.fixture(scope="module")
-def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        yield ps
 
 
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])

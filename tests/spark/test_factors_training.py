@@ -21,19 +21,12 @@ from factors_training import (
     trained,
 )
 
-from ps2 import PS2Context
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.factors.trainer import train
 from ps2.errors import ConfigError, InputError, PS2Error
 
 HELD = replace(COLUMNS, validation="held")
-
-
-@pytest.fixture(scope="module")
-def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        yield ps
 
 
 @pytest.mark.parametrize(

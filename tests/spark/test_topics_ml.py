@@ -9,17 +9,10 @@ from pyspark.ml.linalg import DenseMatrix, SparseVector, Vectors, VectorUDT
 from pyspark.sql import functions as F
 from topics_training import DOCUMENTS, TOPICS, WORDS, documents
 
-from ps2 import PS2Context
 from ps2.algorithms import LDA, LDAModel, LDATopics
 from ps2.errors import InputError, UsageError
 
 SMALL = {"k": TOPICS, "maxIter": 8, "numWorkers": 2, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2) as context:
-        yield context
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 from topics_training import OPTIONS, TOPICS, WORDS, documents, replayed, trained, words_likelihood
 
-from ps2 import PS2Context
 from ps2.algorithms.topics import trainer
 
 ROTATION = replace(OPTIONS, sync="rotation")
-
-
-@pytest.fixture(scope="module")
-def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        yield ps
 
 
 @pytest.fixture
