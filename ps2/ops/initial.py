@@ -1,22 +1,27 @@
 """Initial values of sparse keys: functions of the seed, the key and the position alone (``ps2.matrix.key_life``).
 
-The numbers are those of ``rows_random`` with the key as row and the position as column: two neighbouring positions
-share the draws for their normal numbers.
+The draws are those of ``rows_random`` with the key as row and the position as column: two neighbouring positions share
+the draws for their normal numbers.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from ps2.matrix.key_life import Initial
-from ps2.ops.draws import COST, GOLDEN, TO_UNIT, TURN, scrambled
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.normals import normal_pairs
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
+
+# Pairs of normal numbers that are computed together: what is kept of them stays in the first-level cache.
+PAIRS = 512
+# Cost of one value, in element additions.
+COST = 24
 
 
 def fill_initial(flat: Array, initial: Initial, keys: Int64s, at: Int64s, positions: Int64s, offsets: Int64s) -> None:
@@ -33,29 +38,51 @@ def fill_initial(flat: Array, initial: Initial, keys: Int64s, at: Int64s, positi
     if initial.is_zero or not drawn.any() or not keys.size:
         return
     positions, offsets = readable(positions[drawn]), readable(offsets[drawn])
-    how = (np.uint64(initial.seed % 2**64), initial.scale, initial.kind == "normal")
-    cost = COST * positions.size
-    over_blocks(_fill, (readable(keys), readable(at)), flat, positions, offsets, how, cost=cost)
+    seed, cost = np.uint64(initial.seed % 2**64), COST * positions.size
+    if initial.kind == "normal":
+        pairs, of_position = np.unique(positions // 2, return_inverse=True)
+        how = seed, initial.scale, readable(2 * pairs)
+        sides = readable(2 * of_position + positions % 2)
+        over_blocks(_fill_normal, (readable(keys), readable(at)), flat, sides, offsets, how, cost=cost)
+    else:
+        how = seed, initial.scale, positions
+        over_blocks(_fill_uniform, (readable(keys), readable(at)), flat, offsets, how, cost=cost)
 
 
 @kernel
-def _fill(keys: Int64s, at: Int64s, flat: Array, positions: Int64s, offsets: Int64s, how: tuple[Any, ...]) -> None:
-    seed, scale, normal = how
+def _fill_uniform(keys: Int64s, at: Int64s, flat: Array, offsets: Int64s, how: tuple[Any, ...]) -> None:
+    seed, scale, positions = how
     start = scrambled(seed)
     for i in range(keys.size):
         state = scrambled(start + (np.uint64(keys[i]) + np.uint64(1)) * GOLDEN)
-        if not normal:
-            for j in range(positions.size):
-                drawn = scrambled(state + np.uint64(positions[j] + 1) * GOLDEN)
-                flat[at[i] + offsets[j]] = scale * (2.0 * (np.float64(drawn >> np.uint64(11)) * TO_UNIT) - 1.0)
-            continue
-        even, cosine, sine = np.int64(-1), 0.0, 0.0
         for j in range(positions.size):
-            if even != positions[j] - positions[j] % 2:
-                even = positions[j] - positions[j] % 2
-                pair = state + np.uint64(even + 1) * GOLDEN
-                first, second = scrambled(pair), scrambled(pair + GOLDEN)
-                radius = scale * math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
-                angle = TURN * TO_UNIT * np.float64(second >> np.uint64(11))
-                cosine, sine = radius * math.cos(angle), radius * math.sin(angle)
-            flat[at[i] + offsets[j]] = cosine if positions[j] % 2 == 0 else sine
+            drawn = scrambled(state + np.uint64(positions[j] + 1) * GOLDEN)
+            flat[at[i] + offsets[j]] = scale * (2.0 * (np.float64(drawn >> np.uint64(11)) * TO_UNIT) - 1.0)
+
+
+@kernel
+def _fill_normal(keys: Int64s, at: Int64s, flat: Array, sides: Int64s, offsets: Int64s, how: tuple[Any, ...]) -> None:
+    """Write normal numbers.
+
+    Args:
+        sides: of each position, twice the number of its pair, and 1 more if it is the second one of it.
+        how: the seed, the scale, and the first position of each pair.
+    """
+    seed, scale, evens = how
+    start, pairs = scrambled(seed), evens.size
+    together = max(1, PAIRS // pairs)
+    draws, normals = np.empty((2, together * pairs), np.uint64), np.empty((2, together * pairs))
+    for begin in range(0, keys.size, together):
+        count = min(together, keys.size - begin)
+        for i in range(count):
+            state = scrambled(start + (np.uint64(keys[begin + i]) + np.uint64(1)) * GOLDEN)
+            first, second = draws[0, i * pairs :], draws[1, i * pairs :]
+            for j in range(pairs):
+                pair = state + np.uint64(evens[j] + 1) * GOLDEN
+                first[j], second[j] = scrambled(pair), scrambled(pair + GOLDEN)
+        size = count * pairs
+        normal_pairs(draws[0, :size], draws[1, :size], scale, normals[1, :size], normals[0, :size])
+        for i in range(count):
+            to = at[begin + i]
+            for j in range(sides.size):
+                flat[to + offsets[j]] = normals[sides[j] & 1, i * pairs + (sides[j] >> 1)]

@@ -2,8 +2,8 @@
 
 Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell holds a slot and 32 bits of its
 key's hash, so a look-up reads a key only where these bits agree, and a table is rebuilt without reading keys. While a
-table is rebuilt with another size, look-ups ask the new table and then the old one, and each insertion moves some cells
-on. So no call takes time for all keys (Redis's dictionaries do the same).
+table is rebuilt with another size, look-ups ask the new table and then the old one, and each call moves some cells on.
+So no call takes time for all keys (Redis's dictionaries do the same).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ MOST_SLOTS = 2**31 - 2
 # pages of the next table are touched bit by bit, as the system needs long for all of them at once.
 MOST, SOON, LEAST = 11, 9, 2
 TOUCHED_PER_KEY, TOUCHED_PER_CALL = 32, 1 << 15
-# Cells that an insertion or a removal moves from the old table: some for each key, and some more.
-MOVED_PER_KEY, MOVED_PER_CALL = 8, 1 << 12
+# Cells that an insertion or a removal moves from the old table: some for each key, and some more. A look-up moves them
+# as for fewer keys.
+MOVED_PER_KEY, MOVED_PER_CALL, LOOKED_UP_PER_MOVED = 8, 1 << 12, 8
 # A cell is 0 if it is empty, DEAD if its key was removed from an old table, else (slot + 1) << 32 | hash bits.
 EMPTY, DEAD = 0, 1
 HASH_BITS = 32
@@ -76,6 +77,9 @@ class LivingIndex:
     def lookup(self, keys: Int64s) -> Int64s:
         """Return the slot of each key, -1 for an absent key; any order, duplicates allowed."""
         slots = np.empty(keys.size, dtype=np.int64)
+        if self._old is not None:
+            # Else keys that are only looked up would pay for two tables forever.
+            self._step(keys.size // LOOKED_UP_PER_MOVED)
         _lookup(self._table, self._old_table, self._keys.array[0], readable(keys), slots)
         return slots
 
@@ -198,13 +202,15 @@ def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
 @kernel
 def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: Int64s) -> None:
     # In batches, stage by stage: so the cache misses of a batch's cells overlap, and then those of its keys.
-    last = np.int64(cells.size - 1)
+    last, old_last = np.int64(cells.size - 1), np.int64(old.size - 1)
     bits = np.empty(BATCH, np.int64)
     for begin in range(0, keys.size, BATCH):
         count = min(BATCH, keys.size - begin)
         for i in range(count):
             bits[i] = hash_bits(keys[begin + i])
             prefetch_short(cells, bits[i] & last)
+            if old.size:
+                prefetch_short(old, bits[i] & old_last)
         for i in range(count):
             at = bits[i] & last
             cell = cells[at]

@@ -191,8 +191,12 @@ def _empty_cells(count: int) -> Int64s:
 @kernel
 def _cell(cells: Int64s, key: int) -> int:
     """Return the cell that holds the key, or else the empty cell where the key belongs."""
+    return _cell_from(cells, key, int(_mix(key)) & (cells.shape[0] - 1))
+
+
+@kernel
+def _cell_from(cells: Int64s, key: int, at: int) -> int:
     last = cells.shape[0] - 1
-    at: int = int(_mix(key)) & last
     while cells[at, 0] != key and cells[at, 0] != NO_KEY:
         at = (at + 1) & last
     return at
@@ -256,16 +260,20 @@ def _touch(
     numbers, lines, bits = sketch
     admitted, before, counters = found
     last, power, mask = cells.shape[0] - 1, power_above(lines), (np.int64(1) << bits) - 1
+    hashes = np.empty(keys.size - start, np.int64)
+    for i in range(hashes.size):
+        hashes[i] = _mix(keys[start + i])
     for i in range(start, keys.size):
         if i + AHEAD < keys.size:
-            mixed = np.int64(_mix(keys[i + AHEAD]))
+            mixed = hashes[i + AHEAD - start]
             prefetch_short(cells, mixed & last)
             if lines:
-                begin = first_counter(mixed, lines, power)
-                prefetch_short(numbers, begin)
+                line = first_counter(mixed, lines, power)
+                prefetch_short(numbers, line)
                 if bits == 8:
-                    prefetch_short(numbers, begin + LINE // 2)
-        at = _cell(cells, keys[i])
+                    prefetch_short(numbers, line + LINE // 2)
+        mixed = hashes[i - start]
+        at = _cell_from(cells, keys[i], mixed & last)
         if cells[at, 0] != NO_KEY:
             before[i] = cells[at, 1]
             count = (cells[at, 1] & COUNT_MASK) + 1 if cells[at, 1] >> COUNT_BITS >= fresh else 1
@@ -279,9 +287,8 @@ def _touch(
         is_full = counts[EXACT] >= most_exact
         if (is_full and lines == 0) or (not is_full and 2 * counts[EXACT] >= cells.shape[0]):
             return i
-        mixed = np.int64(_mix(keys[i]))
-        begin = first_counter(mixed, lines, power)
-        count = (estimate(numbers, begin, mixed, bits) if lines else 0) + 1
+        line = first_counter(mixed, lines, power)
+        count = (estimate(numbers, line, mixed, bits) if lines else 0) + 1
         before[i] = UNCHANGED
         if count >= admit_after:
             admitted[i] = True
@@ -291,11 +298,11 @@ def _touch(
             before[i] = NEW_CELL
         else:
             for row in range(DEPTH):
-                where = begin + counter(mixed, row)
+                where = line + counter(mixed, row)
                 pair = np.int64(numbers[where])
                 counters[i, row] = pair
-                if pair & mask < count:
-                    numbers[where] = (pair & ~mask) | count
+                # Stored in any case: nobody can foresee a branch here.
+                numbers[where] = (pair & ~mask) | max(pair & mask, count)
             counts[SKETCHED] += 1
             before[i] = RAISED
     return keys.size

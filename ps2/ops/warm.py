@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 Maker = Callable[[np.dtype[Any]], np.ndarray[Any, Any]]
 
+# Guards the kernels of this package, in numba's cache folder.
+LOCK = "ps2-kernels.lock"
 # Makers of tiny arrays, by kind. With one column, one row, one slot and one value, the arguments of any operation
 # match.
 TINY: Mapping[str, Maker] = {
@@ -66,6 +69,17 @@ def warm() -> None:
         with compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as wanted:
             if wanted:
                 _compile_theirs(ops)
+
+
+@lru_cache(maxsize=1)
+def load_living() -> None:
+    """Load the kernels of keys that live, if they are compiled: else requests would load them, one by one.
+
+    It takes some tenths of a second of one core, once in a process.
+    """
+    folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
+    if folder and is_compiled(Path(folder), LOCK, None):
+        _compile_living()
 
 
 def _compile_theirs(ops: Sequence[Op]) -> None:
@@ -112,7 +126,8 @@ def _compile_living() -> None:
     """Call the kernels of keys that live."""
     one = np.zeros(1, np.int64)
     for dtype in FLOATS:
-        fill_initial(np.empty(1, DTYPES[dtype]), Initial("normal"), one, one, one, one)
+        for kind in ("normal", "uniform"):
+            fill_initial(np.empty(1, DTYPES[dtype]), Initial(kind), one, one, one, one)
     for numbers in (*DTYPES.values(), np.dtype(np.uint32)):
         slots.move_blocks(np.zeros((1, 1), numbers), one, one)
     index, keys = LivingIndex(), np.arange(2000)
@@ -167,7 +182,7 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
         yield required | penalties
 
 
-def is_compiled(folder: Path, lock: str, sources: Sequence[Path]) -> bool:
+def is_compiled(folder: Path, lock: str, sources: Sequence[Path] | None) -> bool:
     """Return True if the kernels that ``lock`` guards are compiled from these sources."""
     try:
         return (folder / lock).read_text() == _fingerprint(sources)
@@ -176,9 +191,7 @@ def is_compiled(folder: Path, lock: str, sources: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def compiling_alone(
-    folder: Path, lock: str = "ps2-kernels.lock", sources: Sequence[Path] | None = None
-) -> Iterator[bool]:
+def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | None = None) -> Iterator[bool]:
     """Hold a lock in numba's cache folder; yield True if the caller has to compile the kernels."""
     with ExitStack() as opened:
         try:

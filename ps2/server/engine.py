@@ -17,6 +17,7 @@ from ps2.errors import (
     StoppedError,
 )
 from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops.warm import load_living
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import NO_RESULT, Place, Reply, Request, RequestId
 from ps2.rpc.server_status import MatrixStatus
@@ -65,6 +66,8 @@ class Engine:
             copies: the shards are copies of another server's.
         """
         made: dict[tuple[int, int], Shard] = {}
+        if spec.life is not None:
+            load_living()  # before any lock is held
         with self._lock:
             held = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]
             absent = [partition for partition in partitions if partition not in held]

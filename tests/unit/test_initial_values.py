@@ -11,6 +11,7 @@ from ps2.errors import ConfigError, UsageError
 from ps2.matrix.key_life import Initial, KeyLife
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.initial import fill_initial
+from ps2.ops.normals import normal_pairs
 from ps2.rpc.convert import spec_from_pb, spec_to_pb
 
 KEYS = np.array([7, 2**62, 0, 123_456_789_012])
@@ -85,6 +86,17 @@ def test_draws_when_many_keys_then_of_their_distribution(kind, spread):
     assert abs(values.mean()) < 0.005
     assert np.allclose(values.std(axis=0), spread, atol=0.005)
     assert abs(np.corrcoef(values.T) - np.eye(WIDTH)).max() < 0.02
+
+
+def test_normal_pairs_when_draws_are_any_then_box_mullers():
+    first, second = np.random.default_rng(0).integers(0, 2**64, (2, 1000), np.uint64)
+    first[:3], second[:3] = [0, 2**64 - 1, 2**64 - 2**12], [2**64 - 1, 0, 2**61]
+    sine, cosine = np.empty((2, 1000))
+    normal_pairs(first, second, 0.5, sine, cosine)
+    unit = 2.0**-53
+    radius = 0.5 * np.sqrt(-2 * np.log(((first >> np.uint64(11)) + 1.0) * unit))
+    angle = 2 * np.pi * unit * (second >> np.uint64(11)).astype(float)
+    assert np.allclose(np.stack((cosine, sine)), radius * np.stack((np.cos(angle), np.sin(angle))), atol=1e-14)
 
 
 def test_values_when_seeds_differ_then_they_differ(fleet):

@@ -68,6 +68,16 @@ def test_index_when_emptied_then_memory_goes_back():
     assert index.nbytes < full // 100
 
 
+def test_index_when_only_looked_up_then_rebuild_ends():
+    index, keys = LivingIndex(), np.arange(360_449)
+    for some in (keys[:200_000], keys[200_000:-1], keys[-1:]):
+        index.insert(some)  # the last one is one more than a table of 2**19 cells takes
+    rebuilding = index.nbytes
+    for _ in range(20):
+        assert np.array_equal(index.lookup(keys), keys)
+    assert index.nbytes <= rebuilding - 8 * 2**19
+
+
 def test_index_when_refilled_after_emptying_then_steps_are_short(monkeypatch):
     moved, move = [], living_index._move
     monkeypatch.setattr(living_index, "_move", lambda *a: moved.append(a[3] - a[2]) or move(*a))
