@@ -140,13 +140,13 @@ def put(m: Array, slots: Int64s, values: Array) -> None:
 
 @kernel
 def add(m: Array, slots: Int64s, values: Array) -> None:
-    """Add to the blocks at the slots that are not -1."""
+    """Add to the first values of the blocks at the slots that are not -1."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
         slot = slots[i]
         if slot >= 0:
-            for j in range(m.shape[1]):
+            for j in range(values.shape[1]):
                 m[slot, j] += values[i, j]
 
 

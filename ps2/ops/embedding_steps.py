@@ -23,6 +23,7 @@ from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
 from ps2.ops.parallel import over_blocks
 from ps2.ops.prefetch import AHEAD, prefetch, prefetch_short
+from ps2.ops.steps import adam_one
 from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
 
 FLOAT = ("float32",)
@@ -288,12 +289,9 @@ def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
         unbias1 = beta1 * block[3 * k] + rest1
         unbias2 = beta2 * block[3 * k + 1] + rest2
         block[3 * k], block[3 * k + 1] = unbias1, unbias2
+        of_step = lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps
         for j in range(k):
-            g = gradient[j]
-            v = beta1 * velocity[j] + rest1 * g
-            s = beta2 * square[j] + rest2 * (g * g)
-            rate = lr / (sqrt(s / unbias2) + eps)
-            moved = w[j] - rate * (v / unbias1)
+            moved, v, s, rate = adam_one(w[j], velocity[j], square[j], gradient[j], of_step)
             velocity[j] = v
             square[j] = s
             w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)

@@ -31,24 +31,26 @@ def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: floa
 
 
 @kernel
-def _adam(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
+def adam_one(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any, Any]:
+    """Return the weight and its moments after a step, and the step's rate; ``scalars`` as of ``adam_scalars``."""
     lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
     v = beta1 * v + rest1 * g
     s = beta2 * s + rest2 * (g * g)
-    return w - lr / (sqrt(s / unbias2) + eps) * (v / unbias1), v, s
+    rate = lr / (sqrt(s / unbias2) + eps)
+    return w - rate * (v / unbias1), v, s, rate
 
 
 @kernel
 def adam(w: Array, v: Array, s: Array, g: Array, scalars: Scalars) -> None:
     for i in range(w.size):
-        w[i], v[i], s[i] = _adam(w[i], v[i], s[i], g[i], scalars)
+        w[i], v[i], s[i], _ = adam_one(w[i], v[i], s[i], g[i], scalars)
 
 
 @kernel
 def adam_at(columns: Int64s, w: Array, v: Array, s: Array, g: Array, scalars: Scalars) -> None:
     for i in columns:
         if g[i] != 0:
-            w[i], v[i], s[i] = _adam(w[i], v[i], s[i], g[i], scalars)
+            w[i], v[i], s[i], _ = adam_one(w[i], v[i], s[i], g[i], scalars)
 
 
 @kernel

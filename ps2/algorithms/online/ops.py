@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from ps2.errors import ShapeError
+from ps2.ops import blocks
 from ps2.ops.guards import check_slots, readable
 from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import SLOTS, along
@@ -56,18 +57,7 @@ def add_changes(
     if ftrl:
         _add_ftrl(m, some, readable(changes), alpha, beta, l1, l2)
     else:
-        _add(m, some, readable(changes))
-
-
-@kernel
-def _add(m: Array, slots: Int64s, changes: Array) -> None:
-    for i in range(slots.size):
-        if i + AHEAD < slots.size:
-            prefetch(m, slots[i + AHEAD])
-        slot = slots[i]
-        if slot >= 0:
-            for j in range(changes.shape[1]):
-                m[slot, j] += changes[i, j]
+        blocks.add(m, some, readable(changes))
 
 
 @kernel
