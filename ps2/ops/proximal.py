@@ -13,7 +13,7 @@ from math import sqrt
 from typing import Any
 
 from ps2.ops.kernels import kernel
-from ps2.ops.steps import Scalars, in_dtype_of
+from ps2.ops.steps import Scalars, adam_one, in_dtype_of
 from ps2.ops.table import Array
 
 
@@ -65,10 +65,8 @@ def _rmsprop(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
 @kernel
 def _adam(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
     lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps, l1, l2, one, zero = scalars
-    v = beta1 * v + rest1 * g
-    s = beta2 * s + rest2 * (g * g)
-    rate = lr / (sqrt(s / unbias2) + eps)
-    return _shrink(w - rate * (v / unbias1), rate * l1, one + rate * l2, zero), v, s
+    moved, v, s, rate = adam_one(w, v, s, g, (lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps))
+    return _shrink(moved, rate * l1, one + rate * l2, zero), v, s
 
 
 @kernel

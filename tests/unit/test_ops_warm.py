@@ -36,14 +36,15 @@ from ps2.ops.warm import compile_all, compiling_alone, warm
 INNER = {
     "ps2.ops.blocks.fit",
     "ps2.ops.embedding_steps._shrink",
+    "ps2.ops.embedding_steps.adam_one",
     "ps2.ops.keyindex._mix",
     "ps2.ops.keyindex._cell",
     "ps2.ops.keyindex.find",
     "ps2.ops.packing._float32_bits",
     "ps2.ops.steps._adagrad",
-    "ps2.ops.steps._adam",
     "ps2.ops.steps._ftrl",
     "ps2.ops.steps._ftrl_weight",
+    "ps2.ops.steps.adam_one",
     "ps2.ops.nonzero._popcount",
     "ps2.ops.proximal._adagrad",
     "ps2.ops.proximal._adam",
@@ -51,6 +52,7 @@ INNER = {
     "ps2.ops.proximal._rmsprop",
     "ps2.ops.proximal._sgd",
     "ps2.ops.proximal._shrink",
+    "ps2.ops.proximal.adam_one",
 }
 
 MODULES = (
