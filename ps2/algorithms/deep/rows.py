@@ -72,6 +72,6 @@ class DeepRows:
 
 
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64Array]:
-    """Return rows as a batch, and their distinct keys: int64 of shape (u,), ascending."""
-    keys, position = rows.distinct()
+    """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
+    keys, position = rows.numbered()
     return Batch(rows.indptr, position.astype(np.int32, copy=False), rows.fields, rows.values), keys

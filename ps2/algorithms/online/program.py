@@ -28,7 +28,7 @@ class NumberedRows:
         indptr: int64 of shape (n + 1,): bounds of the rows.
         places: int32 of shape (pairs,): the place of each pair's key in ``keys``.
         values: float32 of shape (pairs,).
-        keys: int64, distinct, ascending.
+        keys: int64, distinct.
     """
 
     indptr: Int64s
@@ -121,8 +121,8 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     Raises:
         InputError: a row has the key of the intercept, 2**63 - 1.
     """
-    keys, places = rows.distinct()
-    if len(keys) and keys[-1] == INTERCEPT:
+    keys, places = rows.numbered()
+    if (keys == INTERCEPT).any():
         raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
     if not intercept:
         return NumberedRows(readable(rows.indptr), readable(places.astype(np.int32)), readable(rows.values), keys)
