@@ -78,7 +78,7 @@ def executors() -> list[int]:
     return [
         process.pid
         for process in psutil.Process().children(recursive=True)
-        if "CoarseGrainedExecutorBackend" in _command(process)
+        if "CoarseGrainedExecutorBackend" in command_of(process)
     ]
 
 
@@ -168,7 +168,8 @@ def _is_dead(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def _command(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
+    """Return its command line; empty if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -56,6 +56,8 @@ def spark(event_log):
         .config("spark.sql.shuffle.partitions", "2")
         # A third of the processor time, for tables of a few rows.
         .config("spark.sql.codegen.wholeStage", "false")
+        # Seven calls of Java for each operation on a column.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.hadoop.fs.file.impl.disable.cache", "true")
         .getOrCreate()
     )
@@ -285,19 +287,6 @@ def run_train(spark, server, token_file):
 def family_of():
     """``family_of(pid)``: a process and all below it."""
     return _family_of
-
-
-@pytest.fixture(scope="session")
-def command_of():
-    """``command_of(process)``: its command line; empty if it has ended."""
-
-    def command(process):
-        try:
-            return " ".join(process.cmdline())
-        except psutil.Error:
-            return ""
-
-    return command
 
 
 def _family_of(pid):

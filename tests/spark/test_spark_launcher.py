@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import psutil
 import pytest
+from faults.processes import command_of
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.errors import ConfigError, LaunchError
@@ -41,17 +42,9 @@ def family(pid=None):
     return psutil.Process(pid).children(recursive=True)
 
 
-def command(process):
-    """Its command line; empty if it has ended."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
 def servers(pid=None):
     """Those below a process, which may stand above others that were launched."""
-    return [process for process in family(pid) if "ps2.cli.main server" in command(process)]
+    return [process for process in family(pid) if "ps2.cli.main server" in command_of(process)]
 
 
 def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
@@ -60,7 +53,7 @@ def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
 
 
 def test_token_when_fleet_runs_then_not_in_argv_or_environment(ps):
-    assert not [process for process in family() if ps._token in command(process)]
+    assert not [process for process in family() if ps._token in command_of(process)]
     assert not [process for process in servers() if ps._token in " ".join(process.environ().values())]
 
 
@@ -76,7 +69,7 @@ def test_server_when_killed_then_container_starts_another(ps, weight):
 
 def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
     before, recoveries = ps._fleet.launcher.locations(), len(ps.recoveries)
-    executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command(p))
+    executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command_of(p))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
     weight.add([1] * DIM)
@@ -85,7 +78,7 @@ def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
 
 
 def test_stop_when_servers_are_in_containers_then_none_is_left(ps, weight, until):
-    application = next(p for p in family() if "ps2.coordinator.launchers.containers.spark_app" in command(p))
+    application = next(p for p in family() if "ps2.coordinator.launchers.containers.spark_app" in command_of(p))
     theirs = [application, *application.children(recursive=True)]
     assert {process.pid for process in servers()} <= {process.pid for process in theirs}
     ps.stop()

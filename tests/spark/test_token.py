@@ -8,6 +8,7 @@ import pickle
 import urllib.request
 
 import pytest
+from faults.processes import command_of
 
 from ps2 import DCV
 from ps2.coordinator.application import driver_secret
@@ -30,7 +31,7 @@ def vector(ps, spark, sc):
     return u
 
 
-def test_the_token_when_tasks_use_it_then_it_is_in_no_argv(vector, token, family_of, command_of):
+def test_the_token_when_tasks_use_it_then_it_is_in_no_argv(vector, token, family_of):
     commands = [command_of(process) for process in family_of(os.getpid())]
     assert any("ps2.run.daemon" in command for command in commands)
     assert any("ps2.cli.forking" in command for command in commands)

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from faults.processes import command_of
 
 from ps2.algorithms import LogisticRegressionModel
 from ps2.algorithms.labelled import fault_of, read
@@ -319,7 +320,7 @@ def test_train_when_java_is_missing_then_says_what_to_install(
 
 
 @pytest.fixture(scope="module")
-def start_training(start_program, ps2_command, plain, tmp_path_factory, family_of, command_of, until):
+def start_training(start_program, ps2_command, plain, tmp_path_factory, family_of, until):
     """``start_training()``: the command in the middle of its steps, all of its processes, and its output.
 
     Or as soon as it has children whose commands hold other words.
@@ -346,7 +347,7 @@ def alive(processes):
 
 
 @pytest.fixture(scope="module", params=[("spark-class",), ("org.apache.spark.deploy.SparkSubmit",), None])
-def interrupted(request, start_training, command_of):
+def interrupted(request, start_training):
     """What Ctrl-C came to: exit code, what was printed, which processes lived on.
 
     It comes when the JVM is about to start, when that has started, and in the middle of the steps.
@@ -373,7 +374,7 @@ def test_train_when_interrupted_then_nothing_is_left_running(interrupted):
 
 
 @pytest.fixture(scope="module")
-def killed(start_training, command_of, until, tmp_path_factory):
+def killed(start_training, until, tmp_path_factory):
     """A driver was killed in the middle of the steps: its servers, its checkpoints, and the clock of the last one."""
     folder = tmp_path_factory.mktemp("checkpoints")
     options = ["--workers", 1, "--checkpoint-dir", folder, "--checkpoint-every", 0.1]
