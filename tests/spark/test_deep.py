@@ -156,15 +156,23 @@ def test_partial_fit_when_it_fails_then_the_next_is_sound(ps, rows):
     with pytest.raises(DivergedError, match="in epoch 1 the loss is nan"):
         estimator.partialFit(wild, model)
     before = model.fitted.layers.pull()
-    estimator.setStepSize(1e-12).setEmbeddingStepSize(1e-12).partialFit(rows, model)
+    estimator.setStepSize(1e-12).partialFit(rows, model)
     for now, then in zip(model.fitted.layers.pull(), before, strict=True):
         np.testing.assert_allclose(now, then, atol=1e-6)
     model.free()
 
 
-def test_partial_fit_when_optimizer_differs_then_is_refused(ps, rows, model):
-    with pytest.raises(ConfigError, match=r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"):
-        DeepFM(**COLUMNS, **SIZES, optimizer="sgd").partialFit(rows, model)
+@pytest.mark.parametrize(
+    ("param", "message"),
+    [
+        ({"optimizer": "sgd"}, r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"),
+        ({"admitAfter": 3}, "admitAfter: expected 1, as the model has, whose table stays, got 3"),
+        ({"maxKeys": 99}, "maxKeys: expected None, as the model has"),
+    ],
+)
+def test_partial_fit_when_its_table_differs_then_is_refused(ps, rows, model, param, message):
+    with pytest.raises(ConfigError, match=message):
+        DeepFM(**COLUMNS, **SIZES, **param).partialFit(rows, model)
 
 
 def test_partial_fit_when_columns_differ_then_error_says_so(ps, rows, model):

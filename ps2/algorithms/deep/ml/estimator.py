@@ -19,6 +19,7 @@ from ps2.algorithms.deep.stream import DeepStreamProgram
 from ps2.algorithms.deep.trainer import DeepTable, Earlier, train
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
+from ps2.algorithms.estimators.learning_params import OF_KEYS
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
@@ -37,6 +38,8 @@ from ps2.run.spark import total_slots
 
 # Where a row has no label: of positive pairs.
 POSITIVE = "ps2 positive"
+# Params that a table has for good.
+OF_TABLES = ("embeddingStepSize", "regParam", "initStd", *OF_KEYS)
 
 
 class DeepEstimator(DeepSetters, StreamEstimator):
@@ -101,6 +104,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 "architecture": architecture.to_json(),
                 "hasher": hasher.to_json(),
                 "optimizer": self.getOptimizer(),
+                "life": self._life(),
             },
             lambda name: self._completed(self._begin(hasher, name), None),
             lambda name, ps: self._completed(self._known(hasher, name, ps), None),
@@ -130,6 +134,10 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         for name in have:
             if have[name] != want[name]:
                 raise ConfigError(f"model: {name}: expected {have[name]}, as the model has, got {want[name]}")
+        for name in OF_TABLES:
+            mine, its = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
+            if self.isSet(name) and mine != its:
+                raise ConfigError(f"{name}: expected {its}, as the model has, whose table stays, got {mine}")
         if model.fitted.hasher != hasher:
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
 
