@@ -21,7 +21,7 @@ from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
 # The sketch of waiting keys takes at most one part in SKETCH_SHARE of the bytes of the shard's values; or 16 MB.
-SKETCH_SHARE, SMALL_SKETCH_BYTES = 8, 16 << 20
+SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 16 << 20
 # With ``max_keys``, a tick begins after touches of one part in TICK_SHARE of the limit, which is the
 # accuracy with which the shard knows the least recently touched keys.
 TICK_SHARE = 64
