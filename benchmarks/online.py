@@ -34,7 +34,10 @@ from benchmarks.ml_part import Line
 from ps2 import PS2Context
 from ps2.algorithms import OnlineLogisticRegression
 
-SLOTS, FILES, ALPHA, BETA, BITS = 2, 16, 0.1, 1.0, 24
+SLOTS, FILES, FILES_A_BATCH, ALPHA, BETA, BITS = 2, 16, 4, 0.1, 1.0, 24
+# Spark's default writes its checkpoint through a class of Hadoop's that starts processes (readlink) for each file in a
+# local folder.
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # Times of VW's that ours may take, and how much larger its log loss may be.
 GOAL, MOST_LOSS = 0.5, 1.005
 VW = """
@@ -63,6 +66,9 @@ def main(
         "spark.python.daemon.module": "ps2.run.daemon",
         "spark.driver.memory": "3g",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch),
+        # Else Spark adds up the sizes of all columns after each row (docs/run.md).
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
     }
     theirs: list[tuple[float, float]] = []
     ours: list[tuple[float, float]] = []
@@ -109,7 +115,7 @@ def _stream(spark: Any, folder: Path, checkpoint: Path, batch: int) -> tuple[flo
     )
     files = folder / "in" / "day=0"
     schema = spark.read.parquet(str(files)).schema
-    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", SLOTS).parquet(str(files))
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_A_BATCH).parquet(str(files))
     began_s = time.monotonic()
     training = estimator.fitStream(rows, str(checkpoint), trigger={"availableNow": True})
     training.awaitTermination()
