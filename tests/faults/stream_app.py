@@ -1,8 +1,10 @@
 """A driver whose model learns from a stream of files and counts each key's rows; it prints what it has learned.
 
-``python stream_app.py folder servers workers batches``: files are in ``folder/in``, and there is a snapshot after so
-many batches. It goes on where an earlier one with the same folder was. At SIGUSR1 it stops Spark's query, and starts
-another one. At the end it writes ``folder/result.npz``: keys, their counts, their weights, and the tally of all rows.
+``python stream_app.py folder model servers workers batches replicas``: files are in ``folder/in``, a batch has a file
+for each worker, and there is a snapshot after so many batches. Models: "linear"; "sums", whose weights stay 0, so that
+what it adds up does not depend on the order; "deep". It goes on where an earlier one with the same folder was. At
+SIGUSR1 it stops Spark's query, and starts another one. At the end it writes ``folder/result.npz``: how often each key
+came and was counted, the model with its optimizer's state, and the tally of all rows.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,19 +40,22 @@ def write_rows(folder, files, rows):
         os.utime(folder / f"{number:04}.parquet", (10**9 + number, 10**9 + number))
 
 
-def expected_counts(folder):
-    """Return the keys of all files, ascending, and how often each comes."""
-    keys = np.concatenate([pq.read_table(path)["keys"].combine_chunks().flatten() for path in sorted(folder.iterdir())])
-    return np.unique(keys, return_counts=True)
+def table_of(folder):
+    """Return the rows of all files, with the keys of each field as a column, too."""
+    table = pa.concat_tables([pq.read_table(path) for path in sorted(folder.iterdir())])
+    keys = table["keys"].combine_chunks().flatten().to_numpy().reshape(-1, FIELDS)
+    for field in range(FIELDS):
+        table = table.append_column(f"f{field}", pa.array(keys[:, field]))
+    return table
 
 
-def run(folder, servers, workers, snapshot_batches):
+def run(folder, kind, servers, workers, snapshot_batches, replicas):
     from faults import stream_app
     from faults.sparks import sparking
     from pyspark import cloudpickle
 
     from ps2 import EmbeddingTable, PS2Context
-    from ps2.algorithms import OnlineLogisticRegression
+    from ps2.algorithms import DeepFM, OnlineLogisticRegression
     from ps2.algorithms.online.program import numbered
     from ps2.errors import NotFoundError
 
@@ -72,8 +77,12 @@ def run(folder, servers, workers, snapshot_batches):
             self.counts.push_distinct(rows.keys, -touched[:, None], wait=False)
             return margins
 
-    class Counting(OnlineLogisticRegression):
-        def _program(self, model):
+    class Counting(DeepFM if kind == "deep" else OnlineLogisticRegression):
+        def _stream_model(self, frame, given):
+            found = super()._stream_model(frame, given)
+            return replace(found, program=lambda model: Counted(found.program(model), self._counts()))
+
+        def _counts(self):
             like = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
             try:
                 counts = EmbeddingTable.known(PS2Context.getActive().vector("counts").matrix(), like.settings)
@@ -81,22 +90,35 @@ def run(folder, servers, workers, snapshot_batches):
                 counts = EmbeddingTable(1, "sgd", lr=1.0, init="zeros", name="counts")
             like.free()
             self.counts = counts
-            return Counted(super()._program(model), counts)
+            return counts
+
+    def state_of(model, keys):
+        if kind == "deep":
+            state = [model.table.matrix.pull(columns=keys), *model.fitted.layers.state()]
+            return np.concatenate([one.ravel() for one in state])
+        return model.table.matrix.pull(columns=keys)
 
     cloudpickle.register_pickle_by_value(stream_app)
     cloudpickle.register_pickle_by_value(sys.modules["__main__"])
     with sparking("local[2,4]") as spark:
-        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-        estimator = Counting(batchSize=50, numServers=servers, numWorkers=workers)
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", workers).parquet(str(folder / "in"))
+        settings = {"batchSize": 50, "numServers": servers, "numWorkers": workers}
+        if kind == "deep":
+            stream = stream.selectExpr("label", *(f"keys[{field}] as f{field}" for field in range(FIELDS)))
+            columns = [f"f{field}" for field in range(FIELDS)]
+            estimator = Counting(**settings, categoricalCols=columns, factorSize=4, hiddenLayers=[8])
+        else:
+            estimator = Counting(**settings, l1=1e9 if kind == "sums" else 0.0)
+        if replicas:
+            PS2Context.getOrCreate(spark, servers, replicas=replicas)
 
         signal.signal(signal.SIGUSR1, lambda *_: [query.stop() for query in spark.streams.active])
 
         def said(progress):
             print("batch", progress.batch, progress.rows, *PS2Context.getActive()._fleet.launcher.pids(), flush=True)
 
-        keys, counts = expected_counts(folder / "in")
-        rows, learned = counts.sum() / FIELDS, 0
-        while learned < rows:
+        rows, learned = table_of(folder / "in"), 0
+        while learned < rows.num_rows:
             training = estimator.fitStream(
                 *(stream, str(folder / "checkpoint")),
                 snapshotEvery=f"{snapshot_batches} batches",
@@ -105,10 +127,12 @@ def run(folder, servers, workers, snapshot_batches):
             )
             training.awaitTermination()
             learned = training._learner.position.tally[0]
-        total = training._learner.position.tally
-        found = {"counts": estimator.counts.pull(keys)[:, 0], "weights": training.model.weights(keys)[:, 0]}
+        hashed = estimator._hasher().rows(rows.combine_chunks().to_batches()[0])
+        keys, came = np.unique(hashed.keys, return_counts=True)
+        found = {"tally": training._learner.position.tally, "keys": keys, "came": came}
+        found |= {"counts": estimator.counts.pull(keys)[:, 0], "state": state_of(training.model, keys)}
         print("done", training.restarts, training.learned, flush=True)
-        np.savez(folder / "aside.npz", keys=keys, tally=total, **found)
+        np.savez(folder / "aside.npz", **found)
         os.replace(folder / "aside.npz", folder / "result.npz")
         PS2Context.getActive().stop()
 
@@ -118,4 +142,4 @@ if __name__ == "__main__":
     from faults.sparks import ENVIRONMENT
 
     os.environ.update(ENVIRONMENT)
-    run(Path(sys.argv[1]), *map(int, sys.argv[2:5]))
+    run(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:7]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.training.streams.failures import is_repeatable, job_failure
+from ps2.algorithms.training.streams.failures import is_repeatable, job_failure, query_failure
 from ps2.errors import (
     InputError,
     OpError,
@@ -55,6 +55,24 @@ def test_job_failure_when_it_says_so_then_is_named(error, kind, words):
     assert type(found) is kind
     assert str(found).startswith(f"batch 7: {words}")
     assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("java.io.IOException: No space left on device", WorkerError, "java.io.IOException: No space left on device"),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: file:/in. SQLSTATE: 42K03",
+            WorkerError,
+            "Path does not exist: file:/in.",
+        ),
+        ("java.net.ConnectException: refused", UnavailableError, "java.net.ConnectException: refused"),
+    ],
+)
+def test_query_failure_when_source_fails_then_one_line(said, kind, words):
+    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}\n=== Query ===\n{JAVA}"
+    found = query_failure(RuntimeError(text), 4)
+    assert (type(found), str(found)) == (kind, f"after batch 4: Spark's query failed: {words}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
-from ps2.run.spark_errors import failed_task, outermost
+from ps2.run.spark_errors import MAX_CHARS, failed_task, outermost
 
 # Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(
@@ -15,6 +15,8 @@ LOST = re.compile(
     r"|java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
     r"|java\.io\.IOException: (?:Broken pipe|Connection reset)"
 )
+# The cause in Spark's words about a query that has ended, without its ids and its class of errors.
+ENDED = re.compile(r"terminated with exception: (?:\[\w+(?:\.\w+)*\] )?(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 # Names of Python's network exceptions: a user's function in the stream's DataFrame may raise them, too.
 OF_NETWORK = frozenset(
     {
@@ -54,6 +56,20 @@ def job_failure(error: Exception, batch: int) -> PS2Error:
         return known(f"batch {batch}: {said}")
     words = f"batch {batch}: a task raised {raised}"
     return UnavailableError(words) if name.rpartition(".")[2] in OF_NETWORK else WorkerError(words)
+
+
+def query_failure(error: Exception, learned: int) -> PS2Error:
+    """Return an error that says in one line why Spark's query failed between batches: its source, or its checkpoint.
+
+    Args:
+        error: a StreamingQueryException, whose text ends with Java's stack traces.
+        learned: number of the last batch that the model holds.
+    """
+    text = str(error)
+    found = ENDED.search(text)
+    cause = found[1] if found else text.partition("\n")[0]
+    words = f"after batch {learned}: Spark's query failed: {cause[:MAX_CHARS]}"
+    return UnavailableError(words) if LOST.search(text) else WorkerError(words)
 
 
 def _class_named(name: str) -> type[PS2Error] | None:

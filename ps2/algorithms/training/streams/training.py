@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps2.algorithms.training.streams.failures import is_repeatable
+from ps2.algorithms.training.streams.failures import is_repeatable, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
@@ -216,14 +216,36 @@ class StreamingTraining:
             self._failure = None
             query = self._start()
             self._opened.set()
-            failed = self._wait(query)
+            failed = self._wait(query) or self._finish()
             if failed is None:
                 break
             self._failures += 1
             self._after(failed)
             self._restarts += 1
-        if self._since_snapshot:
-            self.snapshot()
+
+    def _finish(self) -> Exception | None:
+        """Make the last snapshot; return an error if the fleet has gone back since the last batch, which lacks batches.
+
+        Raises:
+            RecoveryError: the snapshot cannot be made.
+        """
+        learned = self._learner.position.learned
+        for is_last in (False, True):
+            try:
+                if self._since_snapshot and not self._learner.has_gone_back:
+                    self.snapshot()
+            except RecoveryError:
+                # A server was lost meanwhile, or the disk is full: the position is read when the servers are back.
+                self._learner.synchronize()
+                if is_last and self._learner.position.learned == learned:
+                    raise
+            if self._learner.has_gone_back:
+                self._learner.synchronize()
+            if self._learner.position.learned < learned and not self._stopping.is_set():
+                return RolledBack("the fleet went back to a checkpoint after the last batch", None)
+            if not self._since_snapshot:
+                break
+        return None
 
     def _start(self) -> Any:
         writer = self._frame.writeStream.foreachBatch(self._learn).option(
@@ -260,7 +282,8 @@ class StreamingTraining:
             # The user has stopped Spark's query in the middle of a batch.
             self._learner.go_back()
             return None
-        return failure or query.exception()
+        error = query.exception()
+        return failure or (None if error is None else query_failure(error, self._learner.position.learned))
 
     def _take_failure(self) -> Exception | None:
         failure, self._failure = self._failure, None
@@ -278,7 +301,7 @@ class StreamingTraining:
         """Restore the model to whole batches after a failure; raise the failure if another query would fail, too.
 
         Args:
-            failure: the error of a batch; or of the query, such as of its source, as a StreamingQueryException.
+            failure: the error of a batch; or of the query, such as of its source.
         """
         try:
             self._learner.go_back(self._check)

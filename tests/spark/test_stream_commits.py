@@ -1,0 +1,59 @@
+"""Every order of the fleet's snapshot and Spark's commit, on real files of both families of streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ps2.algorithms import DeepFM, OnlineLogisticRegression
+
+pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
+
+COLUMNS = {"labelCol": "click", "categoricalCols": ["user", "ad"]}
+SCHEMA = "click double, user bigint, ad bigint"
+ROWS = 100
+
+
+def write(folder, *numbers):
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        rng = np.random.default_rng(number)
+        columns = {name: rng.integers(0, 20, ROWS) for name in ("user", "ad")}
+        pq.write_table(pa.table({"click": rng.integers(0, 2, ROWS) * 1.0, **columns}), folder / f".{number}")
+        (folder / f".{number}").rename(folder / f"{number:04}.parquet")
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [OnlineLogisticRegression(**COLUMNS), DeepFM(**COLUMNS, factorSize=2, hiddenLayers=[4])],
+    ids=["online", "deep"],
+)
+def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_path, estimator):
+    """The snapshot without Spark's commit; Spark's commits without a snapshot, between batches and after the last."""
+    location, gone_back = tmp_path / "checkpoint", []
+
+    def learned(*numbers, **options):
+        write(tmp_path / "in", *numbers)
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+        training = estimator.fitStream(stream, str(location), trigger={"availableNow": True}, **options)
+        assert training.awaitTermination(60)
+        return training.learned, int(training._learner.position.tally[0]), training.restarts
+
+    def go_back_after(*batches):
+        def act(progress):
+            if progress.batch in batches and progress.batch not in gone_back:
+                gone_back.append(progress.batch)
+                ps.rollBack()
+
+        return act
+
+    assert learned(0, 1) == (1, 2 * ROWS, 0)
+    for name in ("1", ".1.crc"):
+        (location / "commits" / name).unlink()
+    assert learned(2) == (2, 3 * ROWS, 0)
+    # Batch 3 is not committed when the fleet goes back, batch 5 is the last one of its query. Batches may be larger
+    # after that.
+    assert learned(3, 4, 5, onProgress=go_back_after(3, 5))[1:] == (6 * ROWS, 2)
+    assert gone_back == [3, 5]
