@@ -19,6 +19,23 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
     return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
 
 
+def text_of(spark_context: Any, path: str) -> str:
+    """Return the text of a small file as Spark reads it, UTF-8."""
+    location, system = file_system_of(spark_context, path)
+    stream = system.open(location)
+    try:
+        text: str = spark_context._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        return text
+    finally:
+        stream.close()
+
+
+def exists_uri(spark_context: Any, uri: str) -> bool:
+    """Return True if there is a file with this URI, whose special characters are escaped ("%20")."""
+    path = spark_context._jvm.org.apache.hadoop.fs.Path(spark_context._jvm.java.net.URI(uri))
+    return bool(path.getFileSystem(spark_context._jsc.hadoopConfiguration()).exists(path))
+
+
 def io_error(spark_context: Any, error: Any) -> str | None:
     """Return the innermost java.io.IOException of a pyspark error, in words; None if there is none."""
     from py4j.java_gateway import is_instance_of

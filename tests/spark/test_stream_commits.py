@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ps2.algorithms import DeepFM, OnlineLogisticRegression
+from ps2.errors import RecoveryError
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
 
@@ -57,3 +58,23 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
     # after that.
     assert learned(3, 4, 5, onProgress=go_back_after(3, 5))[1:] == (6 * ROWS, 2)
     assert gone_back == [3, 5]
+
+
+def test_stream_when_files_to_repeat_are_gone_then_is_refused(ps, spark, tmp_path):
+    """Spark leaves out files that it has listed and cannot find, without a word."""
+    folder = tmp_path / "clicks of today"
+    write(folder, 0, 1)
+
+    def act(progress):
+        if progress.batch == 1:
+            (folder / "0001.parquet").unlink()
+            ps.rollBack()
+
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    training = OnlineLogisticRegression(**COLUMNS).fitStream(
+        stream, str(tmp_path / "checkpoint"), trigger={"availableNow": True}, onProgress=act
+    )
+    with pytest.raises(
+        RecoveryError, match=r"files of later batches are gone.*: 1, such as file:.*today/0001\.parquet"
+    ):
+        training.awaitTermination(60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.training.streams.failures import is_repeatable, job_failure, query_failure
+from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, job_failure, query_failure
 from ps2.errors import (
     InputError,
     OpError,
@@ -92,3 +92,16 @@ def test_query_failure_when_source_fails_then_one_line(said, kind, words):
 )
 def test_failure_when_something_was_lost_then_is_repeated(failure, expected):
     assert is_repeatable(failure) is expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("An error occurred while calling o12.collectToPython.\n: java.lang.InterruptedException\n\tat x", True),
+        ("An error occurred while calling o12.x.\n: java.nio.channels.ClosedByInterruptException\n\tat x", True),
+        (": org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 7 cancelled part of x SQLSTATE: XXKDA", True),
+        (": org.apache.spark.SparkException: Job aborted\nCaused by: java.lang.InterruptedException: sleep", False),
+    ],
+)
+def test_job_when_user_stops_query_then_is_known(said, expected):
+    assert is_stopped(RuntimeError(said)) is expected

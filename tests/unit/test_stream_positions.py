@@ -9,7 +9,7 @@ import pytest
 from ps2.algorithms.training.streams.durations import seconds_of
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
-from ps2.algorithms.training.streams.positions import Rewind, is_repeated, rewind_to
+from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError, RecoveryError
@@ -144,3 +144,12 @@ def test_held_columns_when_one_has_gone_then_names_it():
         held.check(50, {"user": 50, "ad": 0, "rare": 0})
     with pytest.raises(InputError, match="column 'user'"):
         held.check(10, {"user": 0})
+
+
+def test_files_when_batch_is_known_then_only_later_ones():
+    settings = '{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"200"}}'
+    offsets = f'v1\n{settings}\n{{"clicks":{{"0":7}}}}\n{{"logOffset":1}}\n-'
+    assert [file_offset(offsets, source) for source in range(4)] == [-1, 1, -1, -1]
+    log = 'v1\n{"path":"file:///in/a%20b","timestamp":5,"batchId":1}\n{"path":"file:///in/c","timestamp":6,"batchId":2}'
+    assert files_after(log, 1) == ["file:///in/c"]
+    assert files_after('v1\n{"clicks":{"0":7}}\n5', -1) == []

@@ -6,7 +6,7 @@ import re
 
 from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
-from ps2.run.spark_errors import MAX_CHARS, failed_task, outermost
+from ps2.run.spark_errors import MAX_CHARS, cancellation, failed_task, outermost
 
 # Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(
@@ -17,6 +17,11 @@ LOST = re.compile(
 )
 # The cause in Spark's words about a query that has ended, without its ids and its class of errors.
 ENDED = re.compile(r"terminated with exception: (?:\[\w+(?:\.\w+)*\] )?(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+# What the driver's Java says of a job whose query was stopped.
+INTERRUPTED = re.compile(
+    r"^: java\.(?:lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)",
+    re.MULTILINE,
+)
 # Names of Python's network exceptions: a user's function in the stream's DataFrame may raise them, too.
 OF_NETWORK = frozenset(
     {
@@ -37,6 +42,11 @@ def is_repeatable(failure: Exception) -> bool:
     Other failures would occur again: wrong rows, an error in a user's function, a bug.
     """
     return isinstance(failure, (TransientError, RolledBack, ConnectionError, TimeoutError))
+
+
+def is_stopped(error: Exception) -> bool:
+    """Return whether a batch's Spark job ended because the user has cancelled it, or has stopped Spark's query."""
+    return cancellation(error) is not None or INTERRUPTED.search(str(error)) is not None
 
 
 def job_failure(error: Exception, batch: int) -> PS2Error:

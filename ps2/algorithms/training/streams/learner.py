@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.training.streams.failures import job_failure
+from ps2.algorithms.training.streams.failures import is_stopped, job_failure
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
 from ps2.algorithms.training.streams.positions import is_repeated
@@ -20,7 +20,6 @@ from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.state import Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
-from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +187,7 @@ class BatchLearner:
         try:
             return [TaskReport.from_json(row[0]) for row in tasks.collect()]
         except (PySparkException, Py4JError) as error:
-            if cancellation(error) is not None:
+            if is_stopped(error):
                 raise
             log.debug("batch %d: %s", batch, error)
             raise job_failure(error, batch) from None

@@ -6,8 +6,10 @@ after it. A query that starts repeats its newest batch if that has no commit, wi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from ps2.errors import RecoveryError
 
@@ -69,3 +71,33 @@ def is_repeated(learned: int, batch: int) -> bool:
     if batch > learned + 1:
         raise RecoveryError(f"expected batch {learned + 1}, got batch {batch}: batches between would be lost")
     return batch <= learned
+
+
+def file_offset(offsets: str, source: int) -> int:
+    """Return the offset of a file source in an entry of ``offsets``; ``NOTHING`` if it has none.
+
+    Args:
+        offsets: text of the entry: a version, a line of settings, and a line for each source.
+        source: number of the source.
+    """
+    entries = [_entry(line) for line in offsets.splitlines()[2:]]
+    return int(entries[source].get("logOffset", NOTHING)) if source < len(entries) else NOTHING
+
+
+def files_after(log: str, offset: int) -> list[str]:
+    """Return the URIs of the files in an entry of a file source's log that came after an offset.
+
+    Args:
+        log: text of the entry: a version, and a line of JSON for each file. Logs of other sources have no such lines.
+    """
+    entries = [_entry(line) for line in log.splitlines()[1:]]
+    return [entry["path"] for entry in entries if "path" in entry and entry.get("batchId", NOTHING) > offset]
+
+
+def _entry(line: str) -> dict[str, Any]:
+    """Return a line of Spark's logs as a dict; an empty one for what other sources write."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ps2.algorithms.jvm import file_system_of
-from ps2.algorithms.training.streams.positions import Rewind, rewind_to
+from ps2.algorithms.jvm import exists_uri, file_system_of, text_of
+from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, rewind_to
 from ps2.errors import RecoveryError
 
-OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
+OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 
 
 class SparkCheckpoint:
@@ -23,28 +23,61 @@ class SparkCheckpoint:
 
     def exists(self) -> bool:
         """Return True if a query has started with this checkpoint."""
-        path, system = file_system_of(self._context, f"{self.location}/{METADATA}")
+        path, system = file_system_of(self._context, self._path(METADATA))
         return bool(system.exists(path))
 
     def numbers(self, log: str) -> list[int]:
         """Return the numbers of the entries of a log (OFFSETS or COMMITS), ascending."""
-        path, system = file_system_of(self._context, f"{self.location}/{log}")
-        if not system.exists(path):
-            return []
-        names = [status.getPath().getName() for status in system.listStatus(path)]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in self._names(log) if name.isdecimal())
 
     def go_back(self, learned: int) -> Rewind:
         """Remove newer entries, so that the query goes on after batch ``learned``; return them. Idempotent.
 
         Raises:
-            RecoveryError: Spark cannot go on from there.
+            RecoveryError: Spark cannot go on from there, or files that it has to read again are gone.
         """
         rewind = rewind_to(learned, self.numbers(OFFSETS), self.numbers(COMMITS), self.location)
+        self._check_files(learned)
         # Commits last: without offsets above them they would only be a query that has nothing to repeat.
         for log, numbers in ((OFFSETS, rewind.offsets), (COMMITS, rewind.commits)):
             for number in sorted(numbers, reverse=True):
-                path, system = file_system_of(self._context, f"{self.location}/{log}/{number}")
+                path, system = file_system_of(self._context, self._path(log, number))
                 if not system.delete(path, False):
                     raise RecoveryError(f"{self.location}: {log}/{number} cannot be removed")
         return rewind
+
+    def _check_files(self, learned: int) -> None:
+        """Check that the files after batch ``learned`` still exist: Spark would leave out the others without a word.
+
+        Raises:
+            RecoveryError: names the number of files that are gone, and one of them.
+        """
+        offsets = text_of(self._context, self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
+        gone = [
+            uri
+            for source in sorted(name for name in self._names(SOURCES) if name.isdecimal())
+            for uri in self._files_after(source, file_offset(offsets, int(source)))
+            if not exists_uri(self._context, uri)
+        ]
+        if gone:
+            raise RecoveryError(
+                f"{self.location}: the model holds the batches up to {learned}, and files of later batches are gone, "
+                f"whose rows would be lost: {len(gone)}, such as {gone[0]}. Keep a stream's files until the snapshot "
+                "after their batch, and leave cleanSource off"
+            )
+
+    def _files_after(self, source: str, offset: int) -> list[str]:
+        """Return the URIs of the files that a source has listed after an offset of its own."""
+        log = f"{SOURCES}/{source}"
+        names = [name for name in self._names(log) if name.removesuffix(".compact").isdecimal()]
+        newer = [name for name in names if int(name.removesuffix(".compact")) > offset]
+        return sorted(
+            {uri for name in newer for uri in files_after(text_of(self._context, self._path(log, name)), offset)}
+        )
+
+    def _names(self, folder: str) -> list[str]:
+        path, system = file_system_of(self._context, self._path(folder))
+        return [status.getPath().getName() for status in system.listStatus(path)] if system.exists(path) else []
+
+    def _path(self, *names: object) -> str:
+        return "/".join([self.location, *map(str, names)])

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps2.algorithms.training.streams.failures import is_repeatable, query_failure
+from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
-from ps2.run.spark_errors import cancellation
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +277,7 @@ class StreamingTraining:
         failure = self._take_failure()
         if isinstance(failure, Stopping):
             return None
-        if failure is not None and cancellation(failure) is not None:
+        if failure is not None and is_stopped(failure):
             # The user has stopped Spark's query in the middle of a batch.
             self._learner.go_back()
             return None
