@@ -20,8 +20,8 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# The smallest magnitude that rounds to infinity in float16.
-FLOAT16_END = 65520.0
+# The smallest magnitudes that round to infinity.
+WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
 def as_indices(indices: Any) -> Int64Array:
@@ -82,14 +82,15 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
 def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as ``as_values`` does. Raise OutOfRangeError if one does not fit the wire dtype."""
     array = as_values(values, spec.np_dtype, shape, name)
-    if spec.wire == "float16" and array.size:
+    if spec.wire is not None and array.size:
         size = np.abs(array)
-        too_large = (size >= FLOAT16_END) & np.isfinite(size)
+        too_large = (size >= WIRE_ENDS[spec.wire]) & np.isfinite(size)
         if too_large.any():
             at = int(np.argmax(too_large))
+            mend = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
-                f"{name}: {array.reshape(-1)[at]} (at position {at}) does not fit the float16 that "
-                "this vector's values travel as; make it with wire='bfloat16'"
+                f"{name}: {array.reshape(-1)[at]} (at position {at}) does not fit the {spec.wire} that "
+                f"this vector's values travel as{mend}"
             )
     return array
 

@@ -129,7 +129,7 @@ class _Batch:
         return np.array(buckets.keys, np.int64)[np.searchsorted(buckets.edges, numbers, "right")], mask
 
     def _categories(self, field: Field) -> tuple[Int64s, Mask | None]:
-        column = named_column(self.batch, field.columns[0])
+        column = _decoded(named_column(self.batch, field.columns[0]))
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         return self._keys_of(field.columns[0], column), mask
 
@@ -175,7 +175,7 @@ class _Batch:
         return _Pairs(keys).present(np.logical_and.reduce(masks) if masks else None)
 
     def _listed(self, field: Field, column: pa.Array) -> _Pairs:
-        lengths, elements = lengths_of(column), column.flatten()
+        lengths, elements = lengths_of(column), _decoded(column.flatten())
         if elements.null_count:
             rows = np.repeat(np.arange(len(lengths)), lengths)
             there = elements.is_valid().to_numpy(zero_copy_only=False)
@@ -288,6 +288,13 @@ def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
         return readable(np.empty(0, np.uint8)), readable(np.zeros(1, dtype))
     bounds = np.frombuffer(ends, dtype)[column.offset : column.offset + len(column) + 1]
     return readable(np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8)), readable(bounds)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """Return a column whose validity says which values are null, also of a dictionary that has a null."""
+    if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
+        return column.dictionary_decode()
+    return column
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NoReturn
 
 import numpy as np
@@ -95,7 +96,7 @@ class _Row:
         given = self._value(column)
         if given is None:
             return None
-        if type(given) is not float and not isinstance(given, (int, numbers.Real, np.bool_)):
+        if type(given) is not float and not isinstance(given, (int, numbers.Real, np.bool_, Decimal)):
             self._fail(column, "a number", given)
         number = float(given)
         if not (math.isfinite(number) and abs(number) <= LARGEST):

@@ -18,6 +18,9 @@ MOST_TOUCHES = 255
 # ``Initial.end`` for "all positions".
 ALL_POSITIONS = 2**31 - 1
 
+# All draws of this standard deviation fit float32.
+LARGEST_SCALE = 1e37
+
 
 @dataclass(frozen=True)
 class Initial:
@@ -28,7 +31,7 @@ class Initial:
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
-        scale: finite, not negative; see ``kind``.
+        scale: from 0 to ``LARGEST_SCALE``; see ``kind``.
         seed: any int64.
         begin, end: positions outside ``[begin, end)`` begin at 0, such as an optimizer's state.
     """
@@ -43,6 +46,8 @@ class Initial:
         if self.kind not in get_args(InitialKind):
             raise ConfigError(f"init: expected {_one_of(InitialKind)}, got {self.kind!r}")
         object.__setattr__(self, "scale", _number("initScale", self.scale))
+        if self.scale > LARGEST_SCALE:
+            raise ConfigError(f"initScale: expected at most {LARGEST_SCALE:g}, got {self.scale:g}")
         for name, least, most in (
             ("seed", -(2**63), 2**63 - 1),
             ("begin", 0, ALL_POSITIONS),

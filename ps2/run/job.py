@@ -162,17 +162,13 @@ class _Frame:
         return _Frame(self._frame.repartition(partitions))
 
     def stage(self, ref: RunRef, function: Function) -> Any:
-        names = self._frame.columns
-
         def serve(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa
 
-            rank = run_task(ref, function, (batch.rename_columns(names) for batch in batches))
+            rank = run_task(ref, function, batches)
             yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
 
-        # PySpark looks columns up by their names here, which fails for names with dots, and for names that come twice.
-        numbered = self._frame.toDF(*(f"c{number}" for number in range(len(names))))
-        return numbered.mapInArrow(serve, RESULT).rdd
+        return spark.map_in_arrow(self._frame, serve, RESULT).rdd
 
 
 def _source(data: Any) -> _Rdd | _Frame:

@@ -27,6 +27,19 @@ def refuse_connect(what: str, given: Any) -> None:
         )
 
 
+def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
+    """Return ``frame.mapInArrow(function, schema)``, for columns of any names.
+
+    PySpark looks columns up by their names there, which fails for names with dots, and for names that come twice.
+    """
+    names = frame.columns
+
+    def renamed(batches: Iterator[Any]) -> Iterator[Any]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return frame.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(renamed, schema)
+
+
 def is_stopped(spark_context: Any) -> bool:
     """Return whether a SparkContext was stopped, or its Java process has ended.
 

@@ -264,11 +264,13 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:
             raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {rows.shape}")
+        _check_takes_keys(hasher, len(rows), path)
         return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]))
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
         if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, rows))):
             wrong = next(row for row in rows if not isinstance(row, (list, tuple)))
             raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
+        _check_takes_keys(hasher, len(rows), path)
         keys = _keys(list(chain.from_iterable(rows)))
         if keys.ndim != 1:
             raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {keys.shape[1:]}")
@@ -286,6 +288,15 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
         return KeyRows.joined(parts) if parts else hasher.rows_of_dicts([])
     more = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
     raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{more}")
+
+
+def _check_takes_keys(hasher: FieldHasher | None, rows: int, path: str) -> None:
+    """Refuse lists of keys for a model of columns: values that were not hashed would be read as keys."""
+    if rows and hasher is not None and any(field.kind != "keys" for field in hasher.fields):
+        raise UsageError(
+            f"{path}: this model takes columns ({', '.join(hasher.columns)}), not lists of keys: dicts or an Arrow "
+            "batch; KeyRows of hashed keys"
+        )
 
 
 def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:

@@ -28,6 +28,14 @@ def test_hasher_when_in_tasks_then_keys_of_the_rows(frame):
     assert [len(row["values"]) for row in found] == np.diff(expected.indptr).tolist() == [4, 2, 2]
 
 
+def test_hasher_when_names_have_dots_then_same_keys(frame):
+    hasher, field = KeyHasher(categoricalCols=["a.b"]), Field.categorical("a.b")
+    dotted = frame.withColumnRenamed("site", "a.b")
+    keys = [row["keys"] for row in hasher.transform(dotted).collect()]
+    assert keys == [[FieldHasher((field,)).key(field, text)] for text in "ab"] + [[]]
+    assert {row["field"] for row in hasher.names(dotted).collect()} == {"a.b"}
+
+
 def test_names_when_asked_then_each_key_once(frame):
     hasher = KeyHasher(categoricalCols=["site", "user"])
     named = {row["key"]: (row["field"], row["value"]) for row in hasher.names(frame.union(frame)).collect()}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ps2.client import arguments
-from ps2.client.arguments import as_indices, as_rows, as_target, as_values
+from ps2.client.arguments import as_indices, as_rows, as_sent, as_target, as_values
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
+from ps2.matrix.partition import MatrixSpec
 
 F4, F8, I4, I8 = (np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 
@@ -157,3 +158,10 @@ def test_rows_when_masked_then_usage_error():
 def test_target_when_masked_then_dtype_error():
     with pytest.raises(DTypeError, match="out: expected an array, got MaskedArray"):
         as_target(MASKED, I8, (2,))
+
+
+def test_values_when_too_large_for_bfloat16_then_named():
+    spec, largest = MatrixSpec(2, 1, wire="bfloat16"), 255 * 2.0**120
+    assert as_sent([largest, -largest], spec, (2,)).tolist() == [largest, -largest]
+    with pytest.raises(OutOfRangeError, match=r"\(at position 1\) does not fit the bfloat16"):
+        as_sent([0.0, -3.4e38], spec, (2,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +90,21 @@ def test_rows_when_null_then_field_is_absent():
     rows = FieldHasher((Field.categorical("site"), Field.numeric("price"))).rows(BATCH)
     assert rows.width is None
     np.testing.assert_array_equal(np.diff(rows.indptr)[:4], [0, 2, 2, 1])
+
+
+def test_rows_when_dictionary_has_a_null_then_it_is_absent():
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None]))
+    lists = pa.ListArray.from_arrays([0, 2, 2, 3], column)
+    hasher = FieldHasher((Field.categorical("x"), Field.categorical("y")))
+    found = hasher.rows(pa.record_batch({"x": column, "y": lists}))
+    expected = hasher.rows_of_dicts([{"x": "a", "y": ["a"]}, {"x": None, "y": []}, {"x": "a", "y": ["a"]}])
+    assert found.keys.tolist() == expected.keys.tolist()
+    assert found.indptr.tolist() == [0, 2, 2, 4]
+
+
+def test_dicts_when_a_number_is_a_decimal_then_as_in_a_batch():
+    hasher, row = FieldHasher((Field.numeric("x"),)), {"x": Decimal("1.20")}
+    assert hasher.rows_of_dicts([row]).values.tolist() == hasher.rows(pa.RecordBatch.from_pylist([row])).values.tolist()
 
 
 def test_buckets_when_by_logarithm_then_zero_and_sign_matter():

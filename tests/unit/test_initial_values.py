@@ -121,6 +121,7 @@ def test_life_when_sent_then_same():
         {"maxKeys": 0},
         {"init": "ones"},
         {"init": "normal", "initScale": -1},
+        {"init": "normal", "initScale": 1e38},
         {"init": "normal", "dtype": "int64"},
         {"init": "normal", "seed": 2**63},
         {"admitAfter": 2, "clock": "mine"},

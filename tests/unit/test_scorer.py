@@ -350,6 +350,12 @@ def test_column_when_missing_then_named(clicks):
         clicks[1].score([{"user": "u3", "price": 1.0}])
 
 
+@pytest.mark.parametrize("rows", [[[3, 4, 1]], [[3, 4], [5, 6]], np.array([[3, 4, 1]])])
+def test_lists_when_model_takes_columns_then_refused(clicks, rows):
+    with pytest.raises(UsageError, match=r"takes columns \(user, item, price\), not lists of keys"):
+        clicks[1].score(rows)
+
+
 def test_rows_when_of_no_kind_then_refused(clicks):
     with pytest.raises(DTypeError, match="got DataFrame"):
         clicks[1].score(pd.DataFrame({"user": ["u3"]}))

@@ -19,6 +19,7 @@ from ps2.algorithms.estimators.params import SaysParams, check_ranges, getter, o
 from ps2.algorithms.estimators.tables import column
 from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
+from ps2.run.spark import map_in_arrow
 
 NAMES = "key bigint, field string, value string"
 Batches = Iterator[pa.RecordBatch]
@@ -59,7 +60,8 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
         """
         hasher = self._prepared(dataset)
         rows = dataset.select(*(column(name) for name in hasher.columns))
-        return rows.mapInArrow(_namer(hasher), NAMES).distinct()
+        named: DataFrame = map_in_arrow(rows, _namer(hasher), NAMES)
+        return named.distinct()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """Add the columns of keys and values.
@@ -78,7 +80,8 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
             if field.name in dataset.columns:
                 raise InputError(f"column {field.name!r}: it is there already; choose another name for the new column")
         names = [field.name for field in new]
-        return dataset.mapInArrow(_adder(hasher, names), StructType([*dataset.schema.fields, *new]))
+        added: DataFrame = map_in_arrow(dataset, _adder(hasher, names), StructType([*dataset.schema.fields, *new]))
+        return added
 
     def _prepared(self, dataset: DataFrame) -> FieldHasher:
         check_frame(dataset)

@@ -19,6 +19,7 @@ from ps2.algorithms.estimators.tables import column
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
+from ps2.run.spark import map_in_arrow
 
 Float64Array = npt.NDArray[np.float64]
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
@@ -75,7 +76,7 @@ def with_key_predictions(
             yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)
 
     new = [StructField(name, _type(what), False) for name, what in wanted]
-    whole = frame.mapInArrow(predicted, StructType([*frame.schema.fields, *new]))
+    whole = map_in_arrow(frame, predicted, StructType([*frame.schema.fields, *new]))
     kept = [column(name) for name in frame.columns]
     return whole.select(*kept, *(_described(name, what, head) for name, what in wanted))
 

@@ -21,6 +21,7 @@ from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.params import setter
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
+from ps2.run.spark import map_in_arrow
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -99,9 +100,9 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
             raise InputError(f"column {name!r}: it is there already; choose another name for the vectors")
         predictor = self._predictor()
         added = StructField(name, ArrayType(FloatType(), False), False)
-        return dataset.mapInArrow(
-            _adding(lambda batch: predictor.tower(batch, right), name), StructType([*dataset.schema.fields, added])
-        )
+        schema = StructType([*dataset.schema.fields, added])
+        whole: DataFrame = map_in_arrow(dataset, _adding(lambda batch: predictor.tower(batch, right), name), schema)
+        return whole
 
 
 def _adding(vectors_of: Callable[[pa.RecordBatch], Float32Array], name: str) -> Any:

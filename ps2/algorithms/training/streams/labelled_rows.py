@@ -86,7 +86,7 @@ class LabelledReader:
         is_other = (labels != 0) & (labels != 1)
         if is_other.any():
             row = int(np.argmax(is_other))
-            raise InputError(f"column {self.label!r}, row {before + row}: expected a label 0 or 1, got {labels[row]:g}")
+            raise InputError(f"column {self.label!r}, row {before + row}: expected a label 0 or 1, got {labels[row]!s}")
         weights = NO_WEIGHTS
         if self.weight is not None:
             weights = _float32(read_weights(batch, self.weight, before), self.weight, before)

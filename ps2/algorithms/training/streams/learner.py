@@ -20,6 +20,7 @@ from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.state import Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
+from ps2.run.spark import map_in_arrow
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class BatchLearner:
             frame = frame.coalesce(self._options.workers)
         # Without this, Spark would send every column to Python, used or not.
         frame = frame.select(*("`" + name.replace("`", "``") + "`" for name in self._reader.columns))
-        reports = self._reports(frame.mapInArrow(task, SCHEMA), batch)
+        reports = self._reports(map_in_arrow(frame, task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
         rows = sum(report.rows for report in reports)
