@@ -268,8 +268,10 @@ class StreamingTraining:
                 # Without new rows, no batch would notice the rollback.
                 self._ps._steps.streams.wait()
                 query.stop()
-                self._failure = self._failure or RolledBack("the fleet went back to a checkpoint", None)
-                return self._take_failure()
+                failure = self._take_failure()
+                if failure is None or is_stopped(failure):  # by the line above: the next batch had begun
+                    return RolledBack("the fleet went back to a checkpoint", None)
+                return failure
             if self._has_ended(query):
                 break
         # The query's thread may end before the thread of its batch does.
