@@ -31,9 +31,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
-# Three processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
-# A test waits for a part of its time, so that three keep two cores busy.
-SHARED := -n 3 --dist loadfile --no-loadscope-reorder
+# Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := tests/unit tests/contract
 # Benchmarks to run.
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving key_life embedding_tables collisions drift

@@ -53,6 +53,7 @@ def idle_calls(address, method, metadata=(), count=UNAUTHENTICATED):
         yield from ()
 
     with grpc.insecure_channel(address) as channel:
+        grpc.channel_ready_future(channel).result(20)  # otherwise a later connection may come before this one
         calls = [channel.stream_stream(method)(nothing(), metadata=metadata) for _ in range(count)]
         try:
             yield calls
