@@ -124,7 +124,7 @@ def _aucs(name: str, train: IdRows, test: IdRows, slots: int | None, seed: int) 
         intercept=False,
         init_scale=0.05,
         seed=seed,
-        life={} if slots is None else {"hashBits": slots.bit_length() - 1},
+        key_arguments={} if slots is None else {"hashBits": slots.bit_length() - 1},
     )
     program = OnlineProgram(settings, settings.new_table())
     rng = np.random.default_rng(seed)

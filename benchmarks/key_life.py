@@ -88,7 +88,7 @@ def measured(make: Make, fill: Fill) -> Found:
         small = make()
         for _ in range(4):  # so that the server has loaded all kernels
             small.add(columns=np.arange(BATCH), values=np.ones((BATCH, WIDTH), np.float32))
-        if small._first._spec.life is not None:
+        if small._first._spec.key_policy is not None:
             small.remove(np.arange(BATCH))
         small.free()
         before = ps._fleet.control.status(ps.servers[0]).rss_bytes
@@ -99,7 +99,7 @@ def measured(make: Make, fill: Fill) -> Found:
     with in_process_session(servers):
         timer, m = Timer(servers), make()
         engine_pushed, _ = fill(m, timer.reset)
-        keys = m.keyStatus() if m._first._spec.life is not None else ""
+        keys = m.keyStatus() if m._first._spec.key_policy is not None else ""
         speeds = engine_pushed / timer.total_s, pushed / took_s
         return Found(status.rss_bytes - before, status.memory_bytes, *speeds, timer.longest_s, str(keys))
 

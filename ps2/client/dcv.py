@@ -17,7 +17,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import UsageError
-from ps2.matrix.key_life import ALL_POSITIONS, Clock, Initial, InitialKind, life_of
+from ps2.matrix.key_policy import ALL_POSITIONS, Clock, Initial, InitialKind, policy_of
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
 
 Scalar = int | float
@@ -119,8 +119,8 @@ class DCV(Handle):
             clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
         """
         end = initEnd if initEnd is not None else ALL_POSITIONS if layout == "column" else 1
-        life = life_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
-        spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, life)
+        policy = policy_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
+        spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, policy)
         return create(DCV, spec, name)
 
     # -- row access ------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class DCV(Handle):
         if out is not None:
             raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
         # Keys that live may go between two blocks.
-        at_once = in_batch() or self._spec.life is not None
+        at_once = in_batch() or self._spec.key_policy is not None
         counts = None if at_once else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))
 

@@ -19,7 +19,7 @@ FORMAT = "ps2.embedding-table.1"
 
 @dataclass(frozen=True)
 class TableSettings:
-    """Settings of an embedding table, except ``KeyLife``, which the matrix's spec holds.
+    """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
 
     Attributes:
         optimizer: the optimizer; it holds k, the number of weights of a key.

@@ -22,7 +22,7 @@ from ps2.client.key_life import KeyStatus
 from ps2.client.matrix import DCVMatrix
 from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
-from ps2.matrix.key_life import Clock, InitialKind
+from ps2.matrix.key_policy import Clock, InitialKind
 from ps2.matrix.partition import Int64Array, Wire
 from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, write_json
@@ -271,7 +271,7 @@ class EmbeddingTable:
         values = as_values(gradients, np.dtype(np.float32), (checked.size, self.k), "gradients")
         return self._step(checked, values, wait, are_distinct=True)
 
-    # -- the life of keys (docs/keys.md) ---------------------------------------------------------------------------
+    # -- managed keys (docs/keys.md) -------------------------------------------------------------------------------
 
     def advance(self, nowS: float, touched: bool = False) -> EmbeddingTable:
         """Set the time of the table, in seconds, with ``clock="event"``, as ``DCV.advance`` does."""
@@ -298,7 +298,7 @@ class EmbeddingTable:
         """Return the counts of active, waiting, admitted, expired and evicted keys, and the table's time."""
         return self._matrix.keyStatus()
 
-    # -- the life of the table -------------------------------------------------------------------------------------
+    # -- the table as a whole --------------------------------------------------------------------------------------
 
     def save(self, url: str) -> None:
         """Write the table, with the state of its optimizer, to a folder; ``EmbeddingTable.load`` reads it.

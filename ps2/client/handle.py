@@ -214,7 +214,7 @@ class Handle:
         return replace(target, spec=replace(target.spec, wire=None))
 
     def _keys(self, what: str) -> LivingMatrix:
-        """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyLife``."""
+        """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyPolicy``."""
         return LivingMatrix.of(what, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:
@@ -266,12 +266,12 @@ def derive_all(vector: H, count: int) -> list[H]:
 def _taken(vector: Handle, count: int, name: str = "") -> list[int]:
     """Return rows of the vector's matrix, taken for new vectors; they begin as zeros."""
     vector._check_usable()
-    rows, life = vector._session.take_rows(vector._matrix, count, name), vector._spec.life
-    if life is not None and (random := [row for row in rows if life.initial.draws(row)]):
+    rows, policy = vector._session.take_rows(vector._matrix, count, name), vector._spec.key_policy
+    if policy is not None and (random := [row for row in rows if policy.initial.draws(row)]):
         vector._session.free_rows(vector._matrix, rows)
         raise UsageError(
-            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix as {life.initial.kind}: make it "
-            "with initEnd=1, or use its rows by matrix()"
+            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix as {policy.initial.kind}: make "
+            "it with initEnd=1, or use its rows by matrix()"
         )
     return rows
 

@@ -1,4 +1,4 @@
-"""Calls on the keys of a matrix that has a ``KeyLife``: its time, expiry, eviction, counts, changes since a mark."""
+"""Calls on the keys of a matrix that has a ``KeyPolicy``: its time, expiry, eviction, counts, changes since a mark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.client.keysets import SPLITS
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
 from ps2.errors import ConfigError, OutOfRangeError, StaleMarkError, UsageError
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import LATEST_S
 from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
@@ -85,14 +85,14 @@ class LivingMatrix:
 
     @classmethod
     def of(cls, what: str, session: Session, target: Target) -> LivingMatrix:
-        """Return the calls; raise UsageError if the matrix has no ``KeyLife``, or a batch is open.
+        """Return the calls; raise UsageError if the matrix has no ``KeyPolicy``, or a batch is open.
 
         Args:
             what: name of the user's call, for errors.
         """
-        if target.spec.life is None:
+        if target.spec.key_policy is None:
             raise UsageError(
-                f"{what}: expected a sparse matrix whose keys have a life (DCV.sparse(..., admitAfter=, expireAfterS=, "
+                f"{what}: expected a sparse matrix whose keys are managed (DCV.sparse(..., admitAfter=, expireAfterS=, "
                 "maxKeys= or init=)), got one without"
             )
         if in_batch():
@@ -100,9 +100,9 @@ class LivingMatrix:
         return cls(session, target)
 
     @property
-    def life(self) -> KeyLife:
-        assert self.target.spec.life is not None
-        return self.target.spec.life
+    def policy(self) -> KeyPolicy:
+        assert self.target.spec.key_policy is not None
+        return self.target.spec.key_policy
 
     def status(self) -> KeyStatus:
         """Sum the counts of all partitions; see ``DCV.keyStatus``."""
@@ -123,7 +123,7 @@ class LivingMatrix:
 
     def expire(self, older_s: float | None) -> int:
         """Remove old keys; see ``DCV.expire``."""
-        older_s = self.life.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
+        older_s = self.policy.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
         if older_s is None:
             raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
         return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, LAST_SLOT)

@@ -157,7 +157,7 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKe
 
 
 def _keys_in_group(spec: MatrixSpec) -> int:
-    return GROUP_KEYS if spec.life is None else GROUP_LIVING_KEYS
+    return GROUP_KEYS if spec.key_policy is None else GROUP_LIVING_KEYS
 
 
 def _blocks_in_group(spec: MatrixSpec) -> int:

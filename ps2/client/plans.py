@@ -52,7 +52,7 @@ class Target:
     @cached_property
     def may_drop(self) -> bool:
         """True if changes of new keys are dropped at first."""
-        return self.spec.life is not None and self.spec.life.admit_after > 1
+        return self.spec.key_policy is not None and self.spec.key_policy.admit_after > 1
 
     @cached_property
     def other_matrices(self) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
     Raises:
         UsageError: the vectors belong to two fleets, or a batch is open.
         ShapeError, DTypeError: the data of ``other`` do not fit.
-        NotColocatedError: the context is strict, or ``base`` is sparse and of another dtype, or its keys have a life.
+        NotColocatedError: the context is strict, or ``base`` is sparse and of another dtype, or its keys are managed.
     """
     _check_usable(base, other)
     dtype = dtype or base._spec.dtype
@@ -70,10 +70,10 @@ def _realigned_copy(base: H, other: H, dtype: str, why: str) -> H:
         raise ShapeError(f"vectors of one operation must have the same dim, got {base!r} and {other!r}")
     if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
         raise DTypeError(f"{other!r} does not fit {dtype}, the dtype that this operation needs with {base!r}")
-    if base._spec.life is not None:
+    if base._spec.key_policy is not None:
         # Each push would be a touch, which might be dropped, or make other keys go.
         raise NotColocatedError(
-            f"{base!r} and {other!r} are not co-located ({why}), and the keys of the first have a life: pull the "
+            f"{base!r} and {other!r} are not co-located ({why}), and the keys of the first are managed: pull the "
             "second and push it"
         )
     own = dtype != base._spec.dtype
@@ -137,7 +137,7 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
         keys = np.flatnonzero(dense)
         yield keys, dense[keys]
         return
-    if source.spec.life is not None:  # keys may go between two windows
+    if source.spec.key_policy is not None:  # keys may go between two windows
         yield session.dispatch.run([plans.pull_active(source)])[0]
         return
     counts = session.dispatch.run([plans.count_active(source)])[0]

@@ -67,13 +67,13 @@ def export(table: ExportableTable, path: str, since: Export | int | str | None, 
     if in_batch():
         raise UsageError("export cannot be part of a batch: call it before or after")
     matrix = table.matrix
-    life = matrix._first._spec.life
-    initial = None if life is None or life.initial.is_zero else asdict(life.initial)
+    policy = matrix._first._spec.key_policy
+    initial = None if policy is None or policy.initial.is_zero else asdict(policy.initial)
     description = Description(model.kind, table.k, model.config, model.hasher, initial)
     after = None if since is None else continued(path, since)
     matrix.flush()
     position: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
-    if life is not None:
+    if policy is not None:
         # The mark comes first, so that what changes during this export is part of the next delta.
         position["mark"] = matrix.mark().to_json()
     found = _keys_to_export(matrix, after, position)
@@ -113,7 +113,7 @@ def _distinct(keys: Int64Array) -> Int64Array:
 
 
 def _all_keys(matrix: DCVMatrix) -> Int64Array:
-    if matrix._first._spec.life is not None:
+    if matrix._first._spec.key_policy is not None:
         return _changed_keys(matrix, None)
     target = replace(matrix._target(), rows=(0,))
     counts: Any = submit(matrix._session, plans.count_active(target))

@@ -17,7 +17,7 @@ from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Master
 from ps2.errors import PS2Error, TransientError
 from ps2.guarded_loop import GuardedLoop
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.route import Route
 from ps2.ops.all import KEY_CHANGES
 from ps2.ops.table import Array
@@ -72,10 +72,10 @@ class KeyClock:
     def poll(self) -> None:
         """Advance the time of all matrices that are due, and expire their keys."""
         now_s = self._now_s()
-        wanted = {entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.life) is not None}
+        wanted = {entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.key_policy) is not None}
         self._clocks = {id: clock for id, clock in self._clocks.items() if id in wanted}
         for id, entry in wanted.items():
-            interval_s = _interval_s(entry.spec.life) or 0.0
+            interval_s = _interval_s(entry.spec.key_policy) or 0.0
             clock = self._clocks.setdefault(id, _Clock(now_s, now_s + interval_s))
             if now_s < clock.due_s or self._stopping.is_set():
                 continue
@@ -102,12 +102,12 @@ class KeyClock:
         clock.last_s = clock_s
         params = {"now_s": now_s, "tick": tick, "touched": 0}
         self._send(entry, route, "keys_advance", dict.fromkeys(every, params))
-        life = entry.spec.life
-        if life is None or life.expire_after_s is None:
+        policy = entry.spec.key_policy
+        if policy is None or policy.expire_after_s is None:
             return
         left = dict.fromkeys(every, -1)
         while left and not self._stopping.is_set():
-            older_s = life.expire_after_s
+            older_s = policy.expire_after_s
             slices = {index: {"older_s": older_s, "begin": begin} for index, begin in left.items()}
             answers = self._send(entry, route, "keys_expire", slices)
             left = {index: int(arrays[0][0]) for index, arrays in answers.items() if arrays[0][0]}
@@ -137,10 +137,10 @@ class KeyClock:
         return answers
 
 
-def _interval_s(life: KeyLife | None) -> float | None:
+def _interval_s(policy: KeyPolicy | None) -> float | None:
     """Return the seconds between two advances of a matrix's time; None: the driver never advances it."""
-    if life is None or life.clock != "wall" or (life.expire_after_s is None and life.max_keys is None):
+    if policy is None or policy.clock != "wall" or (policy.expire_after_s is None and policy.max_keys is None):
         return None
-    if life.expire_after_s is None:
+    if policy.expire_after_s is None:
         return LIMITED_S
-    return min(max(life.expire_after_s / PARTS_OF_AGE, SHORTEST_S), LONGEST_S)
+    return min(max(policy.expire_after_s / PARTS_OF_AGE, SHORTEST_S), LONGEST_S)

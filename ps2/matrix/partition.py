@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 
 Kind = Literal["dense", "sparse"]
 Layout = Literal["row", "column"]
@@ -45,8 +45,8 @@ class MatrixSpec:
         wire: dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
         layout: what is contiguous in memory: "row": a row of a partition; "column": a column's block, its values in all
             rows.
-        life: sparse only: when keys get and lose their slots, and their initial values. None: a key gets its slot at
-            its first touch, with zeros, and keeps it.
+        key_policy: sparse only: when managed keys get and lose their slots, and their initial values. None: a key gets
+            its slot at its first touch, with zeros, and keeps it.
     """
 
     dim: int
@@ -57,7 +57,7 @@ class MatrixSpec:
     partitions_per_server: int = 1
     wire: Wire | None = None
     layout: Layout = "row"
-    life: KeyLife | None = None
+    key_policy: KeyPolicy | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "rows", "align", "partitions_per_server"):
@@ -89,17 +89,17 @@ class MatrixSpec:
             raise ConfigError(
                 f"wire: expected {' or '.join(WIRES)}, for a vector of floats, got {self.wire!r} for {self.dtype}"
             )
-        if self.life is not None:
-            self._check_life(self.life)
+        if self.key_policy is not None:
+            self._check_key_policy(self.key_policy)
 
-    def _check_life(self, life: KeyLife) -> None:
+    def _check_key_policy(self, policy: KeyPolicy) -> None:
         if self.kind != "sparse":
-            raise ConfigError(f"life: only the keys of a sparse matrix come and go, got kind={self.kind!r}")
-        if self.np_dtype.kind != "f" and not life.initial.is_zero:
-            raise ConfigError(f"init: expected 'zeros' for a matrix of {self.dtype}, got {life.initial.kind!r}")
+            raise ConfigError(f"key_policy: only the keys of a sparse matrix come and go, got kind={self.kind!r}")
+        if self.np_dtype.kind != "f" and not policy.initial.is_zero:
+            raise ConfigError(f"init: expected 'zeros' for a matrix of {self.dtype}, got {policy.initial.kind!r}")
         # A row that is added later is 0 at the active keys, so it must be 0 at all others.
-        if self.layout == "row" and not life.initial.is_zero and life.initial.end > self.rows:
-            raise ConfigError(f"initEnd: expected at most the matrix's {self.rows} rows, got {life.initial.end}")
+        if self.layout == "row" and not policy.initial.is_zero and policy.initial.end > self.rows:
+            raise ConfigError(f"initEnd: expected at most the matrix's {self.rows} rows, got {policy.initial.end}")
 
     @property
     def np_dtype(self) -> np.dtype[np.generic]:

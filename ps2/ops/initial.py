@@ -1,4 +1,4 @@
-"""Initial values of sparse keys: functions of the seed, the key and the position alone (``ps2.matrix.key_life``).
+"""Initial values of sparse keys: functions of the seed, the key and the position alone (``ps2.matrix.key_policy``).
 
 The draws are those of ``rows_random`` with the key as row and the position as column: two neighbouring positions share
 the draws for their normal numbers.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.matrix.key_life import Initial
+from ps2.matrix.key_policy import Initial
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s, kernel

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numba
 import numpy as np
 
-from ps2.matrix.key_life import Initial
+from ps2.matrix.key_policy import Initial
 from ps2.matrix.partition import DTYPES, HASH_SPACE, Partition
 from ps2.ops import distinct, kernels, packing, slots, sorting
 from ps2.ops.all import TABLE

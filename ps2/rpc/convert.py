@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from ps2.errors import ProtocolError
-from ps2.matrix.key_life import Initial, InitialKind, KeyLife
+from ps2.matrix.key_policy import Initial, InitialKind, KeyPolicy
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
 from ps2.matrix.route import Route
 from ps2.protocol.arrays import DTYPE_OF, NUMBER_OF, WIRE_NUMBER, WIRE_OF
@@ -47,7 +47,7 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
         partitions_per_server=spec.partitions_per_server,
         wire=server_pb2.DType.Name(WIRE_NUMBER[spec.wire]),
         layout=LAYOUT_TO_PB[spec.layout],
-        life=None if spec.life is None else _life_to_pb(spec.life),
+        life=None if spec.key_policy is None else _key_policy_to_pb(spec.key_policy),
     )
 
 
@@ -68,23 +68,23 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         partitions_per_server=message.partitions_per_server,
         wire=WIRE_OF[message.wire],
         layout=PB_TO_LAYOUT[message.layout],
-        life=_life_from_pb(message.life) if message.HasField("life") else None,
+        key_policy=_key_policy_from_pb(message.life) if message.HasField("life") else None,
     )
 
 
-def _life_to_pb(life: KeyLife) -> server_pb2.KeyLife:
+def _key_policy_to_pb(policy: KeyPolicy) -> server_pb2.KeyLife:
     return server_pb2.KeyLife(
-        admit_after=life.admit_after,
-        expire_after_s=life.expire_after_s or 0,
-        max_keys=life.max_keys or 0,
-        initial=server_pb2.Initial(**asdict(life.initial)),
-        event_clock=life.clock == "event",
+        admit_after=policy.admit_after,
+        expire_after_s=policy.expire_after_s or 0,
+        max_keys=policy.max_keys or 0,
+        initial=server_pb2.Initial(**asdict(policy.initial)),
+        event_clock=policy.clock == "event",
     )
 
 
-def _life_from_pb(message: server_pb2.KeyLife) -> KeyLife:
+def _key_policy_from_pb(message: server_pb2.KeyLife) -> KeyPolicy:
     initial = message.initial
-    return KeyLife(
+    return KeyPolicy(
         message.admit_after,
         message.expire_after_s or None,
         message.max_keys or None,

@@ -1,4 +1,4 @@
-"""Writes the initial values (``ps2.matrix.key_life``) of keys without a slot into the answers of reads."""
+"""Writes the initial values (``ps2.matrix.key_policy``) of keys without a slot into the answers of reads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ps2.server.shard import Shard
 
 def reads_initial(op: Op, shard: Shard) -> bool:
     """Return True if absent keys read as initial values that are not 0 in this operation's answer."""
-    life = shard.spec.life
-    return op.initial and life is not None and not life.initial.is_zero
+    policy = shard.spec.key_policy
+    return op.initial and policy is not None and not policy.initial.is_zero
 
 
 def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, slots: Int64Array, answer: Any) -> None:
@@ -28,7 +28,7 @@ def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, sl
         answer: shape (n,) of one row, (n, positions) of blocks, or (rows, n); changed in place.
     """
     at = np.flatnonzero(slots < 0)
-    if not at.size or shard.spec.life is None:
+    if not at.size or shard.spec.key_policy is None:
         return
     if answer.ndim == 1:
         positions, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
@@ -39,4 +39,4 @@ def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, sl
         rows = operation.arrays[op.arrays.index("row_ids")].reshape(-1)
         order = np.argsort(rows, kind="stable")
         positions, offsets, step = rows[order], order * answer.shape[1], 1
-    fill_initial(answer.reshape(-1), shard.spec.life.initial, keys[at], at * step, positions, offsets)
+    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[at], at * step, positions, offsets)

@@ -66,7 +66,7 @@ class Engine:
             copies: the shards are copies of another server's.
         """
         made: dict[tuple[int, int], Shard] = {}
-        if spec.life is not None:
+        if spec.key_policy is not None:
             load_living()  # before any lock is held
         with self._lock:
             held = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]

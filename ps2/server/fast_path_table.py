@@ -102,7 +102,7 @@ def may_be_plain(request: Request, shard: Shard | None) -> bool:
     operation = request.operations[0]
     if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
         return False
-    if shard.spec.life is not None:  # the loop knows neither stamps nor initial values
+    if shard.spec.key_policy is not None:  # the loop knows neither stamps nor initial values
         return False
     if (shard.spec.layout == "column") != (operation.name in OF_BLOCKS):
         return False

@@ -51,12 +51,12 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
     """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller holds the shard's lock.
 
     Raises:
-        UsageError: the keys of the matrix have no life.
+        UsageError: the keys of the matrix are not managed.
     """
     shard.check_rows(np.empty(0, np.int64))
     if not isinstance(shard, LivingShard):
         raise UsageError(
-            f"operation {operation.name!r}: the keys of this matrix have no life: make it with DCV.sparse(..., "
+            f"operation {operation.name!r}: the keys of this matrix are not managed: make it with DCV.sparse(..., "
             "admitAfter=, expireAfterS=, maxKeys= or init=)"
         )
     if operation.arrays or (keys is None) is (operation.name == "keys_remove"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.errors import CheckpointCorruptError
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import MatrixTime
 from ps2.matrix.partition import HASH_SPACE, Int64Array, Partition, hash_bucket
 from ps2.ops.living_index import MIN_SLOTS, LivingIndex
@@ -44,7 +44,7 @@ class LivingKeys:
     """The keys of a ``LivingShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        life: admission, expiry and limit of the matrix.
+        policy: admission, expiry and limit of the matrix.
         most: most keys of the shard; None: no limit.
         index: slot of each key.
         time: the matrix's clock, on this shard.
@@ -57,14 +57,14 @@ class LivingKeys:
             nothing about this shard.
     """
 
-    def __init__(self, life: KeyLife, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
-        self.life = life
+    def __init__(self, policy: KeyPolicy, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
+        self.policy = policy
         self._partition = partition
-        self.most = None if life.max_keys is None else -(-life.max_keys * partition.width // HASH_SPACE)
+        self.most = None if policy.max_keys is None else -(-policy.max_keys * partition.width // HASH_SPACE)
         self.index = LivingIndex()
         self._ticks = MappedArray(1, MIN_SLOTS, np.uint32)
         self.time = MatrixTime()
-        self.waiting = WaitingKeys(life.admit_after, exact_keys)
+        self.waiting = WaitingKeys(policy.admit_after, exact_keys)
         self.removed = RemovedKeys()
         self.counts = KeyCounts()
         self.touched = self.removals = 0
@@ -99,7 +99,7 @@ class LivingKeys:
             value_bytes: bytes of the active keys' values, the same on a copy: they limit the sketch of waiting keys.
         """
         self.time.advance(now_s, tick, touched)
-        window_s, since_s = self.life.expire_after_s, self.time.now_s - self._window_s
+        window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
             most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
             # With ``touched``, the touches since the last advance, which the current window holds, are recent ones.
@@ -132,9 +132,9 @@ class LivingKeys:
 
     def admit(self, keys: Int64Array) -> Touch | None:
         """Count a touch of distinct absent keys; return which of them are admitted now. None: all are."""
-        if self.life.admit_after == 1:
+        if self.policy.admit_after == 1:
             return None
-        return self.waiting.touch(keys, self.time.tick, self.fresh(self.life.expire_after_s))
+        return self.waiting.touch(keys, self.time.tick, self.fresh(self.policy.expire_after_s))
 
     def refuse(self, touched: Touch | None) -> None:
         """Undo ``admit`` and ``protect``, because there is no memory for the keys."""
@@ -248,7 +248,7 @@ def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
         arrays = _arrays(state)
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointCorruptError(f"{path}: expected the life of keys: {error!r}") from error
+        raise CheckpointCorruptError(f"{path}: expected the state of managed keys: {error!r}") from error
     if sizes != {"ticks": keys, "numbers": 7, "window_s": 1}:
         raise CheckpointCorruptError(f"{path}: expected the ticks of {keys:,} keys, got {sizes['ticks']:,}")
     return arrays

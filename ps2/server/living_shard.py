@@ -1,4 +1,4 @@
-"""``LivingShard``: a sparse shard with a ``KeyLife``, whose keys are admitted, expire and are evicted."""
+"""``LivingShard``: a sparse shard with a ``KeyPolicy``, whose keys are admitted, expire and are evicted."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class LivingShard(Shard):
     living: LivingKeys
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        assert spec.life is not None
-        self._life = spec.life
+        assert spec.key_policy is not None
+        self._policy = spec.key_policy
         super().__init__(spec, partition, memory, copy)
 
     def slots(self, columns: Int64Array, create: bool) -> Int64Array:
@@ -143,7 +143,7 @@ class LivingShard(Shard):
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def _new_index(self) -> None:
-        self.living = LivingKeys(self._life, self.partition)
+        self.living = LivingKeys(self._policy, self.partition)
         self.index = self.living.index
 
     def count_now(self) -> None:
@@ -208,12 +208,12 @@ class LivingShard(Shard):
             flat, at, offsets = self.array.reshape(-1), slots, rows * self.array.shape[1]
         else:
             flat, at, offsets = self.array.T.reshape(-1), slots * self.rows, rows
-        fill_initial(flat, self._life.initial, self.living.index.keys[first:], at, rows, offsets)
+        fill_initial(flat, self._policy.initial, self.living.index.keys[first:], at, rows, offsets)
 
 
 def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
-    """Allocate the shard of a partition: a ``LivingShard`` if the matrix has a ``KeyLife``, else a ``Shard``."""
-    return (Shard if spec.life is None else LivingShard)(spec, partition, memory, copy)
+    """Allocate the shard of a partition: a ``LivingShard`` if the matrix has a ``KeyPolicy``, else a ``Shard``."""
+    return (Shard if spec.key_policy is None else LivingShard)(spec, partition, memory, copy)
 
 
 def _distinct(keys: Int64Array) -> Int64Array:

@@ -99,7 +99,7 @@ class Reader:
             _all([partial(self._read, source) for sources in located for source in sources])
             for sources in located:
                 for source in sources:
-                    self._read_life(source)
+                    self._read_managed_keys(source)
 
     def restore_ids(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
         """Read the applied ids into the shards whose partitions have not changed; raises like ``fill``."""
@@ -164,8 +164,8 @@ class Reader:
             shard.place(keys)
             return shard.live - before == keys.size
 
-    def _read_life(self, source: _Source) -> None:
-        """Let the shards take over what a saved shard knew of the life of its keys."""
+    def _read_managed_keys(self, source: _Source) -> None:
+        """Let the shards take over the state of the managed keys of a saved shard."""
         if (file := source.saved.files.get("life")) is None:
             return
         with checked(self.fs, self.root, file) as reading:

@@ -44,7 +44,7 @@ class Shard:
         rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
         layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
             knows of the rows is valid for one value of it.
-        living: the life of its keys; None for a dense shard, and for a sparse one whose keys stay.
+        living: its managed keys; None for a dense shard, and for a sparse one whose keys stay.
     """
 
     living: LivingKeys | None = None

@@ -28,7 +28,7 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
     """
     if operation.name != "columns_pull" or keys is None or operation.wire is not None:
         return None
-    if shard.spec.life is not None:  # its keys may lose their slots meanwhile
+    if shard.spec.key_policy is not None:  # its keys may lose their slots meanwhile
         return None
     if operation.rows or operation.params or operation.arrays or keys.count * shard.spec.block_bytes <= MIN_BYTES:
         return None

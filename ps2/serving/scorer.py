@@ -23,7 +23,7 @@ from ps2.errors import (
     ShapeError,
     UsageError,
 )
-from ps2.matrix.key_life import Initial
+from ps2.matrix.key_policy import Initial
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, Float32s, warm

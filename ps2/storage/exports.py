@@ -39,7 +39,7 @@ class Description:
         width: number of values of a key.
         config: data of the scoring function.
         hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.
-        initial: values of keys that the export does not hold (``ps2.matrix.key_life.Initial``); None: zeros.
+        initial: values of keys that the export does not hold (``ps2.matrix.key_policy.Initial``); None: zeros.
     """
 
     kind: str

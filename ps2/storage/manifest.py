@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ps2.errors import CheckpointCorruptError, UsageError
-from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import MatrixSpec, Partition, partitions
 from ps2.storage.fields import Fields, is_count, short
 
@@ -39,8 +39,8 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """The files of one shard: "values"; "keys" if the matrix is sparse, and "life" if its keys have one; "ids" in the
-    checkpoint of a fleet.
+    """The files of one shard: "values"; "keys" if the matrix is sparse, and "life" if its keys are managed; "ids" in
+    the checkpoint of a fleet.
 
     Values are a .npy file of shape (rows in use, columns); with layout "column", of shape (columns, rows of the
     matrix).
@@ -89,7 +89,7 @@ class SaveMatrix:
 
 def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
     """Return the kinds of array files that a shard of such a matrix has."""
-    living = ("life",) if spec.life is not None else ()
+    living = ("life",) if spec.key_policy is not None else ()
     return ("keys", *living, "values") if spec.kind == "sparse" else ("values",)
 
 
@@ -228,7 +228,7 @@ def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
     """Return a matrix as JSON data."""
     return {
         "id": matrix.id,
-        "spec": asdict(matrix.spec),
+        "spec": _spec_to_json(matrix.spec),
         "bounds": list(matrix.bounds),
         "born": {str(row): generation for row, generation in matrix.born.items()},
         "names": dict(matrix.names),
@@ -272,23 +272,30 @@ def _matrix_from_json(fields: Fields) -> SavedMatrix:
     return SavedMatrix(id, spec, bounds, born, names, fresh, retired, tuple(shards))
 
 
+def _spec_to_json(spec: MatrixSpec) -> dict[str, Any]:
+    content = asdict(spec)
+    # The name in checkpoints.
+    content["life"] = content.pop("key_policy")
+    return content
+
+
 def _spec(fields: Fields) -> MatrixSpec:
-    names = [field.name for field in dataclasses.fields(MatrixSpec) if field.name != "life"]
+    names = [field.name for field in dataclasses.fields(MatrixSpec) if field.name != "key_policy"]
     content = {name: fields.get(name, int, str, type(None)) for name in names}
-    # Checkpoints of earlier versions know no life.
-    has_life = "life" in fields and fields.get("life", dict, type(None)) is not None
+    # Checkpoints of earlier versions know no managed keys.
+    has_policy = "life" in fields and fields.get("life", dict, type(None)) is not None
     try:
-        return MatrixSpec(**content, life=_life(fields.object("life")) if has_life else None)
+        return MatrixSpec(**content, key_policy=_key_policy(fields.object("life")) if has_policy else None)
     except UsageError as error:
         raise CheckpointCorruptError(f"{fields.where}: {error}") from error
 
 
-def _life(fields: Fields) -> KeyLife:
+def _key_policy(fields: Fields) -> KeyPolicy:
     initial = fields.object("initial")
-    return KeyLife(**_scalars(fields, KeyLife, "initial"), initial=Initial(**_scalars(initial, Initial)))
+    return KeyPolicy(**_scalars(fields, KeyPolicy, "initial"), initial=Initial(**_scalars(initial, Initial)))
 
 
-def _scalars(fields: Fields, of: type[KeyLife | Initial], *without: str) -> dict[str, Any]:
+def _scalars(fields: Fields, of: type[KeyPolicy | Initial], *without: str) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(of) if field.name not in without]
     return {name: fields.get(name, int, float, str, type(None)) for name in names}
 

@@ -10,7 +10,7 @@ from ps2 import DCV, PS2Context
 from ps2.errors import RolledBack
 
 STEPS, KILLED_AT = 30, (8, 19)
-LIFE = {"admitAfter": 2, "expireAfterS": 5, "maxKeys": 600, "clock": "event", "init": "normal", "seed": 3}
+POLICY = {"admitAfter": 2, "expireAfterS": 5, "maxKeys": 600, "clock": "event", "init": "normal", "seed": 3}
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -35,7 +35,7 @@ def state(m):
 def undisturbed():
     """What two servers hold after all steps."""
     with PS2Context.getOrCreate(servers=2):
-        m = DCV.sparse(2**62, 2, "float64", layout="column", **LIFE).matrix()
+        m = DCV.sparse(2**62, 2, "float64", layout="column", **POLICY).matrix()
         for step in range(STEPS):
             run_step(m, step)
         held, status = state(m)
@@ -46,7 +46,7 @@ def undisturbed():
 
 def test_keys_when_servers_with_copies_are_killed_then_same(undisturbed, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
-        m = DCV.sparse(2**62, 2, "float64", layout="column", **LIFE).matrix()
+        m = DCV.sparse(2**62, 2, "float64", layout="column", **POLICY).matrix()
         for step in range(STEPS):
             if step in KILLED_AT:
                 until(
@@ -60,7 +60,7 @@ def test_keys_when_servers_with_copies_are_killed_then_same(undisturbed, until):
 
 def test_keys_when_all_go_back_to_checkpoint_then_same(undisturbed, tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=4) as ps:
-        m = DCV.sparse(2**62, 2, "float64", layout="column", **LIFE).matrix()
+        m = DCV.sparse(2**62, 2, "float64", layout="column", **POLICY).matrix()
         kill_at, back = list(KILLED_AT), 0
         while ps.nextStep < STEPS:
             try:

@@ -10,7 +10,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import StaleMarkError
 
 KEYS = np.arange(300) * 10**15
-LIFE = {"admitAfter": 2, "expireAfterS": 100, "clock": "event", "init": "normal", "layout": "column"}
+POLICY = {"admitAfter": 2, "expireAfterS": 100, "clock": "event", "init": "normal", "layout": "column"}
 
 
 def touch(m, keys):
@@ -24,7 +24,7 @@ def found(m, since=None):
 
 def lived():
     """A matrix at time 90: keys 0..99 were touched at 0, 100..199 at 60, and 200..299 wait since 60."""
-    m = DCV.sparse(2**62, 2, name="clicks", **LIFE).matrix()
+    m = DCV.sparse(2**62, 2, name="clicks", **POLICY).matrix()
     for keys in (KEYS[:200], KEYS[:200]):
         touch(m, keys)
     m.advance(60)

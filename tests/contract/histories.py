@@ -7,7 +7,7 @@ from dataclasses import replace
 import cloudpickle
 import numpy as np
 
-from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops.all import KEY_CHANGES, TABLE
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
@@ -15,7 +15,7 @@ from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_diges
 # As many as an operation takes at most.
 ROWS = 5
 WIDE = 1 << 17  # wide enough for sets of touched columns
-LIFE = KeyLife(2, 20.0, 300, Initial("normal", seed=7, end=3))
+POLICY = KeyPolicy(2, 20.0, 300, Initial("normal", seed=7, end=3))
 LIVING = (11, 12)
 MATRICES = {
     1: (MatrixSpec(600, ROWS, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
@@ -28,8 +28,8 @@ MATRICES = {
     8: (MatrixSpec(2**40, ROWS, dtype="int64", kind="sparse", layout="column"), [Partition(0, 0, HASH_SPACE)]),
     9: (MatrixSpec(600, ROWS, dtype="float32", layout="column"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
     10: (MatrixSpec(WIDE, ROWS, dtype="float32"), [Partition(0, 0, WIDE)]),
-    11: (MatrixSpec(2**40, ROWS, kind="sparse", life=LIFE), [Partition(0, 0, HASH_SPACE)]),
-    12: (MatrixSpec(2**40, ROWS, kind="sparse", layout="column", life=LIFE), [Partition(0, 0, HASH_SPACE)]),
+    11: (MatrixSpec(2**40, ROWS, kind="sparse", key_policy=POLICY), [Partition(0, 0, HASH_SPACE)]),
+    12: (MatrixSpec(2**40, ROWS, kind="sparse", layout="column", key_policy=POLICY), [Partition(0, 0, HASH_SPACE)]),
 }
 # Co-located, and of one dtype.
 TOGETHER = {1: (1, 9), 9: (1, 9), 4: (4, 10), 10: (4, 10)}
@@ -206,7 +206,7 @@ def held(engine, copies):
             "rows": [shard.row(n).tobytes() for n in range(shard.rows) if n not in shard.unused],
             "unused": shard.unused,
             "keys": None if shard.index is None else shard.index.keys.tolist(),
-            "life": None if shard.living is None else {n: a.tobytes() for n, a in shard.living.arrays().items()},
+            "managed": None if shard.living is None else {n: a.tobytes() for n, a in shard.living.arrays().items()},
             "applied": shard.applied.to_json(),
             "kept": {(k.id, k.position): k.to_json() for k in engine.kept.of(place)},
         }

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError
-from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, partitions
 from ps2.storage import folders
 from ps2.storage.manifest import Manifest, SavedFile, SavedMatrix, SavedShard, array_kinds
 
 DENSE = MatrixSpec(10, 3, align=5)
 SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
-LIVING = replace(SPARSE, life=KeyLife(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 2), "event"))
+LIVING = replace(SPARSE, key_policy=KeyPolicy(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 2), "event"))
 
 
 def matrix(id, spec, bounds):

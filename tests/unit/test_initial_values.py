@@ -8,7 +8,7 @@ import pytest
 from ps2 import DCV
 from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.errors import ConfigError, UsageError
-from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.initial import fill_initial
 from ps2.ops.normals import normal_pairs
@@ -103,9 +103,12 @@ def test_values_when_seeds_differ_then_they_differ(fleet):
     assert not np.isclose(blocks().pull(columns=KEYS), blocks(seed=4).pull(columns=KEYS)).any()
 
 
-def test_life_when_sent_then_same():
-    life = KeyLife(3, 0.5, 100, Initial("uniform", 0.1, -(2**63), 1, 4), "event")
-    for spec in (MatrixSpec(2**63, 4, kind="sparse", life=life), MatrixSpec(9, 1, kind="sparse", life=KeyLife())):
+def test_key_policy_when_sent_then_same():
+    policy = KeyPolicy(3, 0.5, 100, Initial("uniform", 0.1, -(2**63), 1, 4), "event")
+    for spec in (
+        MatrixSpec(2**63, 4, kind="sparse", key_policy=policy),
+        MatrixSpec(9, 1, kind="sparse", key_policy=KeyPolicy()),
+    ):
         assert spec_from_pb(spec_to_pb(spec)) == spec
 
 
@@ -129,6 +132,6 @@ def test_life_when_sent_then_same():
         {"init": "normal", "initEnd": 5},
     ],
 )
-def test_sparse_when_life_is_wrong_then_error(fleet, wrong):
+def test_sparse_when_key_policy_is_wrong_then_error(fleet, wrong):
     with pytest.raises(ConfigError, match=r"expected"):
         DCV.sparse(2**63, **wrong)

@@ -92,8 +92,8 @@ def check_changes(m, model, mark):
 @settings(max_examples=60)
 def test_matrix_when_program_is_random_then_as_a_dict(layout, program, admit_after, servers):
     with in_process_session(InProcessServers(servers, 1 << 30)):
-        life = {"admitAfter": admit_after, "expireAfterS": 10, "clock": "event", "init": "normal", "seed": 1}
-        m = DCV.sparse(2**63, WIDTH, "float64", layout=layout, initEnd=2, **life).matrix()
+        policy = {"admitAfter": admit_after, "expireAfterS": 10, "clock": "event", "init": "normal", "seed": 1}
+        m = DCV.sparse(2**63, WIDTH, "float64", layout=layout, initEnd=2, **policy).matrix()
         rows = np.arange(WIDTH)
 
         def by_keys(do, keys, values):
@@ -228,8 +228,8 @@ def test_memory_when_keys_expire_then_given_back(one_server):
         (lambda m: m.remove([-1]), OutOfRangeError, "index -1"),
         (lambda m: next(m.changed(positions=3)), OutOfRangeError, "positions: expected 0 to 2, got 3"),
         (lambda m: m.removed(Mark(1, 1)), StaleMarkError, "read all keys"),
-        (lambda m: DCV.sparse(9).expire(1), UsageError, "expected a sparse matrix whose keys have a life"),
-        (lambda m: DCV.dense(9).evict(1), UsageError, "expected a sparse matrix whose keys have a life"),
+        (lambda m: DCV.sparse(9).expire(1), UsageError, "expected a sparse matrix whose keys are managed"),
+        (lambda m: DCV.dense(9).evict(1), UsageError, "expected a sparse matrix whose keys are managed"),
     ],
 )
 def test_call_when_argument_is_wrong_then_error(one_server, call, error, message):
@@ -268,7 +268,7 @@ def test_advance_when_a_batch_was_touched_then_as_new_as_it(one_server):
 
 def test_operation_when_vector_is_of_another_matrix_then_error(one_server):
     u, v = DCV.sparse(2**63, admitAfter=2), DCV.sparse(2**63).add(np.ones(2), np.array([1, 2]))
-    with pytest.raises(NotColocatedError, match="keys of the first have a life"):
+    with pytest.raises(NotColocatedError, match="keys of the first are managed"):
         u.add(v)
     with pytest.warns(NotColocatedWarning):
         assert v.dot(u) == 0

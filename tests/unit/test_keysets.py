@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ps2.client import keysets
 from ps2.client.keysets import KnownKeys, SplitCache, split, split_blocks
 from ps2.errors import OutOfRangeError
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.partition import MatrixSpec, partition_bounds, partition_of, place
 from ps2.matrix.route import Route
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
@@ -102,7 +102,7 @@ def test_split_when_there_are_many_keys_then_groups_are_bounded(monkeypatch):
 @pytest.mark.parametrize("cut", ["split", "split_blocks"])
 def test_split_when_keys_live_then_groups_are_smaller(cut):
     plain = MatrixSpec(2**60, 1, kind="sparse")
-    living, route, cache = replace(plain, life=KeyLife(2)), routed(plain, 1), SplitCache()
+    living, route, cache = replace(plain, key_policy=KeyPolicy(2)), routed(plain, 1), SplitCache()
     for spec, most in ((plain, keysets.GROUP_KEYS), (living, keysets.GROUP_LIVING_KEYS)) * 2:
         parts = getattr(cache, cut)(spec, route, np.arange(100_000))
         assert max(group.end - group.begin for group in parts.groups) == min(most, 100_000)

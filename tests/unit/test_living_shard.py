@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from ps2.errors import LimitError
-from ps2.matrix.key_life import Initial, KeyLife
+from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server import living_keys
 from ps2.server.living_shard import LivingShard
 from ps2.server.memory import MemoryAccount
 
 
-def shard_with(limit_bytes, width=4, **life):
-    spec = MatrixSpec(2**63, width, kind="sparse", layout="column", life=KeyLife(initial=Initial("normal"), **life))
+def shard_with(limit_bytes, width=4, **policy):
+    spec = MatrixSpec(
+        2**63, width, kind="sparse", layout="column", key_policy=KeyPolicy(initial=Initial("normal"), **policy)
+    )
     return LivingShard(spec, Partition(0, 0, HASH_SPACE), MemoryAccount(limit_bytes))
 
 
@@ -58,9 +60,9 @@ def test_eviction_when_keys_are_of_the_request_then_they_stay():
     assert shard.living.ticks.max() <= shard.living.time.tick
 
 
-def after_a_long_time(**life):
+def after_a_long_time(**policy):
     """Return a shard that many requests have touched, with time that goes on."""
-    shard, rng = shard_with(1 << 30, expire_after_s=50.0, **life), np.random.default_rng(0)
+    shard, rng = shard_with(1 << 30, expire_after_s=50.0, **policy), np.random.default_rng(0)
     shard.living.time.mark(900)
     for second in range(200):
         shard.slots(np.unique(rng.integers(0, 3000, 60)), create=True)
@@ -70,12 +72,12 @@ def after_a_long_time(**life):
     return shard
 
 
-@pytest.mark.parametrize("life", [{"max_keys": 500}, {"admit_after": 2}])
-def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, life):
-    expected = after_a_long_time(**life)
+@pytest.mark.parametrize("policy", [{"max_keys": 500}, {"admit_after": 2}])
+def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
+    expected = after_a_long_time(**policy)
     monkeypatch.setattr(living_keys, "MOST_TICK", 1000)
     monkeypatch.setattr(living_keys, "KEPT_TICKS", 900)
-    shard = after_a_long_time(**life)
+    shard = after_a_long_time(**policy)
     assert shard.living.time.tick < 1000 < expected.living.time.tick
     assert np.array_equal(shard.living.index.keys, expected.living.index.keys)
     assert len(shard.living.waiting) == len(expected.living.waiting)

@@ -8,7 +8,7 @@ from ps2.coordinator.in_process import InProcessServers, in_process_session
 
 
 def test_advance_when_rows_are_older_then_time_stays():
-    settings = OnlineSettings(life={"clock": "event", "expireAfterS": 10.0})
+    settings = OnlineSettings(key_arguments={"clock": "event", "expireAfterS": 10.0})
     with in_process_session(InProcessServers(2, 1 << 30)):
         program = OnlineProgram(settings, settings.new_table())
         program.advance(100.0)

@@ -14,7 +14,7 @@ from ps2.client.declared import declared
 from ps2.client.keysets import SPLITS
 from ps2.client.plans import Target
 from ps2.client.read_your_writes import ReadYourWrites, is_plain
-from ps2.matrix.key_life import KeyLife
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
 from ps2.ops.packing import narrow, widen
@@ -241,7 +241,7 @@ def test_blocks_when_others_get_much_added_then_read_is_valid(monkeypatch):
 
 @pytest.mark.parametrize("admit_after", [1, 2])
 def test_additions_when_new_keys_may_wait_then_read_is_void(admit_after):
-    spec = MatrixSpec(DIM, 4, "float64", "sparse", layout="column", life=KeyLife(admit_after))
+    spec = MatrixSpec(DIM, 4, "float64", "sparse", layout="column", key_policy=KeyPolicy(admit_after))
     target = Target(1, spec, Route(0, partition_bounds(spec, 1), ("server0",)))
     read = ReadYourWrites([blocks.pull(target, [3])])
     read.lacks(blocks.add(target, [3], np.ones((1, 4))))

@@ -95,7 +95,7 @@ class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
     getExpireAfterS = getter(expireAfterS)
     getMaxKeys = getter(maxKeys)
 
-    def _life(self) -> dict[str, Any]:
+    def _key_arguments(self) -> dict[str, Any]:
         """Return those of OF_KEYS that are set, as arguments of ``EmbeddingTable``."""
         return {name: self.getOrDefault(name) for name in OF_KEYS if self.isSet(name)}
 

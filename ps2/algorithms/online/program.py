@@ -78,12 +78,12 @@ class OnlineProgram:
 
     def advance(self, now_s: float) -> None:
         """Advance the time of the keys to that of the newest row, and let old keys expire."""
-        if self.settings.life.get("clock") == "event":
+        if self.settings.key_arguments.get("clock") == "event":
             matrix = self.table.matrix
             # The batch's keys are as new as its newest row, also after a long time without rows. Rows of another
             # training may have been newer.
             matrix.advance(max(now_s, matrix.keyStatus().nowS), touched=True)
-            if "expireAfterS" in self.settings.life:
+            if "expireAfterS" in self.settings.key_arguments:
                 matrix.expire()
 
     def margins(self, given: KeyRows) -> Float64s:

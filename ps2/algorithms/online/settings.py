@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -35,7 +36,8 @@ class OnlineSettings:
             it sends the sum of the rows' gradients, and the servers take one step.
         intercept: True: the model has an intercept.
         init_scale, seed: standard deviation and seed of the vectors' initial values.
-        life: arguments of ``EmbeddingTable`` about keys: ``admitAfter``, ``expireAfterS``, ``maxKeys``, ``clock``.
+        key_arguments: arguments of ``EmbeddingTable`` about managed keys: ``admitAfter``, ``expireAfterS``,
+            ``maxKeys``, ``clock``.
 
     Raises:
         ConfigError: settings contradict each other.
@@ -53,7 +55,7 @@ class OnlineSettings:
     intercept: bool = True
     init_scale: float = 0.01
     seed: int = 0
-    life: dict[str, Any] = field(default_factory=dict)
+    key_arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -88,7 +90,7 @@ class OnlineSettings:
     def new_table(self, name: str | None = None) -> EmbeddingTable:
         """Create the table on the fleet of the active context."""
         init = "normal" if self.factors else "zeros"
-        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.life}
+        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.key_arguments}
         return EmbeddingTable(self.k, self._of_table, zeroColumns=1, name=name, **self._hyperparameters, **start)
 
     def table_settings(self) -> TableSettings:
@@ -107,4 +109,13 @@ class OnlineSettings:
         return {**ftrl, "lr": self.lr, "decay": self.decay} if self.factors else ftrl
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        content = asdict(self)
+        # The name in exports and in records of streams.
+        content["life"] = content.pop("key_arguments")
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> OnlineSettings:
+        """Read what ``to_json`` returned."""
+        others = {name: value for name, value in content.items() if name != "life"}
+        return cls(**others, key_arguments=content.get("life", {}))

@@ -104,7 +104,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 "architecture": architecture.to_json(),
                 "hasher": hasher.to_json(),
                 "optimizer": self.getOptimizer(),
-                "life": self._life(),
+                "life": self._key_arguments(),
             },
             lambda name: self._completed(self._begin(hasher, name), None),
             lambda name, ps: self._completed(self._known(hasher, name, ps), None),

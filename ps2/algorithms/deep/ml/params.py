@@ -185,7 +185,7 @@ def table_settings(params: DeepParams, architecture: Architecture) -> dict[str, 
         "init": "normal",
         "initScale": params.getInitStd(),
         "seed": params.getSeed() % 2**63,
-        **params._life(),
+        **params._key_arguments(),
         **rates,
         **penalties,
     }

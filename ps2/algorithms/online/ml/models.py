@@ -145,7 +145,7 @@ class OnlineModel(ClassParams, Model, MLReadable[Any], MLWritable):
         hasher = FieldHasher.from_json(of_model.pop("hasher"))
         name = new_name()
         table = EmbeddingTable.load(f"{url}/{TABLE}", name)
-        return LiveModel(name, OnlineSettings(**of_model), table, hasher)
+        return LiveModel(name, OnlineSettings.from_json(of_model), table, hasher)
 
     @classmethod
     def read(cls) -> MLReader[Any]:

@@ -116,9 +116,9 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):
                 raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
-        life = self._life()
-        if life and self.isSet(self.timeCol):
-            life["clock"] = "event"
+        key_arguments = self._key_arguments()
+        if key_arguments and self.isSet(self.timeCol):
+            key_arguments["clock"] = "event"
         return OnlineSettings(
             optimizer=self.getOptimizer(),
             alpha=self.getAlpha(),
@@ -131,7 +131,7 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
             intercept=self.getOrDefault(self.fitIntercept),
             # A seed of pyspark.ml may be a hash, of either sign.
             seed=self.getOrDefault(self.seed) % 2**63,
-            life=life,
+            key_arguments=key_arguments,
         )
 
 

@@ -1,4 +1,4 @@
-"""When a key of a sparse matrix gets its slot, with which values, and when it loses the slot. Pure."""
+"""``KeyPolicy``: when a managed key gets its slot, with which values, and when it loses the slot. Pure."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Initial:
 
 
 @dataclass(frozen=True)
-class KeyLife:
-    """When the keys of a sparse matrix get their slots, and when they lose them.
+class KeyPolicy:
+    """Which keys a sparse matrix admits, keeps and removes, and their initial values: its keys are managed.
 
     Attributes:
         admit_after: number of the touch at which a key gets its slot. A touch is a change that names the key and would
@@ -98,12 +98,12 @@ class KeyLife:
             raise ConfigError(f"clock: expected {_one_of(Clock)}, got {self.clock!r}")
 
 
-def life_of(
+def policy_of(
     admit_after: int, expire_after_s: float | None, max_keys: int | None, initial: Initial, clock: Clock
-) -> KeyLife | None:
-    """Return the ``KeyLife`` of a new matrix; None if its keys stay forever and begin at 0, as without one."""
-    life = KeyLife(admit_after, expire_after_s, max_keys, initial, clock)
-    return None if life == KeyLife(initial=initial, clock=clock) and initial.kind == "zeros" else life
+) -> KeyPolicy | None:
+    """Return the ``KeyPolicy`` of a new matrix; None if its keys stay forever and begin at 0, as without one."""
+    policy = KeyPolicy(admit_after, expire_after_s, max_keys, initial, clock)
+    return None if policy == KeyPolicy(initial=initial, clock=clock) and initial.kind == "zeros" else policy
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> int:
