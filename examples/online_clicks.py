@@ -100,10 +100,10 @@ def hours_after(seen):
 
 def line():
     """What is known now."""
-    hours, life = len(progress), model.table.matrix.keyStatus()
+    hours, status = len(progress), model.table.matrix.keyStatus()
     aucs = {way: auc(labels[hours - 1], scores[way][hours - 1]) for way in (SCORER, DAILY)}
     told = ", ".join(f"{way} {value:.4f}" for way, value in {MODEL: progress[-1].validation.auc, **aucs}.items())
-    keys = f"{life.active:,} keys, {life.waiting:,} waiting, {life.expired:,} expired"
+    keys = f"{status.active:,} keys, {status.waiting:,} waiting, {status.expired:,} expired"
     day, hour = divmod(hours - 1, HOURS)
     rows = f"{progress[-1].total.rows:,} rows, {progress[-1].rowsPerS:,.0f}/s"
     return f"day {day} {hour:02d}:00  AUC {told}  {rows}  {keys}  export {scorers[SCORER].number}"

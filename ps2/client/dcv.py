@@ -150,7 +150,7 @@ class DCV(Handle):
             return self._submit(plans.pull(self._target(), 0, self._spec.dim, out))
         if out is not None:
             raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
-        # Keys that live may go between two blocks.
+        # Managed keys may go between two blocks.
         at_once = in_batch() or self._spec.key_policy is not None
         counts = None if at_once else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))

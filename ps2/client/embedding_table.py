@@ -18,7 +18,7 @@ from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
 from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
 from ps2.client.handle import Handle
-from ps2.client.key_life import KeyStatus
+from ps2.client.managed_matrix import KeyStatus
 from ps2.client.matrix import DCVMatrix
 from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError

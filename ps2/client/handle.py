@@ -11,7 +11,7 @@ import numpy as np
 
 from ps2.client.batch import OPEN, hold
 from ps2.client.fleet import FleetRef
-from ps2.client.key_life import KeyStatus, LivingMatrix
+from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
 from ps2.client.owners import Owner
 from ps2.client.plans import Target
 from ps2.client.session import Session
@@ -213,9 +213,9 @@ class Handle:
         target = self._target()
         return replace(target, spec=replace(target.spec, wire=None))
 
-    def _keys(self, what: str) -> LivingMatrix:
+    def _keys(self, what: str) -> ManagedMatrix:
         """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyPolicy``."""
-        return LivingMatrix.of(what, self._session, self._target())
+        return ManagedMatrix.of(what, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:
         return type(self)(self._fleet, self._matrix, row, self._spec, self._route)

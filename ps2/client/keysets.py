@@ -21,9 +21,9 @@ from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
-# Keys per operation; together with their values, about one block. Keys that live take more time each: a server admits
+# Keys per operation; together with their values, about one block. Managed keys take more time each: a server admits
 # them, gives them slots, and makes others go.
-GROUP_KEYS, GROUP_LIVING_KEYS = 1 << 18, 1 << 16
+GROUP_KEYS, GROUP_MANAGED_KEYS = 1 << 18, 1 << 16
 # Bytes of column blocks per operation. At this size, the fixed cost of a request is negligible.
 GROUP_BYTES = 16 << 20
 # Smaller key sets are not cached.
@@ -157,7 +157,7 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKe
 
 
 def _keys_in_group(spec: MatrixSpec) -> int:
-    return GROUP_KEYS if spec.key_policy is None else GROUP_LIVING_KEYS
+    return GROUP_KEYS if spec.key_policy is None else GROUP_MANAGED_KEYS
 
 
 def _blocks_in_group(spec: MatrixSpec) -> int:

@@ -13,7 +13,7 @@ from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, known
-from ps2.client.key_life import KeyStatus, Mark
+from ps2.client.managed_matrix import KeyStatus, Mark
 from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ps2.client import embedding_plans, plans
 from ps2.client.batch import in_batch, submit
-from ps2.client.key_life import Mark
+from ps2.client.managed_matrix import Mark
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import StaleMarkError, UsageError
 from ps2.matrix.partition import Int64Array

@@ -1,4 +1,4 @@
-"""The time of a matrix whose keys live: ticks, and the seconds at which they began. Pure.
+"""The time of a matrix whose keys are managed: ticks, and the seconds at which they began. Pure.
 
 Each change of a key is stamped with the current tick. Servers never read a clock: the driver or the program advances
 the time with a mutation, so that checkpoints and copies hold it.

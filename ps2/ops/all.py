@@ -25,11 +25,11 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
 )
 from ps2.ops.table import TABLE, Op, families
 
-# Operations on keys that live (``ps2.server.key_operations``).
+# Operations on managed keys (``ps2.server.key_operations``).
 KEY_READS = ("keys_state", "keys_changed", "keys_removed")
 KEY_CHANGES = ("keys_advance", "keys_mark", "keys_expire", "keys_evict", "keys_remove")
 # Operations that the server implements itself: run a user's function that may write, run one that only reads, return
-# the keys of a sparse shard, and those on keys that live.
+# the keys of a sparse shard, and those on managed keys.
 SERVERS = ("map", "look", "keys", *KEY_READS, *KEY_CHANGES)
 # How many similar names an error for an unknown operation lists.
 CLOSEST = 4

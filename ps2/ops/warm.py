@@ -24,7 +24,7 @@ from ps2.ops.compiling import warn_once
 from ps2.ops.initial import fill_initial
 from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.living_index import LivingIndex
+from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.modules import brought
 from ps2.ops.operands import Along
 from ps2.ops.table import FLOATS, Op
@@ -72,14 +72,14 @@ def warm() -> None:
 
 
 @lru_cache(maxsize=1)
-def load_living() -> None:
-    """Load the kernels of keys that live, if they are compiled: else requests would load them, one by one.
+def load_managed() -> None:
+    """Load the kernels of managed keys, if they are compiled: else requests would load them, one by one.
 
     It takes some tenths of a second of one core, once in a process.
     """
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     if folder and is_compiled(Path(folder), LOCK, None):
-        _compile_living()
+        _compile_managed()
 
 
 def _compile_theirs(ops: Sequence[Op]) -> None:
@@ -119,18 +119,18 @@ def compile_all() -> None:
     touched.clear()
     index = KeyIndex()
     index.missing(index.insert(np.arange(100)))
-    _compile_living()
+    _compile_managed()
 
 
-def _compile_living() -> None:
-    """Call the kernels of keys that live."""
+def _compile_managed() -> None:
+    """Call the kernels of managed keys."""
     one = np.zeros(1, np.int64)
     for dtype in FLOATS:
         for kind in ("normal", "uniform"):
             fill_initial(np.empty(1, DTYPES[dtype]), Initial(kind), one, one, one, one)
     for numbers in (*DTYPES.values(), np.dtype(np.uint32)):
         slots.move_blocks(np.zeros((1, 1), numbers), one, one)
-    index, keys = LivingIndex(), np.arange(2000)
+    index, keys = ManagedIndex(), np.arange(2000)
     index.insert(keys)
     index.lookup(keys)
     index.remove(keys[:1900:-1].copy())

@@ -56,8 +56,8 @@ class MatrixStatus:
 
     Attributes:
         slots: for which a sparse matrix has memory.
-        waiting_keys: keys that live and wait for their slots.
-        admitted_keys, expired_keys, evicted_keys: how many keys that live got their slots, went by their age, and went
+        waiting_keys: managed keys and wait for their slots.
+        admitted_keys, expired_keys, evicted_keys: how many managed keys got their slots, went by their age, and went
             for others or by a call, so far.
     """
 

@@ -85,7 +85,7 @@ def inserted(operation: Operation, shard: Shard, live: int) -> Change:
 
 
 def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
-    """Return the change of a failed operation that has touched keys that live, after ``touches`` of earlier ones."""
+    """Return the change of a failed operation that has touched managed keys, after ``touches`` of earlier ones."""
     columns = keys.all(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
     params = {"touches": touches}
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
@@ -119,8 +119,8 @@ def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operati
         for keys in _blocks(shard.index.keys):
             yield Operation("insert", *place, arrays=(keys,))
     yield from _columns(place, shard) if shard.spec.layout == "column" else _rows(place, shard)
-    if shard.living is not None:
-        for piece in shard.living.state():
+    if shard.managed is not None:
+        for piece in shard.managed.state():
             for block in _blocks(piece):
                 yield Operation("living", *place, arrays=(block,))
     for one in kept.of(place):
@@ -273,8 +273,8 @@ class Copies:
             state = json.loads(np.concatenate(shard.arriving).tobytes())
             shard.retire_rows(state["unused"])
             shard.applied = AppliedIds.from_json(state["applied"])
-            if shard.living is not None:
-                shard.living.restore(np.concatenate(shard.arriving_keys).tobytes())
+            if shard.managed is not None:
+                shard.managed.restore(np.concatenate(shard.arriving_keys).tobytes())
             shard.incomplete, shard.arriving, shard.arriving_keys = False, [], []
         else:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
@@ -307,10 +307,10 @@ def _insert(operation: Operation, shard: Shard) -> None:
 
 def _touch(operation: Operation, shard: Shard) -> None:
     """Touch keys, unless the copy has done it already."""
-    living, touches = shard.living, int(operation.params["touches"])
-    if living is None or living.touched not in (touches, touches + 1):
+    managed, touches = shard.managed, int(operation.params["touches"])
+    if managed is None or managed.touched not in (touches, touches + 1):
         raise ProtocolError(f"operation 'touched': expected a copy whose keys were touched {touches} times")
-    if living.touched == touches:
+    if managed.touched == touches:
         shard.slots(operation.arrays[0].reshape(-1), create=True)
 
 

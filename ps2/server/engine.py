@@ -17,7 +17,7 @@ from ps2.errors import (
     StoppedError,
 )
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.ops.warm import load_living
+from ps2.ops.warm import load_managed
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import NO_RESULT, Place, Reply, Request, RequestId
 from ps2.rpc.server_status import MatrixStatus
@@ -26,8 +26,8 @@ from ps2.server.copies import FILLING, Copies
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
 from ps2.server.keycache import KeyCache
-from ps2.server.living_shard import shard_of
 from ps2.server.lock import ShardLock
+from ps2.server.managed_shard import shard_of
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
@@ -67,7 +67,7 @@ class Engine:
         """
         made: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
-            load_living()  # before any lock is held
+            load_managed()  # before any lock is held
         with self._lock:
             held = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]
             absent = [partition for partition in partitions if partition not in held]
@@ -303,7 +303,7 @@ class Engine:
 
 
 def _status_of(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
-    living = [shard.living for shard in shards if shard.living is not None]
+    managed = [shard.managed for shard in shards if shard.managed is not None]
     sparse = [shard for shard in shards if shard.index is not None]
     return MatrixStatus(
         matrix=matrix,
@@ -313,10 +313,10 @@ def _status_of(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
         active_keys=sum(shard.live for shard in sparse),
         partitions=tuple(shard.partition for shard in shards),
         slots=sum(int(shard.array.shape[1]) for shard in sparse),
-        waiting_keys=sum(len(keys.waiting) for keys in living),
-        admitted_keys=sum(keys.counts.admitted for keys in living),
-        expired_keys=sum(keys.counts.expired for keys in living),
-        evicted_keys=sum(keys.counts.evicted for keys in living),
+        waiting_keys=sum(len(keys.waiting) for keys in managed),
+        admitted_keys=sum(keys.counts.admitted for keys in managed),
+        expired_keys=sum(keys.counts.expired for keys in managed),
+        evicted_keys=sum(keys.counts.evicted for keys in managed),
     )
 
 

@@ -18,7 +18,7 @@ from ps2.ops.slots import newer, older
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
 from ps2.server.keycache import KeySet
-from ps2.server.living_shard import LivingShard
+from ps2.server.managed_shard import ManagedShard
 from ps2.server.removed_keys import MOST_KEYS
 from ps2.server.shard import Shard
 
@@ -54,7 +54,7 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
         UsageError: the keys of the matrix are not managed.
     """
     shard.check_rows(np.empty(0, np.int64))
-    if not isinstance(shard, LivingShard):
+    if not isinstance(shard, ManagedShard):
         raise UsageError(
             f"operation {operation.name!r}: the keys of this matrix are not managed: make it with DCV.sparse(..., "
             "admitAfter=, expireAfterS=, maxKeys= or init=)"
@@ -75,79 +75,79 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
     return run(shard, operation.params)
 
 
-def _state(shard: LivingShard, params: Params) -> Value:
+def _state(shard: ManagedShard, params: Params) -> Value:
     """Return int64 of shape (8,), and the time in seconds, float64 of shape (1,).
 
     The eight numbers are the tick; the lineage; active and waiting keys; keys admitted, expired and evicted so far; and
     the first tick from which all removals are kept, or -1.
     """
-    living, counts = shard.living, shard.living.counts
-    kept = living.removed.complete_from
-    numbers = [living.time.tick, living.lineage, shard.live, len(living.waiting)]
+    managed, counts = shard.managed, shard.managed.counts
+    kept = managed.removed.complete_from
+    numbers = [managed.time.tick, managed.lineage, shard.live, len(managed.waiting)]
     numbers += [counts.admitted, counts.expired, counts.evicted, -1 if kept is None else kept]
-    return np.array(numbers), np.array([living.time.now_s])
+    return np.array(numbers), np.array([managed.time.now_s])
 
 
-def _advance(shard: LivingShard, params: Params) -> Value:
+def _advance(shard: ManagedShard, params: Params) -> Value:
     value_bytes = shard.live * shard.rows * shard.spec.np_dtype.itemsize
-    shard.living.advance(float(params["now_s"]), int(params["tick"]), value_bytes, bool(params["touched"]))
-    return np.array([shard.living.time.tick])
+    shard.managed.advance(float(params["now_s"]), int(params["tick"]), value_bytes, bool(params["touched"]))
+    return np.array([shard.managed.time.tick])
 
 
-def _mark(shard: LivingShard, params: Params) -> Value:
-    return np.array([shard.living.mark(int(params["tick"]))])
+def _mark(shard: ManagedShard, params: Params) -> Value:
+    return np.array([shard.managed.mark(int(params["tick"]))])
 
 
-def _expire(shard: LivingShard, params: Params) -> Value:
+def _expire(shard: ManagedShard, params: Params) -> Value:
     """Remove keys whose last touch is at least ``older_s`` ago; return (slot to go on below, keys removed)."""
-    living, begin = shard.living, int(params["begin"])
-    fresh = living.fresh(float(params["older_s"]))
-    slots, at = older(living.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
+    managed, begin = shard.managed, int(params["begin"])
+    fresh = managed.fresh(float(params["older_s"]))
+    slots, at = older(managed.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
     shard.remove(slots)
-    living.counts.expired += slots.size
-    living.index.settle(SETTLED)
+    managed.counts.expired += slots.size
+    managed.index.settle(SETTLED)
     if not at:
-        living.waiting.expire(fresh)
+        managed.waiting.expire(fresh)
         shard.count_now()
     return np.array([at, slots.size])
 
 
-def _evict(shard: LivingShard, params: Params) -> Value:
+def _evict(shard: ManagedShard, params: Params) -> Value:
     """Remove least recently touched keys; return (keys above the limit that are left, keys removed)."""
     keep = int(params["keep"])
     gone = shard.evict(keep, REMOVED)
     return np.array([max(0, shard.live - keep), gone])
 
 
-def _remove(shard: LivingShard, keys: KeySet) -> Value:
-    slots = np.unique(shard.living.index.lookup(keys.all(shard)))[::-1]
+def _remove(shard: ManagedShard, keys: KeySet) -> Value:
+    slots = np.unique(shard.managed.index.lookup(keys.all(shard)))[::-1]
     slots = slots[slots >= 0]
     shard.remove(slots)
-    shard.living.counts.evicted += slots.size
+    shard.managed.counts.evicted += slots.size
     return np.array([slots.size])
 
 
-def _changed(shard: LivingShard, params: Params) -> Value:
+def _changed(shard: ManagedShard, params: Params) -> Value:
     """Return (slot to go on below,), the n keys touched in or after a tick, and their values, (n, positions)."""
     positions, end = int(params["positions"]), _end(shard, int(params["begin"]))
     if not 0 <= positions <= shard.rows:
         raise OutOfRangeError(f"positions: expected 0 to {shard.rows}, got {positions}")
     most = max(1, CHANGED_BYTES // (8 + positions * shard.spec.np_dtype.itemsize))
-    slots, at = newer(shard.living.ticks, int(params["since"]), end, SCANNED, most)
-    return np.array([at]), shard.living.index.keys[slots], np.ascontiguousarray(shard.array[:positions, slots].T)
+    slots, at = newer(shard.managed.ticks, int(params["since"]), end, SCANNED, most)
+    return np.array([at]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:positions, slots].T)
 
 
-def _removed(shard: LivingShard, params: Params) -> Value:
-    return shard.living.removed.since(int(params["since"]))
+def _removed(shard: ManagedShard, params: Params) -> Value:
+    return shard.managed.removed.since(int(params["since"]))
 
 
-def _end(shard: LivingShard, begin: int) -> int:
+def _end(shard: ManagedShard, begin: int) -> int:
     """Return the slot below which a slice begins: ``begin``, or all slots for -1."""
     return shard.live if begin < 0 else min(begin, shard.live)
 
 
 # The parameters of each operation.
-OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[LivingShard, Params], Value]]] = {
+OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[ManagedShard, Params], Value]]] = {
     "keys_state": ((), _state),
     "keys_changed": (("since", "positions", "begin"), _changed),
     "keys_removed": (("since",), _removed),

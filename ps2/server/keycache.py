@@ -47,7 +47,7 @@ class KeySet:
             return self.slots
         assert self.columns is not None
         slots = shard.slots(self.columns, create)
-        if shard.living is None and (shard.index is None or slots.min() >= 0):
+        if shard.managed is None and (shard.index is None or slots.min() >= 0):
             self.slots, self.columns, self.home = slots, None, shard
         return slots
 

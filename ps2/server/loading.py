@@ -12,7 +12,7 @@ import numpy as np
 from ps2.errors import LimitError, RecoveryError, StaleRouteError
 from ps2.protocol.messages import RequestId
 from ps2.server.engine import Engine
-from ps2.server.living_shard import shard_of
+from ps2.server.managed_shard import shard_of
 from ps2.server.reading import Reader, check_fits
 from ps2.server.shard import Shard
 from ps2.storage.files import place

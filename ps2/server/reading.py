@@ -15,7 +15,7 @@ from ps2.errors import CheckpointCorruptError
 from ps2.matrix.partition import Int64Array, Partition, hash_bucket
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
-from ps2.server.living_keys import read_state
+from ps2.server.managed_keys import read_state
 from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.shard import Shard
@@ -173,10 +173,10 @@ class Reader:
         for part in source.parts:
             with part.shard.lock:
                 self.check(part.shard)
-                if part.shard.living is not None:
+                if part.shard.managed is not None:
                     chosen = part.columns if isinstance(part, _Chosen) else np.arange(part.begin, part.end)
-                    part.shard.living.adopt_ticks(state, chosen, part.at)
-                    part.shard.living.adopt(state)
+                    part.shard.managed.adopt_ticks(state, chosen, part.at)
+                    part.shard.managed.adopt(state)
 
     def _read(self, source: _Source) -> None:
         """Read the values of a saved shard, and verify the checksum of its ids."""

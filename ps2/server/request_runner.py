@@ -182,9 +182,9 @@ def _forward(
 
 
 def _keys_before(shard: Shard) -> tuple[int, int, int]:
-    """Return the number of a shard's keys, and how often keys that live were touched, and removed."""
-    living = shard.living
-    return (shard.live, 0, 0) if living is None else (shard.live, living.touched, living.removals)
+    """Return the number of a shard's keys, and how often managed keys were touched, and removed."""
+    managed = shard.managed
+    return (shard.live, 0, 0) if managed is None else (shard.live, managed.touched, managed.removals)
 
 
 def _changes_of_failed(

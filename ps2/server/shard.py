@@ -11,11 +11,11 @@ import numpy as np
 from ps2.errors import LimitError, NotColocatedError, NotFoundError, OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.living_index import LivingIndex
+from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
-from ps2.server.living_keys import LivingKeys
 from ps2.server.lock import ShardLock
+from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.touchedrows import TouchedRows
@@ -36,7 +36,7 @@ class Shard:
     Attributes:
         incomplete: the shard must not be used, because another server is sending its content or has yet to send it.
         newest_filling: the newest transfer of the shard's content that has begun, as (route version, number).
-        arriving, arriving_keys: pieces of the applied ids' JSON, and of the state of living keys, that the current
+        arriving, arriving_keys: pieces of the applied ids' JSON, and of the state of managed keys, that the current
             filling has brought so far.
         restored: replies read from a checkpoint, until the shard is put in place.
         refused_version: for a copy that was sent to a replacement server, changes at this or an older route version are
@@ -44,10 +44,10 @@ class Shard:
         rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
         layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
             knows of the rows is valid for one value of it.
-        living: its managed keys; None for a dense shard, and for a sparse one whose keys stay.
+        managed: its managed keys; None for a dense shard, and for a sparse one whose keys stay.
     """
 
-    living: LivingKeys | None = None
+    managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
         """Allocate the rows as zeros; raises LimitError before any allocation.
@@ -261,7 +261,7 @@ class Shard:
 
     def _new_index(self) -> None:
         """Begin without keys."""
-        self.index: KeyIndex | LivingIndex | None = KeyIndex() if self.spec.kind == "sparse" else None
+        self.index: KeyIndex | ManagedIndex | None = KeyIndex() if self.spec.kind == "sparse" else None
 
     def _zeros(self, rows: int, columns: int) -> Array:
         # The system allocates zero pages on first access: until then reserved rows take no physical memory.

@@ -70,8 +70,8 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     arrays = {"values": values}
     if shard.index is not None:
         arrays["keys"] = (shard.index.keys,)
-    if shard.living is not None:
-        arrays["life"] = shard.living.state()
+    if shard.managed is not None:
+        arrays["life"] = shard.managed.state()
     return ShardSnapshot(matrix, shard.partition, arrays)
 
 

@@ -89,8 +89,8 @@ class SaveMatrix:
 
 def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
     """Return the kinds of array files that a shard of such a matrix has."""
-    living = ("life",) if spec.key_policy is not None else ()
-    return ("keys", *living, "values") if spec.kind == "sparse" else ("values",)
+    managed = ("life",) if spec.key_policy is not None else ()
+    return ("keys", *managed, "values") if spec.kind == "sparse" else ("values",)
 
 
 def file_name(stem: str, matrix: int, partition: Partition, kind: str) -> str:

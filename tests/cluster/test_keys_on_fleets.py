@@ -1,4 +1,4 @@
-"""Keys that live on real servers: the driver's clock, and what servers tell of their keys."""
+"""Managed keys on real servers: the driver's clock, and what servers tell of their keys."""
 
 from __future__ import annotations
 

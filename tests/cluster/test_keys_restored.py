@@ -1,4 +1,4 @@
-"""Keys that live go on from a checkpoint, or from a file, with their values, ticks and counts."""
+"""Managed keys go on from a checkpoint, or from a file, with their values, ticks and counts."""
 
 from __future__ import annotations
 

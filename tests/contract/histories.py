@@ -16,7 +16,7 @@ from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_diges
 ROWS = 5
 WIDE = 1 << 17  # wide enough for sets of touched columns
 POLICY = KeyPolicy(2, 20.0, 300, Initial("normal", seed=7, end=3))
-LIVING = (11, 12)
+MANAGED = (11, 12)
 MATRICES = {
     1: (MatrixSpec(600, ROWS, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
     2: (MatrixSpec(2**40, ROWS, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
@@ -92,7 +92,7 @@ class History:
         if before is not None and rng.random() < 0.3:
             matrix, partition = before.matrix, MATRICES[before.matrix][1][before.partition]
             spec = MATRICES[matrix][0]
-        if matrix in LIVING and rng.random() < 0.3:
+        if matrix in MANAGED and rng.random() < 0.3:
             return self._of_keys(matrix)
         if rng.random() < 0.15:
             rows = tuple(int(row) for row in rng.choice(4, 2, replace=False))
@@ -206,7 +206,7 @@ def held(engine, copies):
             "rows": [shard.row(n).tobytes() for n in range(shard.rows) if n not in shard.unused],
             "unused": shard.unused,
             "keys": None if shard.index is None else shard.index.keys.tolist(),
-            "managed": None if shard.living is None else {n: a.tobytes() for n, a in shard.living.arrays().items()},
+            "managed": None if shard.managed is None else {n: a.tobytes() for n, a in shard.managed.arrays().items()},
             "applied": shard.applied.to_json(),
             "kept": {(k.id, k.position): k.to_json() for k in engine.kept.of(place)},
         }

@@ -177,7 +177,7 @@ def test_copies_when_failed_requests_touch_keys_then_in_step(fleet, pair):
         outcome = fleet.try_to_send(primary, Request((operation,), RequestId("driver", number)))
         assert isinstance(outcome, PS2Error) is (name == "columns_add")
         assert behind(primary) == 0
-    assert primary.engine.shards()[11, 0].living.counts.admitted == 40
+    assert primary.engine.shards()[11, 0].managed.counts.admitted == 40
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
@@ -194,7 +194,7 @@ def test_copies_when_sent_in_many_blocks_then_time_is_the_shards(fleet, monkeypa
     fleet.create(backup, {12: MATRICES[12]}, copies=True)
     fleet.activate(backup)
     fleet.control.send(primary.address, backup.address, [(12, 0)], copies=True)
-    assert backup.engine.shards()[12, 0].living.time.now_s == 5.0
+    assert backup.engine.shards()[12, 0].managed.time.now_s == 5.0
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 

@@ -15,7 +15,7 @@ from ps2.storage.manifest import Manifest, SavedFile, SavedMatrix, SavedShard, a
 
 DENSE = MatrixSpec(10, 3, align=5)
 SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
-LIVING = replace(SPARSE, key_policy=KeyPolicy(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 2), "event"))
+MANAGED = replace(SPARSE, key_policy=KeyPolicy(3, 0.5, None, Initial("uniform", 0.1, -(2**63), 1, 2), "event"))
 
 
 def matrix(id, spec, bounds):
@@ -36,8 +36,8 @@ def matrix(id, spec, bounds):
 def manifest(number=3, step=17):
     dense = matrix(5, DENSE, (0, 5, 10))
     named = replace(dense, names={"weight": 2})
-    sparse, living = (matrix(2**63 + 1, spec, (0, HASH_SPACE // 3, HASH_SPACE)) for spec in (SPARSE, LIVING))
-    return Manifest(number, step, 1.5, 0.25, 2.5, "0.1.0", (named, sparse, living))
+    sparse, managed = (matrix(2**63 + 1, spec, (0, HASH_SPACE // 3, HASH_SPACE)) for spec in (SPARSE, MANAGED))
+    return Manifest(number, step, 1.5, 0.25, 2.5, "0.1.0", (named, sparse, managed))
 
 
 def content():

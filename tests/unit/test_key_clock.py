@@ -42,14 +42,14 @@ def pass_by(clock, seconds):
     clock.poll()
 
 
-def living(**more):
+def managed(**more):
     m = DCV.sparse(2**63, 2, layout="column", **more).matrix()
     m.add(columns=np.arange(50), values=np.ones((50, 2)))
     return m
 
 
 def test_keys_when_time_passes_then_go_after_their_age(clock):
-    m = living(expireAfterS=100)
+    m = managed(expireAfterS=100)
     clock.poll()
     pass_by(clock, 60)
     m.add(columns=np.arange(20), values=np.ones((20, 2)))
@@ -61,7 +61,7 @@ def test_keys_when_time_passes_then_go_after_their_age(clock):
 
 
 def test_time_when_servers_are_away_then_added_later(clock, servers):
-    m = living(expireAfterS=100)
+    m = managed(expireAfterS=100)
     clock.poll()
     servers.away = True
     pass_by(clock, 30)
@@ -73,7 +73,7 @@ def test_time_when_servers_are_away_then_added_later(clock, servers):
 
 
 def test_time_when_expiry_fails_then_is_not_added_twice(clock, servers, monkeypatch):
-    m = living(expireAfterS=100)
+    m = managed(expireAfterS=100)
     clock.poll()
     exchange = servers.exchange
 
@@ -89,7 +89,7 @@ def test_time_when_expiry_fails_then_is_not_added_twice(clock, servers, monkeypa
 
 
 def test_time_when_not_due_or_of_events_then_stays(clock):
-    slow, events, forever = living(expireAfterS=1000), living(expireAfterS=10, clock="event"), living(init="normal")
+    slow, events, forever = managed(expireAfterS=1000), managed(expireAfterS=10, clock="event"), managed(init="normal")
     clock.poll()
     pass_by(clock, 5)
     assert [m.keyStatus().nowS for m in (slow, events, forever)] == [0, 0, 0]

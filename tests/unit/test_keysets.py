@@ -102,8 +102,8 @@ def test_split_when_there_are_many_keys_then_groups_are_bounded(monkeypatch):
 @pytest.mark.parametrize("cut", ["split", "split_blocks"])
 def test_split_when_keys_live_then_groups_are_smaller(cut):
     plain = MatrixSpec(2**60, 1, kind="sparse")
-    living, route, cache = replace(plain, key_policy=KeyPolicy(2)), routed(plain, 1), SplitCache()
-    for spec, most in ((plain, keysets.GROUP_KEYS), (living, keysets.GROUP_LIVING_KEYS)) * 2:
+    managed, route, cache = replace(plain, key_policy=KeyPolicy(2)), routed(plain, 1), SplitCache()
+    for spec, most in ((plain, keysets.GROUP_KEYS), (managed, keysets.GROUP_MANAGED_KEYS)) * 2:
         parts = getattr(cache, cut)(spec, route, np.arange(100_000))
         assert max(group.end - group.begin for group in parts.groups) == min(most, 100_000)
 

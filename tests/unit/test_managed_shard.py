@@ -1,4 +1,4 @@
-"""A shard whose keys live, without a server: memory that runs out, and keys that go for others."""
+"""A shard whose keys are managed, without a server: memory that runs out, and keys that go for others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from ps2.errors import LimitError
 from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.server import living_keys
-from ps2.server.living_shard import LivingShard
+from ps2.server import managed_keys
+from ps2.server.managed_shard import ManagedShard
 from ps2.server.memory import MemoryAccount
 
 
@@ -17,11 +17,11 @@ def shard_with(limit_bytes, width=4, **policy):
     spec = MatrixSpec(
         2**63, width, kind="sparse", layout="column", key_policy=KeyPolicy(initial=Initial("normal"), **policy)
     )
-    return LivingShard(spec, Partition(0, 0, HASH_SPACE), MemoryAccount(limit_bytes))
+    return ManagedShard(spec, Partition(0, 0, HASH_SPACE), MemoryAccount(limit_bytes))
 
 
 def held(shard):
-    return {name: array.copy() for name, array in shard.living.arrays().items()}, shard.array.copy()
+    return {name: array.copy() for name, array in shard.managed.arrays().items()}, shard.array.copy()
 
 
 def test_touch_when_memory_is_short_then_counts_nothing():
@@ -55,40 +55,40 @@ def test_eviction_when_keys_are_of_the_request_then_they_stay():
     keys = np.append(np.arange(100), np.arange(5000, 5300))
     slots = shard.slots(keys, create=True)
     assert (slots >= 0).all()
-    assert np.array_equal(shard.living.index.keys[slots], keys)
+    assert np.array_equal(shard.managed.index.keys[slots], keys)
     assert shard.live <= 1000
-    assert shard.living.ticks.max() <= shard.living.time.tick
+    assert shard.managed.ticks.max() <= shard.managed.time.tick
 
 
 def after_a_long_time(**policy):
     """Return a shard that many requests have touched, with time that goes on."""
     shard, rng = shard_with(1 << 30, expire_after_s=50.0, **policy), np.random.default_rng(0)
-    shard.living.time.mark(900)
+    shard.managed.time.mark(900)
     for second in range(200):
         shard.slots(np.unique(rng.integers(0, 3000, 60)), create=True)
-        shard.living.advance(float(second), 0, 1 << 20)
-        shard.remove(np.flatnonzero(shard.living.ticks < shard.living.fresh(50.0))[::-1].copy())
-        shard.living.waiting.expire(shard.living.fresh(50.0))
+        shard.managed.advance(float(second), 0, 1 << 20)
+        shard.remove(np.flatnonzero(shard.managed.ticks < shard.managed.fresh(50.0))[::-1].copy())
+        shard.managed.waiting.expire(shard.managed.fresh(50.0))
     return shard
 
 
 @pytest.mark.parametrize("policy", [{"max_keys": 500}, {"admit_after": 2}])
 def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
     expected = after_a_long_time(**policy)
-    monkeypatch.setattr(living_keys, "MOST_TICK", 1000)
-    monkeypatch.setattr(living_keys, "KEPT_TICKS", 900)
+    monkeypatch.setattr(managed_keys, "MOST_TICK", 1000)
+    monkeypatch.setattr(managed_keys, "KEPT_TICKS", 900)
     shard = after_a_long_time(**policy)
-    assert shard.living.time.tick < 1000 < expected.living.time.tick
-    assert np.array_equal(shard.living.index.keys, expected.living.index.keys)
-    assert len(shard.living.waiting) == len(expected.living.waiting)
-    assert shard.living.fresh(30.0) > shard.living.fresh(40.0) > 1
+    assert shard.managed.time.tick < 1000 < expected.managed.time.tick
+    assert np.array_equal(shard.managed.index.keys, expected.managed.index.keys)
+    assert len(shard.managed.waiting) == len(expected.managed.waiting)
+    assert shard.managed.fresh(30.0) > shard.managed.fresh(40.0) > 1
 
 
 def test_mark_when_ticks_were_lowered_then_is_stale(monkeypatch):
-    monkeypatch.setattr(living_keys, "MOST_TICK", 100)
-    monkeypatch.setattr(living_keys, "KEPT_TICKS", 50)
+    monkeypatch.setattr(managed_keys, "MOST_TICK", 100)
+    monkeypatch.setattr(managed_keys, "KEPT_TICKS", 50)
     shard = shard_with(1 << 30)
-    before, tick = shard.living.lineage, shard.living.mark(98)
-    shard.living.mark(100)
-    assert (tick, shard.living.time.tick) == (98, 50)
-    assert shard.living.lineage != before
+    before, tick = shard.managed.lineage, shard.managed.mark(98)
+    shard.managed.mark(100)
+    assert (tick, shard.managed.time.tick) == (98, 50)
+    assert shard.managed.lineage != before

@@ -72,7 +72,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class LivingMatrix:
+class ManagedMatrix:
     """The calls on the keys of one matrix. ``DCV`` and ``DCVMatrix`` describe their arguments and errors.
 
     Attributes:
@@ -84,7 +84,7 @@ class LivingMatrix:
     target: Target
 
     @classmethod
-    def of(cls, what: str, session: Session, target: Target) -> LivingMatrix:
+    def of(cls, what: str, session: Session, target: Target) -> ManagedMatrix:
         """Return the calls; raise UsageError if the matrix has no ``KeyPolicy``, or a batch is open.
 
         Args:

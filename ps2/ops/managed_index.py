@@ -1,4 +1,4 @@
-"""A key index whose keys come and go: int64 key -> slot, an open-addressing hash table that is rebuilt step by step.
+"""The index of managed keys: int64 key -> slot, an open-addressing hash table that is rebuilt step by step.
 
 Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell holds a slot and 32 bits of its
 key's hash, so a look-up reads a key only where these bits agree, and a table is rebuilt without reading keys. While a
@@ -38,7 +38,7 @@ HASH_MASK = (1 << HASH_BITS) - 1
 AHEAD, BATCH = 16, 256
 
 
-class LivingIndex:
+class ManagedIndex:
     """Assigns slots ``[0, len(self))`` to int64 keys. Not thread-safe: callers hold the shard's lock."""
 
     def __init__(self) -> None:

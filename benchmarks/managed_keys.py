@@ -1,7 +1,7 @@
-"""A day of ids without bound, scaled down: memory, the longest request, and throughput of keys that come and go.
+"""A day of ids without bound, scaled down: memory, the longest request, and throughput of managed keys.
 
-Each push holds as many keys of a living set, which slowly drifts, as ids that come once and never again. Keys get slots
-at their third touch, and go after a twelfth of the day. Compared with a table of the living set alone: its memory, and
+Each push holds as many keys of a active set, which slowly drifts, as ids that come once and never again. Keys get slots
+at their third touch, and go after a twelfth of the day. Compared with a table of the active set alone: its memory, and
 the throughput of pushes of as many keys, all of which have slots.
 
 Memory and throughput are those of one server and a client on one host. Requests are timed on an engine in this process:
@@ -30,7 +30,7 @@ SWEEPS = 240
 LIMIT_BYTES = 1 << 40
 WIDTH = 32
 BATCH = 32_768
-# The part of a day after which all keys of the living set have been replaced.
+# The part of a day after which all keys of the active set have been replaced.
 DRIFT_DAYS = 4
 HUGE = 2**62
 
@@ -104,22 +104,22 @@ def measured(make: Make, fill: Fill) -> Found:
         return Found(status.rss_bytes - before, status.memory_bytes, *speeds, timer.longest_s, str(keys))
 
 
-def alive_at(ids: np.ndarray[Any, Any], alive: int, day: float) -> np.ndarray[Any, Any]:
-    """Return keys of the living set: ``ids`` below ``alive`` as of a time in days, as the set drifts."""
-    generation = np.floor(day / DRIFT_DAYS + ids / alive).astype(np.int64)
-    return (ids + generation * alive) * 7919
+def active_at(ids: np.ndarray[Any, Any], active_keys: int, day: float) -> np.ndarray[Any, Any]:
+    """Return keys of the active set: ``ids`` below ``active_keys`` as of a time in days, as the set drifts."""
+    generation = np.floor(day / DRIFT_DAYS + ids / active_keys).astype(np.int64)
+    return (ids + generation * active_keys) * 7919
 
 
-def the_day(alive: int, distinct: int, life: dict[str, Any]) -> Fill:
+def the_day(active_keys: int, distinct: int, policy: dict[str, Any]) -> Fill:
     def fill(m: DCVMatrix, begin: Callable[[], None]) -> tuple[int, float]:
         rng = np.random.default_rng(0)
         pushes, pushed, took_s = 2 * distinct // BATCH, 0, 0.0
         values = np.ones((BATCH, WIDTH), np.float32)
         for number in range(pushes):
             day = number / pushes
-            living = alive_at(rng.integers(0, alive, BATCH // 2), alive, day)
+            repeated = active_at(rng.integers(0, active_keys, BATCH // 2), active_keys, day)
             once = rng.integers(HUGE // 2, HUGE, BATCH // 2)
-            some = np.unique(np.concatenate((living, once)))
+            some = np.unique(np.concatenate((repeated, once)))
             began_s = time.perf_counter()
             m.add(columns=some, values=values[: some.size])
             if number % max(1, pushes // SWEEPS) == 0:
@@ -132,19 +132,19 @@ def the_day(alive: int, distinct: int, life: dict[str, Any]) -> Fill:
     return fill
 
 
-def the_living(alive: int, pushes: int) -> Fill:
-    """Fill a table with the living set, and time pushes to it."""
+def the_active(active_keys: int, pushes: int) -> Fill:
+    """Fill a table with the active set, and time pushes to it."""
 
     def fill(m: DCVMatrix, begin: Callable[[], None]) -> tuple[int, float]:
         rng, values = np.random.default_rng(0), np.ones((BATCH, WIDTH), np.float32)
-        every = alive_at(np.arange(alive), alive, 0.0)
-        for at in range(0, alive, BATCH):
+        every = active_at(np.arange(active_keys), active_keys, 0.0)
+        for at in range(0, active_keys, BATCH):
             some = np.sort(every[at : at + BATCH])
             m.add(columns=some, values=values[: some.size])
         begin()
         pushed, took_s = 0, 0.0
         for _ in range(pushes):
-            some = np.unique(alive_at(rng.integers(0, alive, BATCH), alive, 0.0))
+            some = np.unique(active_at(rng.integers(0, active_keys, BATCH), active_keys, 0.0))
             began_s = time.perf_counter()
             m.add(columns=some, values=values[: some.size])
             took_s += time.perf_counter() - began_s
@@ -154,21 +154,21 @@ def the_living(alive: int, pushes: int) -> Fill:
     return fill
 
 
-def _part(name: str, alive: int, distinct: int, results: Any) -> None:
-    life: dict[str, Any] = {"admitAfter": 3, "expireAfterS": DAY_S / PARTS_OF_DAY, "clock": "event", "init": "normal"}
-    kinds: dict[str, dict[str, Any]] = {"plain": {}, "living": {"init": "normal"}, "day": life}
+def _part(name: str, active_keys: int, distinct: int, results: Any) -> None:
+    policy: dict[str, Any] = {"admitAfter": 3, "expireAfterS": DAY_S / PARTS_OF_DAY, "clock": "event", "init": "normal"}
+    kinds: dict[str, dict[str, Any]] = {"plain": {}, "active": {"init": "normal"}, "day": policy}
 
     def make() -> DCVMatrix:
         return DCV.sparse(2**63, WIDTH, layout="column", **kinds[name]).matrix()
 
-    fill = the_day(alive, distinct, life) if name == "day" else the_living(alive, 200)
+    fill = the_day(active_keys, distinct, policy) if name == "day" else the_active(active_keys, 200)
     results.put(measured(make, fill))
 
 
-def run(name: str, alive: int, distinct: int) -> Found:
+def run(name: str, active_keys: int, distinct: int) -> Found:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    process = context.Process(target=_part, args=(name, alive, distinct, results))
+    process = context.Process(target=_part, args=(name, active_keys, distinct, results))
     process.start()
     found: Found = results.get()
     process.join()
@@ -177,12 +177,12 @@ def run(name: str, alive: int, distinct: int) -> Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--alive", type=int, default=400_000, help="keys of the living set")
+    parser.add_argument("--active", type=int, default=400_000, help="keys of the active set")
     parser.add_argument("--distinct", type=int, default=20_000_000, help="ids that come once")
     asked = parser.parse_args()
     found: dict[str, Found] = {}
-    for name in ("plain", "living", "day"):
-        one = found[name] = run(name, asked.alive, asked.distinct)
+    for name in ("plain", "active", "day"):
+        one = found[name] = run(name, asked.active, asked.distinct)
         longest_s, operation = one.longest_s
         print(
             f"{name:7} {one.rss_bytes >> 20:6,} MB resident, {one.counted_bytes >> 20:6,} MB counted, "
@@ -190,8 +190,8 @@ def main() -> None:
             f"{longest_s * 1e3:5.1f} ms ({operation}) {one.status}",
             flush=True,
         )
-    day, living, plain = found["day"], found["living"], found["plain"]
-    print(f"memory of the day / of its living keys alone: {day.rss_bytes / living.rss_bytes:.2f} (goal: at most 1.3)")
+    day, active, plain = found["day"], found["active"], found["plain"]
+    print(f"memory of the day / of its active keys alone: {day.rss_bytes / active.rss_bytes:.2f} (goal: at most 1.3)")
     print(f"throughput of the day / of a table that fits: {day.keys_s / plain.keys_s:.2f} (goal: at least 0.8)")
     print(f"longest request: {day.longest_s[0] * 1e3:.1f} ms (goal: at most 50)")
 

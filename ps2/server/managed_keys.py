@@ -1,4 +1,4 @@
-"""``LivingKeys``: slots and ticks of a shard's keys, the keys that wait for admission, and the removed keys."""
+"""``ManagedKeys``: slots and ticks of a shard's keys, the keys that wait for admission, and the removed keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.errors import CheckpointCorruptError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import MatrixTime
 from ps2.matrix.partition import HASH_SPACE, Int64Array, Partition, hash_bucket
-from ps2.ops.living_index import MIN_SLOTS, LivingIndex
+from ps2.ops.managed_index import MIN_SLOTS, ManagedIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import Ticks, move_blocks, stamp
 from ps2.ops.table import Array
@@ -40,8 +40,8 @@ class KeyCounts:
     evicted: int = 0
 
 
-class LivingKeys:
-    """The keys of a ``LivingShard``. Not thread-safe: callers hold the shard's lock.
+class ManagedKeys:
+    """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
         policy: admission, expiry and limit of the matrix.
@@ -61,7 +61,7 @@ class LivingKeys:
         self.policy = policy
         self._partition = partition
         self.most = None if policy.max_keys is None else -(-policy.max_keys * partition.width // HASH_SPACE)
-        self.index = LivingIndex()
+        self.index = ManagedIndex()
         self._ticks = MappedArray(1, MIN_SLOTS, np.uint32)
         self.time = MatrixTime()
         self.waiting = WaitingKeys(policy.admit_after, exact_keys)
@@ -243,7 +243,7 @@ class LivingKeys:
 
 
 def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
-    """Return the arrays that ``LivingKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError otherwise."""
+    """Return the arrays that ``ManagedKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError otherwise."""
     try:
         arrays = _arrays(state)
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}

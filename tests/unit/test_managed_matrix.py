@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2 import DCV
-from ps2.client.key_life import Mark
+from ps2.client.managed_matrix import Mark
 from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.errors import (
     ConfigError,
@@ -137,7 +137,7 @@ def one_server():
         yield network
 
 
-def living(**more):
+def managed(**more):
     return DCV.sparse(2**63, 2, layout="column", **{"init": "normal", "clock": "event", **more}).matrix()
 
 
@@ -153,7 +153,7 @@ def active(m):
 @settings(max_examples=40)
 def test_add_when_keys_are_limited_then_least_recent_go(program):
     with in_process_session(InProcessServers(1, 1 << 30)):
-        m, recent = living(maxKeys=10), {}
+        m, recent = managed(maxKeys=10), {}
         for number, keys in enumerate(program):
             touch(m, np.array(keys))
             for key in keys:
@@ -168,7 +168,7 @@ def test_add_when_keys_are_limited_then_least_recent_go(program):
 
 
 def test_add_when_one_request_exceeds_the_limit_then_error(one_server):
-    m = living(maxKeys=10)
+    m = managed(maxKeys=10)
     touch(m, np.arange(8))
     with pytest.raises(LimitError, match=r"maxKeys: expected room for the 11 keys"):
         touch(m, np.arange(11))
@@ -176,7 +176,7 @@ def test_add_when_one_request_exceeds_the_limit_then_error(one_server):
 
 
 def test_evict_when_called_then_most_recent_stay(one_server):
-    m = living()
+    m = managed()
     for key in range(20):
         m.advance(key)
         touch(m, np.array([key]))
@@ -186,7 +186,7 @@ def test_evict_when_called_then_most_recent_stay(one_server):
 
 
 def test_expired_key_when_old_request_is_retried_then_stays_gone(one_server):
-    m = living(expireAfterS=10)
+    m = managed(expireAfterS=10)
     sent = []
     engine = next(iter(one_server.engines.values()))
     run = engine.execute
@@ -202,7 +202,7 @@ def test_expired_key_when_old_request_is_retried_then_stays_gone(one_server):
 
 def test_memory_when_keys_expire_then_given_back(one_server):
     engine = next(iter(one_server.engines.values()))
-    m = living(expireAfterS=10, init="zeros")
+    m = managed(expireAfterS=10, init="zeros")
     empty = engine.memory.taken_bytes
     for begin in range(0, 200_000, 50_000):
         touch(m, np.arange(begin, begin + 50_000))
@@ -233,7 +233,7 @@ def test_memory_when_keys_expire_then_given_back(one_server):
     ],
 )
 def test_call_when_argument_is_wrong_then_error(one_server, call, error, message):
-    m = living()
+    m = managed()
     m.advance(5)
     with pytest.raises(error, match=message):
         call(m)
@@ -250,7 +250,7 @@ def test_pull_when_all_keys_then_active_ones(one_server):
 
 
 def test_advance_when_a_batch_was_touched_then_as_new_as_it(one_server):
-    m, now = living(expireAfterS=10, admitAfter=2), 1.7e9
+    m, now = managed(expireAfterS=10, admitAfter=2), 1.7e9
     for batch, gap in enumerate((0, 5, 1000)):
         now += gap
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The parts of keys that live: an index that is rebuilt by steps, arrays whose pages move, counts of waiting keys."""
+"""The parts of managed keys: an index that is rebuilt by steps, arrays whose pages move, counts of waiting keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ps2.matrix import matrix_time
 from ps2.matrix.matrix_time import MatrixTime
-from ps2.ops import living_index, mapped, slots, touch_sketch
-from ps2.ops.living_index import LivingIndex
+from ps2.ops import managed_index, mapped, slots, touch_sketch
+from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import newer, older, oldest
 from ps2.ops.waiting import WaitingKeys
@@ -22,11 +22,11 @@ from ps2.server.removed_keys import RemovedKeys
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 700)), max_size=60), st.integers(0, 2**32))
 @settings(max_examples=60)
 def test_index_when_keys_come_and_go_then_as_a_dict(steps, seed):
-    rng, index, keys = np.random.default_rng(seed), LivingIndex(), []
+    rng, index, keys = np.random.default_rng(seed), ManagedIndex(), []
     with pytest.MonkeyPatch.context() as patched:
         # So few cells move at once that most calls find two tables.
-        patched.setattr(living_index, "MOVED_PER_KEY", 1)
-        patched.setattr(living_index, "MOVED_PER_CALL", 1)
+        patched.setattr(managed_index, "MOVED_PER_KEY", 1)
+        patched.setattr(managed_index, "MOVED_PER_CALL", 1)
         for is_insertion, count in steps:
             if is_insertion:
                 new = np.setdiff1d(rng.integers(0, 2**63 - 1, count), keys)
@@ -45,10 +45,10 @@ def test_index_when_keys_come_and_go_then_as_a_dict(steps, seed):
 
 
 def test_index_when_keys_have_equal_hash_bits_then_told_apart(monkeypatch):
-    wanted = living_index.HASH_MASK
+    wanted = managed_index.HASH_MASK
     keys = np.arange(300_000)
-    bits = np.array([living_index.hash_bits(key) for key in keys]) & 0xFFF
-    index, same = LivingIndex(), keys[bits == bits[0]]
+    bits = np.array([managed_index.hash_bits(key) for key in keys]) & 0xFFF
+    index, same = ManagedIndex(), keys[bits == bits[0]]
     index.insert(same)
     assert wanted == 2**32 - 1
     assert np.array_equal(index.lookup(same), np.arange(same.size))
@@ -57,7 +57,7 @@ def test_index_when_keys_have_equal_hash_bits_then_told_apart(monkeypatch):
 
 
 def test_index_when_emptied_then_memory_goes_back():
-    index = LivingIndex()
+    index = ManagedIndex()
     index.insert(np.arange(500_000))
     full = index.nbytes
     while len(index):
@@ -69,7 +69,7 @@ def test_index_when_emptied_then_memory_goes_back():
 
 
 def test_index_when_only_looked_up_then_rebuild_ends():
-    index, keys = LivingIndex(), np.arange(360_449)
+    index, keys = ManagedIndex(), np.arange(360_449)
     for some in (keys[:200_000], keys[200_000:-1], keys[-1:]):
         index.insert(some)  # the last one is one more than a table of 2**19 cells takes
     rebuilding = index.nbytes
@@ -79,16 +79,16 @@ def test_index_when_only_looked_up_then_rebuild_ends():
 
 
 def test_index_when_refilled_after_emptying_then_steps_are_short(monkeypatch):
-    moved, move = [], living_index._move
-    monkeypatch.setattr(living_index, "_move", lambda *a: moved.append(a[3] - a[2]) or move(*a))
-    index = LivingIndex()
+    moved, move = [], managed_index._move
+    monkeypatch.setattr(managed_index, "_move", lambda *a: moved.append(a[3] - a[2]) or move(*a))
+    index = ManagedIndex()
     index.insert(np.arange(400_000))
     while len(index):
         index.remove(np.arange(len(index))[: -min(len(index), 8192) - 1 : -1].copy())
     moved.clear()
     for begin in range(0, 400_000, 100):
         index.insert(np.arange(begin, begin + 100))
-    assert 0 < max(moved) < 16 * living_index.MOVED_PER_CALL
+    assert 0 < max(moved) < 16 * managed_index.MOVED_PER_CALL
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``LivingShard``: a sparse shard with a ``KeyPolicy``, whose keys are admitted, expire and are evicted."""
+"""``ManagedShard``: a sparse shard with a ``KeyPolicy``, whose keys are admitted, expire and are evicted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps2.ops.initial import fill_initial
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import move_blocks, oldest
 from ps2.ops.table import Array
-from ps2.server.living_keys import LivingKeys
+from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
@@ -21,17 +21,17 @@ SLACK_SHARE, MOST_SLACK = 16, 4096
 STRIDE = 1_000_003
 
 
-class LivingShard(Shard):
+class ManagedShard(Shard):
     """A sparse shard whose keys are admitted, expire and are evicted; their memory goes back to the system.
 
     The array grows and shrinks by moving pages, so no request waits for a copy of it. Slots are dense: when a key is
     removed, the key of the last slot moves into its slot.
 
     Attributes:
-        living: the keys, with their slots, ticks and counts.
+        managed: the keys, with their slots, ticks and counts.
     """
 
-    living: LivingKeys
+    managed: ManagedKeys
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
         assert spec.key_policy is not None
@@ -49,8 +49,8 @@ class LivingShard(Shard):
             OutOfRangeError: a key is not in ``[0, dim)``.
             LimitError: new keys do not fit into memory, or ``max_keys`` is below the number of keys of this call.
         """
-        living = self.living
-        slots = living.index.lookup(columns)
+        managed = self.managed
+        slots = managed.index.lookup(columns)
         if not create:
             return slots
         where = np.flatnonzero(slots < 0)
@@ -59,34 +59,34 @@ class LivingShard(Shard):
             raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
         self.count_now()
         distinct = _distinct(absent)
-        touched = living.admit(distinct) if distinct.size else None
+        touched = managed.admit(distinct) if distinct.size else None
         new = distinct if touched is None else distinct[touched.admitted]
         if new.size:
             try:
                 if self._make_way(new.size, slots):
-                    slots = living.index.lookup(columns)
+                    slots = managed.index.lookup(columns)
                 self._make_room(new.size)
             except (LimitError, BusyError):
                 # The client sends the request again: its touches must not count twice.
-                living.refuse(touched)
+                managed.refuse(touched)
                 raise
-        living.touch(slots)
+        managed.touch(slots)
         if not new.size:
             return slots
         first = self.live
-        living.place(new)
-        living.counts.admitted += new.size
+        managed.place(new)
+        managed.counts.admitted += new.size
         self._write_initial(first)
         if distinct is absent:
             slots[where if touched is None else where[touched.admitted]] = np.arange(first, self.live)
         else:
-            slots[where] = living.index.lookup(absent)
+            slots[where] = managed.index.lookup(absent)
         return slots
 
     def place(self, keys: Int64Array) -> None:
         """Give distinct absent keys the next slots, whatever ``admit_after`` says."""
         self._make_room(keys.size)
-        self.living.place(keys)
+        self.managed.place(keys)
 
     def remove(self, slots: Int64Array) -> None:
         """Remove the keys of some slots, and give memory back.
@@ -96,7 +96,7 @@ class LivingShard(Shard):
         """
         if not slots.size:
             return
-        sources = self.living.remove(slots)
+        sources = self.managed.remove(slots)
         for flat in [self._flat(row) for row in range(self.rows)] if self.spec.layout == "row" else [self.array.T]:
             move_blocks(flat, slots, sources)
         self.layout += 1
@@ -108,12 +108,12 @@ class LivingShard(Shard):
 
     def evict(self, most: int, at_once: int) -> int:
         """Remove the least recently touched keys until ``most`` are left, at most ``at_once``; return how many went."""
-        living, count = self.living, min(max(self.live - most, 0), at_once)
+        managed, count = self.managed, min(max(self.live - most, 0), at_once)
         # Each eviction begins at another slot, which is the same on a copy of the shard.
-        start = living.counts.evicted * STRIDE % max(self.live, 1)
-        slots = oldest(living.ticks, count, living.time.tick, start)
+        start = managed.counts.evicted * STRIDE % max(self.live, 1)
+        slots = oldest(managed.ticks, count, managed.time.tick, start)
         self.remove(slots)
-        living.counts.evicted += slots.size
+        managed.counts.evicted += slots.size
         return int(slots.size)
 
     def _make_way(self, added: int, slots: Int64Array) -> bool:
@@ -126,7 +126,7 @@ class LivingShard(Shard):
         Raises:
             LimitError: the keys of the request alone exceed the limit.
         """
-        most = self.living.most
+        most = self.managed.most
         if most is None or self.live + added <= most:
             return False
         staying = int(np.unique(slots[slots >= 0]).size)
@@ -135,7 +135,7 @@ class LivingShard(Shard):
                 f"maxKeys: expected room for the {staying + added:,} keys of one request in this partition, got "
                 f"{most:,}"
             )
-        self.living.protect(slots)
+        self.managed.protect(slots)
         slack = min(most // SLACK_SHARE, MOST_SLACK)
         self.evict(max(most - added - slack, staying), self.live)
         return True
@@ -143,8 +143,8 @@ class LivingShard(Shard):
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def _new_index(self) -> None:
-        self.living = LivingKeys(self._policy, self.partition)
-        self.index = self.living.index
+        self.managed = ManagedKeys(self._policy, self.partition)
+        self.index = self.managed.index
 
     def count_now(self) -> None:
         """Tell the memory account how many bytes the shard takes now: waiting keys come and go."""
@@ -155,7 +155,7 @@ class LivingShard(Shard):
 
     def _make_room(self, added: int) -> None:
         needed, columns = self.live + added, int(self.array.shape[1])
-        self._resize(self.rows, self._room(added) if needed > columns else columns, self.living.nbytes_after(added))
+        self._resize(self.rows, self._room(added) if needed > columns else columns, self.managed.nbytes_after(added))
 
     def _room(self, added: int) -> int:
         count = self.live + added
@@ -193,7 +193,7 @@ class LivingShard(Shard):
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
         shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
-        own = self.living.nbytes if index_bytes is None else index_bytes
+        own = self.managed.nbytes if index_bytes is None else index_bytes
         return MappedArray.bytes_of(*shape, self.spec.np_dtype) + own
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -208,12 +208,12 @@ class LivingShard(Shard):
             flat, at, offsets = self.array.reshape(-1), slots, rows * self.array.shape[1]
         else:
             flat, at, offsets = self.array.T.reshape(-1), slots * self.rows, rows
-        fill_initial(flat, self._policy.initial, self.living.index.keys[first:], at, rows, offsets)
+        fill_initial(flat, self._policy.initial, self.managed.index.keys[first:], at, rows, offsets)
 
 
 def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
-    """Allocate the shard of a partition: a ``LivingShard`` if the matrix has a ``KeyPolicy``, else a ``Shard``."""
-    return (Shard if spec.key_policy is None else LivingShard)(spec, partition, memory, copy)
+    """Allocate the shard of a partition: a ``ManagedShard`` if the matrix has a ``KeyPolicy``, else a ``Shard``."""
+    return (Shard if spec.key_policy is None else ManagedShard)(spec, partition, memory, copy)
 
 
 def _distinct(keys: Int64Array) -> Int64Array:
