@@ -180,7 +180,7 @@ class Dispatch:
 
         Raises:
             LostError: a server of theirs is lost for good.
-            RolledBack: the fleet went back to a checkpoint.
+            RolledBack: the fleet rolled back to a checkpoint.
         """
         for matrix in matrices:
             try:

@@ -191,7 +191,7 @@ class ManagedMatrix:
     def _check_lineage(self, expected: int) -> None:
         if _lineage(self._states()[0]) != expected:
             raise StaleMarkError(
-                "the matrix was loaded, or went back to a checkpoint, since the mark: read all keys instead"
+                "the matrix was loaded, or rolled back to a checkpoint, since the mark: read all keys instead"
             )
 
     def _in_slices(self, name: str, params: Callable[[int], Params], begin: int) -> int:

@@ -340,7 +340,7 @@ class DCVMatrix:
             int64 keys of shape (n,), in any order, and values of shape (n, positions).
 
         Raises:
-            StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or went back to a
+            StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or rolled back to a
                 checkpoint since the mark: read all keys instead.
         """
         return self._first._keys("changed").changed(since, positions)

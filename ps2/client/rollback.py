@@ -1,4 +1,4 @@
-"""Tracks rollbacks: how often the fleet went back to a checkpoint, and which of these the caller knows of."""
+"""Tracks rollbacks: how often the fleet rolled back to a checkpoint, and which of these the caller knows of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RollbackTracker:
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
         epoch: the epoch that the driver's loop knows of.
-        newest: the newest epoch known to this process, and the step that the fleet went back to.
+        newest: the newest epoch known to this process, and the step that the fleet rolled back to.
     """
 
     ids: MutationIds
@@ -32,7 +32,7 @@ class RollbackTracker:
         self.newest = max(self.newest, (epoch, step), key=lambda known: known[0])
 
     def check(self) -> None:
-        """Raise RolledBack if the fleet went back and the caller does not know. Does nothing in a run."""
+        """Raise RolledBack if the fleet rolled back and the caller does not know. Does nothing in a run."""
         epoch, step = self.newest
         if self.ids.run is not None or not epoch:
             return
@@ -77,4 +77,4 @@ class RollbackTracker:
 
     def rolled_back(self) -> RolledBack:
         step = self.newest[1]
-        return RolledBack(f"the fleet went back to a checkpoint; go on from step {step}", step)
+        return RolledBack(f"the fleet rolled back to a checkpoint; go on from step {step}", step)

@@ -70,12 +70,12 @@ class Session:
 
     @property
     def epoch(self) -> int:
-        """How often the fleet went back to a checkpoint, as far as the driver's loop was told."""
+        """How often the fleet rolled back to a checkpoint, as far as the driver's loop was told."""
         return self.rollbacks.epoch
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet went back to a checkpoint since the caller's loop began; see ``rollback``.
+        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``rollback``.
 
         Args:
             newest: epoch and step of the newest rollback that the caller knows of.
@@ -161,7 +161,7 @@ class Session:
 
         Raises:
             LostError: a server is lost for good.
-            RolledBack: the fleet went back to a checkpoint meanwhile.
+            RolledBack: the fleet rolled back to a checkpoint meanwhile.
         """
         self.dispatch.flush()
         attempts = RetryPolicy(self.retry)

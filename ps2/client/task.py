@@ -23,7 +23,7 @@ ACCESS_VARIABLE = "PS2_TASK_ACCESS"
 FLEET_PROPERTY = "ps2.fleet"
 # Local property: ids of the fleets whose contexts were stopped, so that a task of an older closure fails at once.
 STOPPED_PROPERTY = "ps2.stopped"
-# Local property: how often the fleet had gone back to a checkpoint when the job was submitted.
+# Local property: how often the fleet had rolled back to a checkpoint when the job was submitted.
 EPOCH_PROPERTY = "ps2.epoch"
 
 

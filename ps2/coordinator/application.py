@@ -111,7 +111,7 @@ class Application:
         _check_running(self.context)
         return self.context
 
-    def go_back(self, epoch: int) -> None:
+    def roll_back(self, epoch: int) -> None:
         """Jobs that the driver submits from now on belong to this epoch of the fleet."""
         if self.context is not None:
             self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))

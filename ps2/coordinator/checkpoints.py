@@ -48,7 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """The checkpoint to go back to; ``mutations`` counts the mutations in it, by server id."""
+    """The checkpoint to roll back to; ``mutations`` counts the mutations in it, by server id."""
 
     path: str
     manifest: Manifest
@@ -79,14 +79,14 @@ class Checkpoints:
 
     @property
     def newest(self) -> Newest | None:
-        """The checkpoint to go back to."""
+        """The checkpoint to roll back to."""
         return self._trusted[-1] if self._trusted else None
 
     def go_on_from(self, restored: Newest, folder: str) -> None:
         """Start from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
 
         The checkpoint itself and later ones are not adopted: that driver, or another one that has started from the same
-        checkpoint, may be running and may have to go back to them.
+        checkpoint, may be running and may have to roll back to them.
         """
         self._trusted.append(restored)
         begun = folders.at(restored.path)
@@ -111,8 +111,8 @@ class Checkpoints:
         """Make a checkpoint in a new folder below ``path``.
 
         Args:
-            epoch: how often the fleet had gone back to a checkpoint when the step was that.
-            note: called with the folder when the checkpoint is complete, before the fleet can go back to it.
+            epoch: how often the fleet had rolled back to a checkpoint when the step was that.
+            note: called with the folder when the checkpoint is complete, before the fleet can roll back to it.
             messages: the journal of the run's messages, encoded.
 
         Raises:
@@ -186,7 +186,7 @@ class Checkpoints:
         self._master.registry.check_all_there()
         with self._master.changing():
             if self._master.epoch != epoch:
-                raise RecoveryError("the fleet has gone back to a checkpoint meanwhile")
+                raise RecoveryError("the fleet has rolled back to a checkpoint meanwhile")
             cut_s = time.time()
             members = self._master.registry.members()
             addresses = [address for _, address in members]

@@ -64,10 +64,10 @@ class PS2Conf:
             Default 3: two are left if the newest one turns out to be wrong.
         restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
             see ``PS2Context.vector`` and ``nextStep``.
-        recover: without copies, "consistent": all servers go back to the checkpoint, and the clocks of a run with them;
-            else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section 5.3),
-            and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can go on
-            from there, else the lost one alone.
+        recover: without copies, "consistent": all servers roll back to the checkpoint, and the clocks of a run with
+            them; else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section
+            5.3), and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can
+            go on from there, else the lost one alone.
         heartbeatS: seconds between two heartbeats of a server; default 1: a thousand servers cost a third of a core.
         lostAfterS: a server is lost after so many seconds without a heartbeat, or as soon as its process has ended.
             Default 5, longer than machines commonly stand still; at least two heartbeats.

@@ -235,7 +235,7 @@ class PS2Context:
 
     @shielded
     def rollBack(self, timeoutS: float = 600.0) -> int:
-        """Let the whole fleet go back to its newest checkpoint; return the step to go on from, as ``nextStep`` has it.
+        """Roll the whole fleet back to its newest checkpoint; return the step to go on from, as ``nextStep`` has it.
 
         Tasks of earlier jobs, and late requests of theirs, change nothing any more.
 
@@ -245,17 +245,17 @@ class PS2Context:
         """
         self._check_running()
         if self._active_run.run is not None:
-            raise UsageError("rollBack: a run is under way, whose clocks would go back: wait for its end")
+            raise UsageError("rollBack: a run is under way, whose clocks would roll back: wait for its end")
         with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
             self._session.dispatch.flush()
-        self._supervisor.go_back(timeoutS)
+        self._supervisor.roll_back(timeoutS)
         with contextlib.suppress(RolledBack):
-            self._session.check_epoch(self._fleet.master.gone_back)
+            self._session.check_epoch(self._fleet.master.last_rollback)
         return self.nextStep
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[int]:
-        """Run one step of a loop that can go back to a checkpoint. Checkpoints by interval are made at its end.
+        """Run one step of a loop that can roll back to a checkpoint. Checkpoints by interval are made at its end.
 
         Example::
 
@@ -270,7 +270,7 @@ class PS2Context:
             number: of the step; default: ``nextStep``.
 
         Raises:
-            RolledBack: the fleet went back to a checkpoint. It replaces other errors that this has caused.
+            RolledBack: the fleet rolled back to a checkpoint. It replaces other errors that this has caused.
         """
         self._check_running()
         with self._steps.step(number) as current:
@@ -278,8 +278,8 @@ class PS2Context:
 
     @property
     def nextStep(self) -> int:
-        """The next step: after the last finished one, or after the last one in the checkpoint that the fleet went back
-        to."""
+        """The next step: after the last finished one, or after the last one in the checkpoint that the fleet rolled
+        back to."""
         return self._steps.next
 
     @property
@@ -358,10 +358,10 @@ class PS2Context:
             firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
             seed: of ``worker.rng``; non-negative.
             read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
-                rows, and must not change it. With it, a worker that fails because the fleet went back to a checkpoint
+                rows, and must not change it. With it, a worker that fails because the fleet rolled back to a checkpoint
                 begins its work again in the same task, and Spark, which limits the failures of a task, does not notice.
             onEnd: called in the driver when all workers have returned, before they are let go, to read what they made.
-                If the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
+                If the fleet rolls back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
                 called again in the end.
 
         Returns:
@@ -433,9 +433,9 @@ class PS2Context:
         return f"PS2Context({state})"
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
-        """The driver's loop learns that the fleet went back: the jobs that it submits from now on know it, too."""
+        """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""
         self._steps.roll_back(step or 0)
-        self._application.go_back(epoch)
+        self._application.roll_back(epoch)
 
     def _check_running(self) -> None:
         if self._stopped:

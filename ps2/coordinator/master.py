@@ -1,4 +1,4 @@
-"""The master: which matrices and rows exist, which tasks and sessions hold them, and when the fleet goes back."""
+"""The master: which matrices and rows exist, which tasks and sessions hold them, and when the fleet rolls back."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ class Master:
         """Args:
         id: of the coordinator's fleet.
         replicas: 1 if shards have copies on the next server.
-        active: the run that is told when the whole fleet goes back.
+        active: the run that is told when the whole fleet rolls back.
         is_attached: the fleet outlives this coordinator; its servers keep the catalog for a later one.
         """
         self._replicas = replicas
         self._active = active or ActiveRun()
         self.id = id
         self.config = config
-        # How often the whole fleet has gone back to a checkpoint, and the step that it went back to last.
+        # How often the whole fleet has rolled back to a checkpoint, and the step that it rolled back to last.
         self.epoch = 0
         self.step: int | None = None
         # The same, once all servers have.
-        self.gone_back: tuple[int, int | None] = (0, None)
+        self.last_rollback: tuple[int, int | None] = (0, None)
         self._servers = servers
         self._lock = threading.RLock()  # of the state; never held while a server is called
         self._changing = threading.Lock()  # one change of rows at a time; taken before the other lock
@@ -133,10 +133,10 @@ class Master:
             self._catalog.rehome(self.registry.addresses(), self._servers.route_version)
 
     def roll_back(self, step: int | None) -> None:
-        """Note that the whole fleet is about to go back to a checkpoint.
+        """Note that the whole fleet is about to roll back to a checkpoint.
 
         The route version changes here: a client that has a route to the restored shards also knows that the fleet has
-        gone back, and a client that does not know it cannot reach them.
+        rolled back, and a client that does not know it cannot reach them.
         """
         with self._lock:
             # First, so that no worker that knows already changes anything.
@@ -146,13 +146,13 @@ class Master:
             self.rehome()
 
     def rolled_back(self, checkpoint: str) -> None:
-        """Note that all servers have gone back to a checkpoint: sessions that do not know it get RolledBack."""
+        """Note that all servers have rolled back to a checkpoint: sessions that do not know it get RolledBack."""
         with self._lock:
-            self.gone_back = self.epoch, self.step
+            self.last_rollback = self.epoch, self.step
         self._active.roll_back(self.epoch, checkpoint)
 
     def where(self, entry: Entry) -> tuple[Route, int]:
-        """Return the route of a matrix, and how often the fleet had gone back when the route was made."""
+        """Return the route of a matrix, and how often the fleet had rolled back when the route was made."""
         with self._lock:
             return entry.route, self.epoch
 

@@ -16,7 +16,7 @@ class Policy:
 
     Attributes:
         replicas: 1: each server's shards have copies on the next server.
-        recover: without copies, "consistent": all servers go back to the checkpoint. "shard": only the lost one does.
+        recover: without copies, "consistent": all servers roll back to the checkpoint. "shard": only the lost one does.
             "auto": all do if the run or step under way can go on from the checkpoint by itself.
     """
 
@@ -51,14 +51,14 @@ class Recovery:
     """What happened to lost servers; one of ``ps.recoveries``.
 
     Attributes:
-        servers: their indices; none if a program let the fleet go back.
+        servers: their indices; none if a program let the fleet roll back.
         reason: why they were lost.
         source: "replica", "handover" (the checkpoint with which a server ended in order) or "checkpoint". Only with
             "checkpoint" are later changes missing.
         checkpoint: its folder, unless the source is a replica.
         step: first step that the checkpoint does not hold, if it has one.
-        rolledBack: all servers went back to the checkpoint, not only the lost ones.
-        mixed: the other servers did not go back, so vectors on lost and on other servers are of two ages.
+        rolledBack: all servers rolled back to the checkpoint, not only the lost ones.
+        mixed: the other servers did not roll back, so vectors on lost and on other servers are of two ages.
         detectS: seconds from the last sign of life until the servers were declared lost.
         startS: seconds until new processes had registered.
         loadS: seconds until their shards were back.
@@ -113,13 +113,13 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
     return "checkpoint" if has_checkpoint else None
 
 
-def all_go_back(policy: Policy, has_way_back: bool) -> bool:
-    """Return whether all servers go back to a checkpoint, not only the lost ones.
+def all_roll_back(policy: Policy, can_resume: bool) -> bool:
+    """Return whether all servers roll back to a checkpoint, not only the lost ones.
 
     Args:
-        has_way_back: whether a run or a step is under way that can go on from that checkpoint by itself.
+        can_resume: whether a run or a step is under way that can go on from that checkpoint by itself.
     """
-    return policy.recover == "consistent" or (policy.recover == "auto" and has_way_back)
+    return policy.recover == "consistent" or (policy.recover == "auto" and can_resume)
 
 
 def backups(addresses: Sequence[str], lost: Collection[int], replicas: int) -> list[str]:

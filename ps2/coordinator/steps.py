@@ -1,4 +1,4 @@
-"""Steps of the driver's loop: the checkpoints at their ends, and the step that the loop goes back to."""
+"""Steps of the driver's loop: the checkpoints at their ends, and the step that the loop rolls back to."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ class Steps:
             return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut), cut.saved())
         except RecoveryError as error:
             if run.epoch != epoch:
-                raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
+                raise RolledBack("the fleet rolled back to a checkpoint", min(run.applied())) from error
             raise
 
     def hand_over(self, addresses: Collection[str]) -> Newest:
         """Make a checkpoint at once, even inside a step or run. Nothing changes on these servers after it."""
         run = self._active.run
         if run is None:
-            # It may hold a part of a step. The whole fleet must not go back to such a checkpoint.
+            # It may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
             partial = self._inside or self._conf.recover == "consistent"
             note = None if partial else _record_no_cut
             messages = self._journal.to_bytes()
@@ -135,7 +135,7 @@ class Steps:
         finally:
             self._inside = False
 
-    def has_way_back(self, checkpoint: str) -> bool:
+    def can_resume(self, checkpoint: str) -> bool:
         """Return True if the current run or step can continue from a checkpoint by itself."""
         run = self._active.run
         if run is not None:
@@ -174,7 +174,7 @@ class Steps:
 
         Raises:
             UsageError: a step is under way.
-            RolledBack: the fleet has gone back to a checkpoint, and the caller does not know yet.
+            RolledBack: the fleet has rolled back to a checkpoint, and the caller does not know yet.
         """
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
@@ -194,12 +194,12 @@ class Steps:
         return [decode(message) for message in self._journal.before(self.next).messages()]
 
     def roll_back(self, step: int) -> None:
-        """Continue from an earlier step, as the fleet went back to it."""
+        """Continue from an earlier step, as the fleet rolled back to it."""
         self.next = step
         self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
-        """If the whole fleet goes back after a loss, make the checkpoint for losses in a run's first clocks."""
+        """If the whole fleet rolls back after a loss, make the checkpoint for losses in a run's first clocks."""
         if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
@@ -220,7 +220,7 @@ class Steps:
         if run is not None:
             ended = isinstance(run.error, RolledBack)
             with suppress(RolledBack):
-                self._session.check_epoch(self._master.gone_back if ended else (run.epoch, None))
+                self._session.check_epoch(self._master.last_rollback if ended else (run.epoch, None))
             if not ended:
                 self.next = min(run.applied())
                 # Another run may continue where this one was stopped.
@@ -246,7 +246,7 @@ class Steps:
 
     @shielded
     def _check(self) -> None:
-        self._session.check_epoch(self._master.gone_back)
+        self._session.check_epoch(self._master.last_rollback)
 
     def _due(self) -> bool:
         every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
@@ -258,7 +258,7 @@ class Steps:
         assert self._conf.checkpointEveryS is not None
         loop = GuardedLoop("ps2-checkpoints")
         while not self._closing.wait(self._conf.checkpointEveryS):
-            # Steps and clocks make checkpoints at their ends. After a rollback, the loop must go back first.
+            # Steps and clocks make checkpoints at their ends. After a rollback, the loop must roll back first.
             # Streams make checkpoints of their own, between batches.
             is_bare = self._active.run is None and not self._inside and not self.streams.are_open
             if is_bare and self._session.epoch == self._master.epoch:

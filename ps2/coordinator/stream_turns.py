@@ -18,7 +18,7 @@ POLL_S = 0.05
 class StreamTurns:
     """The streams of one coordinator. Their batches take turns, with each other and with runs.
 
-    Any stream can go back to any checkpoint: the position of each is in the fleet, so in the checkpoint.
+    Any stream can roll back to any checkpoint: the position of each is in the fleet, so in the checkpoint.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from ps2.coordinator.checkpoints import Checkpoints, Newest, younger
 from ps2.coordinator.drain import DrainController
 from ps2.coordinator.fleet_control import FleetControl
-from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, all_go_back, backup_of, source_of
+from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, all_roll_back, backup_of, source_of
 from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.steps import Steps
 from ps2.errors import (
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PAUSE_S = 1.0
 # Time for a silent server to answer.
 ASK_TIMEOUT_S = 1.0
-# Between two looks whether the fleet has gone back.
+# Between two looks whether the fleet has rolled back.
 WAIT_S = 0.1
 ASKED_FOR = "the driver asked for it"
 
@@ -55,28 +55,28 @@ class Supervisor:
         self._steps = steps
         self._recoveries = recoveries
         self._drain = DrainController(fleet, checkpoints, policy, steps)
-        self._going_back = False  # the whole fleet is going back to a checkpoint, and some servers have not yet
+        self._rolling_back = False  # the whole fleet is rolling back to a checkpoint, and some servers have not yet
         self._pending: set[int] = set()  # servers that were replaced, and lack their shards
         self._failing_since_s: float | None = None
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
         self._dispossessed = False
-        self._wanted = 0  # the fleet shall have gone back so often
+        self._wanted = 0  # the fleet shall have rolled back so often
 
-    def go_back(self, timeout_s: float) -> None:
-        """Let the whole fleet go back to the newest checkpoint, and wait until it has. Callable from any thread.
+    def roll_back(self, timeout_s: float) -> None:
+        """Let the whole fleet roll back to the newest checkpoint, and wait until it has. Callable from any thread.
 
         Raises:
             RecoveryError: there is no checkpoint that can be read, or it takes too long.
         """
         deadline_s = time.monotonic() + timeout_s
-        self._wanted = wanted = self._master.gone_back[0] + 1
+        self._wanted = wanted = self._master.last_rollback[0] + 1
         try:
-            while self._master.gone_back[0] < wanted:
+            while self._master.last_rollback[0] < wanted:
                 if self._checkpoints.newest is None:
-                    raise RecoveryError(f"the fleet cannot go back: {self._why_not_restorable()}")
+                    raise RecoveryError(f"the fleet cannot roll back: {self._why_not_restorable()}")
                 if time.monotonic() > deadline_s:
-                    raise RecoveryError(f"the fleet has not gone back to a checkpoint within {timeout_s:.0f} s")
+                    raise RecoveryError(f"the fleet has not rolled back to a checkpoint within {timeout_s:.0f} s")
                 sleep(WAIT_S)
         finally:
             self._wanted = 0
@@ -103,7 +103,7 @@ class Supervisor:
         indices = set(self._master.registry.lost(self._launcher.replaces)) | self._pending
         if not indices:
             self._master.catch_up()
-            self._go_back_if_wanted()
+            self._roll_back_if_wanted()
         if not indices or time.monotonic() < self._next_attempt_s:
             return
         handed = self._drain.handed_over(indices)
@@ -179,11 +179,11 @@ class Supervisor:
                 nbytes = self._from_copies(indices, answering)
             else:
                 planned = source == "handover"
-                together = self._going_back or (
-                    not planned and all_go_back(self._policy, self._steps.has_way_back(newest.path))
+                together = self._rolling_back or (
+                    not planned and all_roll_back(self._policy, self._steps.can_resume(newest.path))
                 )
                 nbytes = self._from_checkpoint(indices, newest, together, answering)
-            self._going_back = False
+            self._rolling_back = False
             self._pending.clear()
             self._master.registry.restored()
             costs = (started_s - began_s, time.monotonic() - started_s, nbytes)
@@ -193,16 +193,16 @@ class Supervisor:
         log.warning("%s", recovery)
         self._master.publish()  # the catalog names the processes
 
-    def _go_back_if_wanted(self) -> None:
+    def _roll_back_if_wanted(self) -> None:
         newest = self._checkpoints.newest
-        if newest is None or self._master.gone_back[0] >= self._wanted:
+        if newest is None or self._master.last_rollback[0] >= self._wanted:
             return
         began_s = time.monotonic()
         members = self._master.registry.counts()
         try:
             with self._master.unchanging(), ExitStack() as answering:
                 nbytes = self._from_checkpoint((), newest, True, answering)
-                self._going_back = False
+                self._rolling_back = False
                 lost = Lost((), ASKED_FOR, 0.0, members)
                 costs = (0.0, time.monotonic() - began_s, nbytes)
                 recovery = self._report(lost, "checkpoint", newest, True, costs)
@@ -211,7 +211,7 @@ class Supervisor:
             self._checkpoints.distrust(newest, str(error))
             return
         except PS2Error as error:
-            log.warning("the fleet has not gone back yet: %s", error)
+            log.warning("the fleet has not rolled back yet: %s", error)
             return
         self._drain.forget(range(self._launcher.servers))
         log.warning("%s", recovery)
@@ -226,7 +226,7 @@ class Supervisor:
         costs: tuple[float, float, int],
     ) -> Recovery:
         start_s, load_s, nbytes = costs
-        gone_back = range(self._launcher.servers) if together else lost.servers
+        rolled_back = range(self._launcher.servers) if together else lost.servers
         return Recovery(
             servers=lost.servers,
             reason=lost.reason,
@@ -234,12 +234,12 @@ class Supervisor:
             checkpoint=newest.path if newest is not None else None,
             step=newest.manifest.step if newest is not None else None,
             rolledBack=together,
-            mixed=source == "checkpoint" and len(gone_back) < self._launcher.servers,
+            mixed=source == "checkpoint" and len(rolled_back) < self._launcher.servers,
             detectS=lost.silent_s,
             startS=start_s,
             loadS=load_s,
             nbytes=nbytes,
-            mutationsLost=lost.mutations_since(newest.mutations, gone_back) if newest is not None else 0,
+            mutationsLost=lost.mutations_since(newest.mutations, rolled_back) if newest is not None else 0,
             zeros=younger(newest.manifest, self._master) if newest is not None else (),
         )
 
@@ -261,15 +261,15 @@ class Supervisor:
 
     def _from_checkpoint(self, indices: Collection[int], newest: Newest, together: bool, answering: ExitStack) -> int:
         """Load the shards of the lost servers, or of all servers."""
-        goes_back = range(self._launcher.servers) if together else indices
-        nbytes = self._fleet.load(newest, goes_back, ids=True)
+        rolled_back = range(self._launcher.servers) if together else indices
+        nbytes = self._fleet.load(newest, rolled_back, ids=True)
         self._fleet.end_stages(indices)
         self._fleet.discard_checkpoints()  # an unfinished checkpoint may hold data that is replaced now
         if together:
-            self._going_back = True
+            self._rolling_back = True
             self._master.roll_back(newest.manifest.step)
         answering.enter_context(self._recoveries.lock)
-        self._fleet.take_loaded(goes_back)
+        self._fleet.take_loaded(rolled_back)
         if together:
             self._master.rolled_back(newest.path)
         return nbytes

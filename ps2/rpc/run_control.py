@@ -32,7 +32,7 @@ class Joined:
 
     Attributes:
         clock: the first clock that the rank has not finished.
-        epoch: how often the fleet went back to a checkpoint.
+        epoch: how often the fleet rolled back to a checkpoint.
         run_s: seconds since the run began.
         done: True if another attempt has returned a result.
     """
@@ -147,7 +147,7 @@ class RunControl:
         return self._acquire_rank()
 
     def join_again(self) -> Joined:
-        """Get the rank again, as the next attempt would; wait while the fleet goes back to a checkpoint."""
+        """Get the rank again, as the next attempt would; wait while the fleet rolls back to a checkpoint."""
         self._hang_up()
         return self._acquire_rank()
 
@@ -187,14 +187,14 @@ class RunControl:
         """Return messages by their numbers, encoded.
 
         Raises:
-            RolledBack: the fleet went back to a checkpoint, and some of these messages are gone.
+            RolledBack: the fleet rolled back to a checkpoint, and some of these messages are gone.
         """
         read: list[bytes] = []
         while len(read) < end - begin:
             ask = pb.ReadMessages(begin=begin + len(read), end=end)
             answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
             if not answered:
-                raise RolledBack("the fleet went back to a checkpoint while the driver's messages were read")
+                raise RolledBack("the fleet rolled back to a checkpoint while the driver's messages were read")
             read += answered
         return read
 
@@ -244,14 +244,14 @@ class RunControl:
 
         Raises:
             LimitError: the result takes more than ``LIMIT_BYTES``.
-            RolledBack: the fleet went back to a checkpoint; the next attempt continues from there.
+            RolledBack: the fleet rolled back to a checkpoint; the next attempt continues from there.
         """
         _check_size("the worker's result", result)
         leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
         reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
         if reply.again:
             raise RolledBack(
-                "the fleet went back to a checkpoint after this worker returned but before others did: its next "
+                "the fleet rolled back to a checkpoint after this worker returned but before others did: its next "
                 "attempt continues from there"
             )
 

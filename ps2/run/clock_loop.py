@@ -1,4 +1,4 @@
-"""A worker's loop over clocks: when it may enter one, what must be on the servers first, and how it goes back."""
+"""A worker's loop over clocks: when it may enter one, what must be on the servers first, and how it rolls back."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ClockLoop:
     def again(self, work: Callable[[], None]) -> None:
         """Run the worker's function; after a failure that a rollback has caused, run it again from its beginning.
 
-        A loop over clocks goes back by itself, within its own clocks. Work outside the loop fails, and so does work
+        A loop over clocks rolls back by itself, within its own clocks. Work outside the loop fails, and so does work
         that has read one part before the rollback and another part after it.
         """
         mutations, points = self.ids.number, self._number
@@ -119,7 +119,7 @@ class ClockLoop:
                 raise failure from None  # the run is over, or the driver has ended
             if joined.epoch == epoch or joined.done:
                 raise failure
-            log.warning("rank %d goes back to clock %d with the fleet: %s", self.rank, joined.clock, failure)
+            log.warning("rank %d rolls back to clock %d with the fleet: %s", self.rank, joined.clock, failure)
             del failure
             self.beginnings += 1
             if self._poller is not None:
@@ -151,8 +151,8 @@ class ClockLoop:
             entry = self._enter(target, times)
             if entry.clock != target and not begin <= entry.clock <= n:
                 raise RolledBack(
-                    f"the fleet went back to clock {entry.clock}, which is not of this loop: the worker's next attempt "
-                    "goes on from there",
+                    f"the fleet rolled back to clock {entry.clock}, which is not of this loop: the worker's next "
+                    "attempt goes on from there",
                     entry.clock,
                 )
             self.clock = entry.clock

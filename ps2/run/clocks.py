@@ -204,7 +204,7 @@ class Clocks:
         return self._release()
 
     def roll_back(self, cut: Cut) -> list[Release]:
-        """Go back to a cut: all workers, including those that have returned, continue from there.
+        """Roll back to a cut: all workers, including those that have returned, continue from there.
 
         A waiting worker now waits for its clock of the cut.
         """

@@ -1,4 +1,4 @@
-"""Where a run's clocks stood at each checkpoint, for the moment when the fleet goes back to one."""
+"""Where a run's clocks stood at each checkpoint, for the moment when the fleet rolls back to one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from ps2.errors import PS2Error, RecoveryError, RolledBack
 from ps2.run.clocks import Cut
 
-# Cuts that are remembered. The fleet goes back to one of the newest.
+# Cuts that are remembered. The fleet rolls back to one of the newest.
 MAX_CUTS = 100
-# How often the fleet may go back to one checkpoint. A run that never reaches the next one makes no progress.
+# How often the fleet may roll back to one checkpoint. A run that never reaches the next one makes no progress.
 MAX_RETURNS = 100
 
 
@@ -28,15 +28,15 @@ class CutLog:
         if len(self._cuts) > MAX_CUTS:
             del self._cuts[next(iter(self._cuts))]
 
-    def go_back(self, checkpoint: str) -> Cut | PS2Error:
-        """Return the cut of a checkpoint that the fleet went back to, or the error that ends the run."""
+    def roll_back(self, checkpoint: str) -> Cut | PS2Error:
+        """Return the cut of a checkpoint that the fleet rolled back to, or the error that ends the run."""
         cut = self._cuts.get(checkpoint)
         if cut is None:
-            return RolledBack(f"the fleet went back to a checkpoint from before this run: {checkpoint}")
+            return RolledBack(f"the fleet rolled back to a checkpoint from before this run: {checkpoint}")
         self._returns[checkpoint] += 1
         if self._returns[checkpoint] > MAX_RETURNS:
             return RecoveryError(
-                f"run: servers were lost again and again: the fleet went back {self._returns[checkpoint]} times to "
+                f"run: servers were lost again and again: the fleet rolled back {self._returns[checkpoint]} times to "
                 f"checkpoint {checkpoint} (clock {min(cut.applied)}), and the run never came to the next one; it goes "
                 f"on from the same one {MAX_RETURNS} times at most"
             )

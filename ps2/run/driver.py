@@ -142,14 +142,14 @@ class _RunDriver:
         self._closing = threading.Event()
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
-        epoch, calls_end = host.fleet.gone_back[0], options.on_end is not None
+        epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
         self._run = RunState(job.workers, clocks, self._events, options.first_clock, epoch, calls_end)
 
     def drive(self) -> RunResult:
         steps = self._host.steps
         steps.begin_run(self._run)
         try:
-            # The fleet may have gone back before the line above.
+            # The fleet may have rolled back before the line above.
             self._run.epoch = max(self._run.epoch, self._host.session.epoch)
             steps.checkpoint_beginning()
             return self._drive()
@@ -252,7 +252,7 @@ class _RunDriver:
             if self._completes(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
                 run.called_back(clock)
             elif run.epoch == epoch:
-                return  # the run has ended, or is about to go back; then it calls again
+                return  # the run has ended, or is about to roll back; then it calls again
         end, ending = options.on_end, run.end_due()
         if end is not None and ending is not None and self._completes(ending, lambda: _call_user(end)):
             run.end_called(ending)
@@ -270,7 +270,7 @@ class _RunDriver:
         self._host.steps.end_clock(clock)
 
     def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
-        """Run a callback; return False if the fleet went back meanwhile, so that the callback does not count.
+        """Run a callback; return False if the fleet rolled back meanwhile, so that the callback does not count.
 
         Raises:
             Exception: the callback's own error.
@@ -289,12 +289,12 @@ class _RunDriver:
     def _note_epoch(self, epoch: int) -> None:
         """Note that this run has handled the rollbacks up to an epoch: the session raises no RolledBack for them."""
         with suppress(RolledBack):
-            self._host.session.check_epoch((epoch, self._host.fleet.gone_back[1]))
+            self._host.session.check_epoch((epoch, self._host.fleet.last_rollback[1]))
 
     def _raise_what_failed(self) -> None:
         if self._run.error is not None:
             if isinstance(self._run.error, RolledBack):
-                self._run.error.step = self._host.fleet.gone_back[1]
+                self._run.error.step = self._host.fleet.last_rollback[1]
             raise self._run.error
         failed = self._job.join()
         missing = [rank for rank in range(self._job.workers) if rank not in self._run.results]

@@ -14,10 +14,10 @@ from ps2.run.state import RunState
 
 
 class ActiveRun:
-    """The run under way in a context, if any. The coordinator tells it when the whole fleet goes back.
+    """The run under way in a context, if any. The coordinator tells it when the whole fleet rolls back.
 
     Attributes:
-        returns: how often a run has gone back with the fleet.
+        returns: how often a run has rolled back with the fleet.
     """
 
     def __init__(self) -> None:
@@ -25,12 +25,12 @@ class ActiveRun:
         self.returns = 0
 
     def pause(self) -> None:
-        """The whole fleet is about to go back to a checkpoint."""
+        """The whole fleet is about to roll back to a checkpoint."""
         if (run := self.run) is not None:
             run.pause()
 
     def roll_back(self, epoch: int, checkpoint: str) -> None:
-        """The whole fleet has gone back to a checkpoint, and the clocks with it."""
+        """The whole fleet has rolled back to a checkpoint, and the clocks with it."""
         if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
             self.returns += 1
 
@@ -44,8 +44,8 @@ class FleetState(Protocol):
     """The coordinator's knowledge of the fleet."""
 
     @property
-    def gone_back(self) -> tuple[int, int | None]:
-        """How often the fleet has gone back to a checkpoint, and the step that it went back to last."""
+    def last_rollback(self) -> tuple[int, int | None]:
+        """How often the fleet has rolled back to a checkpoint, and the step that it rolled back to last."""
 
     def present(self) -> dict[str, str]:
         """Return the address of each server that is not lost, by server id."""

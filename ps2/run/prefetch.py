@@ -39,7 +39,7 @@ class Freshness:
     Attributes:
         clock: that the worker is in.
         horizon: the highest clock that the others allow.
-        epoch: how often the fleet had gone back to a checkpoint.
+        epoch: how often the fleet had rolled back to a checkpoint.
         syncs: barriers and broadcasts that the worker has passed. Later reads see what the others did before them.
     """
 
@@ -72,7 +72,7 @@ class Prefetch:
 
         Waits until the read has finished. Pulls again if the read is out of date: in a later clock than it was for,
         after a barrier or ``once``, after this worker has changed the same vector other than by ``add`` or ``sub`` of
-        arrays, or after the fleet went back to a checkpoint.
+        arrays, or after the fleet rolled back to a checkpoint.
 
         Raises:
             PS2Error: what ``pull`` raises.

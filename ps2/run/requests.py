@@ -50,7 +50,7 @@ class WorkerRequests:
         run = self._run
         yield from run.check(lease)
         rank = lease.rank
-        if epoch != run.epoch:  # the fleet went back: the worker's changes since then are gone
+        if epoch != run.epoch:  # the fleet rolled back: the worker's changes since then are gone
             clock = applied = run.clocks.applied[rank]
         else:
             run.report_log.note(rank, reports, run.clocks.called)
@@ -134,13 +134,13 @@ class WorkerRequests:
     def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
         """Store a worker's result; wait until all workers, ``onClock`` and ``onEnd`` have returned.
 
-        Until then the fleet may go back to a checkpoint, and a task that has ended could not continue from there.
+        Until then the fleet may roll back to a checkpoint, and a task that has ended could not continue from there.
 
         Args:
             clock: the last clock that the worker was in.
 
         Returns:
-            False if the fleet went back: the worker's next attempt repeats the lost clocks.
+            False if the fleet rolled back: the worker's next attempt repeats the lost clocks.
         """
         run = self._run
         yield from run.check(lease)

@@ -52,7 +52,7 @@ class RunState:
 
     Attributes:
         first: the run's first clock.
-        epoch: how often the fleet has gone back to a checkpoint.
+        epoch: how often the fleet has rolled back to a checkpoint.
         calls_end: ``onEnd`` is called when all workers have returned, before they are let go.
         failures: the last error of each rank, as (clock, traceback).
         results: pickled, by rank.
@@ -279,7 +279,7 @@ class RunState:
             self._calling = self._due_announced = None
             self._end_announced = False
             self._finished_s.clear()
-            cut = self._cuts.go_back(checkpoint)
+            cut = self._cuts.roll_back(checkpoint)
             if isinstance(cut, PS2Error):
                 self.fail(cut)
                 return False

@@ -130,7 +130,7 @@ class SyncPoints:
         self._forgotten = max(self._forgotten, clock)
 
     def roll_back(self, lowest: int, highest: int) -> set[int]:
-        """The fleet went back to a cut in which workers stood between these clocks; return all ranks that waited.
+        """The fleet rolled back to a cut in which workers stood between these clocks; return all ranks that waited.
 
         What the workers at the highest clock had passed stays known: the others come to it again.
         """

@@ -26,11 +26,11 @@ from ps2.run.compiled import keep_compiled
 from ps2.run.run_ref import RunRef
 from ps2.run.worker import Worker
 
-# Appended to the error of an attempt that ends because the fleet has gone back.
+# Appended to the error of an attempt that ends because the fleet has rolled back.
 WENT_BACK = (
-    "The fleet had gone back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
+    "The fleet had rolled back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
     "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
-    "1. With ps.run(..., read=) an attempt goes back by itself.\n"
+    "1. With ps.run(..., read=) an attempt rolls back by itself.\n"
 )
 
 # Appended to the error of an attempt that has no memory left; the limit is in bytes.

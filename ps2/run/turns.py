@@ -174,7 +174,7 @@ class Rotations:
         """Return the turn of the entered clock, if any; request the block of the next turn."""
         scheduled = self._scheduled(clock)
         *asked, fetched = self._ahead
-        if asked != [clock, scheduled.block]:  # the first turn, or the fleet has gone back, or the caller has
+        if asked != [clock, scheduled.block]:  # the first turn, or the fleet has rolled back, or the caller has
             fetched = self._ask(scheduled.block)
         if clock + 1 < self.clocks:
             following = self._scheduled(clock + 1).block

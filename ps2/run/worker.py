@@ -105,8 +105,8 @@ class Worker:
         When a clock ends, all changes of its body are on the servers. Additions with ``wait=False`` may take
         ``staleness`` clocks more (under ASP: any number), but not longer than the loop. Clocks count from the beginning
         of the run, so a later loop goes on where this one ended. A task that is started again goes on with the first
-        clock that it had not finished. After the fleet went back to a checkpoint, the loop goes on with the first clock
-        that it does not hold.
+        clock that it had not finished. After the fleet rolled back to a checkpoint, the loop goes on with the first
+        clock that it does not hold.
 
         Args:
             n: the same for all workers.
@@ -233,7 +233,7 @@ class Worker:
 
     @property
     def epoch(self) -> int:
-        """How often the fleet had gone back to a checkpoint when this clock was entered.
+        """How often the fleet had rolled back to a checkpoint when this clock was entered.
 
         When it has grown, the model is that of the checkpoint; the worker's own variables are not.
         """
@@ -241,7 +241,7 @@ class Worker:
 
     @property
     def goesBack(self) -> bool:
-        """Whether the fleet has gone back to a checkpoint, so that this clock, or an earlier one, will be done again.
+        """Whether the fleet has rolled back to a checkpoint, so that this clock, or an earlier one, will be done again.
 
         Reads return the checkpoint's values then, and changes are dropped.
         """

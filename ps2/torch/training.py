@@ -142,7 +142,7 @@ class ModuleProgram:
             epoch, step = divmod(clock - options.first, steps)
             if epoch < options.epochs:
                 torch.manual_seed(int(worker.rng().integers(2**63)))
-                # A single worker has the servers' parameters from its last step, unless the fleet went back since.
+                # A single worker has the servers' parameters from its last step, unless the fleet rolled back since.
                 if self.optimizer is not None and (worker.workers > 1 or held != worker.epoch):
                     self.optimizer.pull()
                     held = worker.epoch

@@ -1,4 +1,4 @@
-"""Servers that are killed (-9) while keys come and go: with copies nothing changes, with checkpoints all goes back."""
+"""Servers that are killed (-9) while keys come and go: with copies nothing changes, with checkpoints all rolls back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_keys_when_servers_with_copies_are_killed_then_same(undisturbed, until):
         assert state(m) == undisturbed
 
 
-def test_keys_when_all_go_back_to_checkpoint_then_same(undisturbed, tmp_path):
+def test_keys_when_all_roll_back_to_checkpoint_then_same(undisturbed, tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=4) as ps:
         m = DCV.sparse(2**62, 2, "float64", layout="column", **POLICY).matrix()
         kill_at, back = list(KILLED_AT), 0

@@ -39,7 +39,7 @@ def test_adds_when_server_dies_then_loses_those_after_checkpoint(tmp_path, until
 
 
 def trained(ps, total, kill_at=()):
-    """Run steps that each multiply and add, going back when told so; return the steps gone back to."""
+    """Run steps that each multiply and add, rolling back when told so; return the steps rolled back to."""
     back = []
     kill_at = list(kill_at)
     while ps.nextStep < STEPS:

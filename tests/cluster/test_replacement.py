@@ -168,13 +168,13 @@ def test_timed_checkpoints_when_steps_then_made_at_step_ends(tmp_path, until):
         DCV.dense(10)
         until(lambda: ps._fleet.checkpoints.newest is not None, "one is made in a bare loop", 30)
         with ps.step():
-            assert not ps._steps.has_way_back(ps._fleet.checkpoints.newest.path)
+            assert not ps._steps.can_resume(ps._fleet.checkpoints.newest.path)
             ends_s = time.monotonic() + 0.2
             until(lambda: time.monotonic() > ends_s, "the next one is due", 30)
         with ps.step():
             newest = ps._fleet.checkpoints.newest
             assert newest.manifest.step == 1
-            assert ps._steps.has_way_back(newest.path)
+            assert ps._steps.can_resume(newest.path)
 
 
 def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):

@@ -1,4 +1,4 @@
-"""A program lets the whole fleet go back to its newest checkpoint."""
+"""A program lets the whole fleet roll back to its newest checkpoint."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_p
     assert (training.learned, training.restarts) == (0, 0)
 
 
-def test_fit_stream_when_the_fleet_goes_back_then_so_does_spark(ps, stream, tmp_path):
+def test_fit_stream_when_the_fleet_rolls_back_then_so_does_spark(ps, stream, tmp_path):
     write(tmp_path / "in", 100, 200)
     training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"))
     training.processAllAvailable()

@@ -119,11 +119,11 @@ def test_run_when_every_attempt_raises_then_shows_traceback(ps, total, rows):
 
 
 def test_run_when_attempts_end_by_rollback_then_says_so(ps, total, rows):
-    def goes_back(worker):
-        raise RolledBack("the fleet went back to a checkpoint")
+    def rolls_back(worker):
+        raise RolledBack("the fleet rolled back to a checkpoint")
 
     with pytest.raises(WorkerError, match=r"as long as Spark allows one: spark\.task\.maxFailures limits that"):
-        ps.run(rows, counting(total, goes_back), workers=2)
+        ps.run(rows, counting(total, rolls_back), workers=2)
 
 
 def test_run_when_every_attempt_dies_then_names_rank_and_clock(ps, total, rows):

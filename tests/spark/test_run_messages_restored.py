@@ -1,4 +1,4 @@
-"""What ``onClock`` and the workers tell each other when the fleet goes back, and when another driver goes on."""
+"""What ``onClock`` and the workers tell each other when the fleet rolls back, and when another driver goes on."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def kill_a_server(context):
     os.kill(next(iter(context._fleet.launcher.pids())), signal.SIGKILL)
 
 
-def test_run_when_the_fleet_goes_back_then_tells_the_same_again(ps, by_value, rows):
-    """The journal, the reports and STOP go back with the vectors: all is as if nothing had happened."""
+def test_run_when_the_fleet_rolls_back_then_tells_the_same_again(ps, by_value, rows):
+    """The journal, the reports and STOP roll back with the vectors: all is as if nothing had happened."""
     total, calls = DCV.dense(1, dtype="int64").fill(0), []
 
     def work(worker, held):

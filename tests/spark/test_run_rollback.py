@@ -1,4 +1,4 @@
-"""The fleet goes back to a checkpoint when some workers have returned: they do again what is lost."""
+"""The fleet rolls back to a checkpoint when some workers have returned: they do again what is lost."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def write(folder, *numbers):
 )
 def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_path, estimator):
     """The snapshot without Spark's commit; Spark's commits without a snapshot, between batches and after the last."""
-    location, gone_back = tmp_path / "checkpoint", []
+    location, rolled_back = tmp_path / "checkpoint", []
 
     def learned(*numbers, **options):
         write(tmp_path / "in", *numbers)
@@ -42,10 +42,10 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
         assert training.awaitTermination(60)
         return training.learned, int(training._learner.position.tally[0]), training.restarts
 
-    def go_back_after(*batches):
+    def roll_back_after(*batches):
         def act(progress):
-            if progress.batch in batches and progress.batch not in gone_back:
-                gone_back.append(progress.batch)
+            if progress.batch in batches and progress.batch not in rolled_back:
+                rolled_back.append(progress.batch)
                 ps.rollBack()
 
         return act
@@ -54,10 +54,10 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
     for name in ("1", ".1.crc"):
         (location / "commits" / name).unlink()
     assert learned(2) == (2, 3 * ROWS, 0)
-    # Batch 3 is not committed when the fleet goes back, batch 5 is the last one of its query. Batches may be larger
+    # Batch 3 is not committed when the fleet rolls back, batch 5 is the last one of its query. Batches may be larger
     # after that.
-    assert learned(3, 4, 5, onProgress=go_back_after(3, 5))[1:] == (6 * ROWS, 2)
-    assert gone_back == [3, 5]
+    assert learned(3, 4, 5, onProgress=roll_back_after(3, 5))[1:] == (6 * ROWS, 2)
+    assert rolled_back == [3, 5]
 
 
 def test_stream_when_files_to_repeat_are_gone_then_is_refused(ps, spark, tmp_path):

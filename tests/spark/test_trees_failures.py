@@ -130,7 +130,7 @@ def test_trees_when_server_dies_in_mid_tree_then_bit_identical(spark, whole, tmp
 
 
 def test_trees_when_servers_die_in_cut_points_then_bit_identical(spark, whole, tmp_path, monkeypatch):
-    """Each time all go back to the clock before, which is done again, with what the driver does after it."""
+    """Each time all roll back to the clock before, which is done again, with what the driver does after it."""
     taken = []
 
     def dying(step):
@@ -141,7 +141,7 @@ def test_trees_when_servers_die_in_cut_points_then_bit_identical(spark, whole, t
             made = take(quantiles, *given)
             if taken.count(step) == 1:
                 processes.kill(processes.servers_of(ps)[0])
-                ps.vector("kept").pull()  # waits until all have gone back
+                ps.vector("kept").pull()  # waits until all have rolled back
             return made
 
         return taking

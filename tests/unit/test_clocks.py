@@ -115,7 +115,7 @@ class World:
         self.cut = Cut(tuple(self.clocks.applied), self.called)
 
     def roll_back(self):
-        """All go back: who waits is let in, who is in a clock comes when it has finished that, who has left dies."""
+        """All roll back: who waits is let in, who is in a clock comes when it has finished that, who has left dies."""
         releases = self.clocks.roll_back(self.cut)
         self.called = self.cut.called
         waiting = set(self.clocks.waiting) | {release.rank for release in releases}

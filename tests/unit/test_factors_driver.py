@@ -44,7 +44,7 @@ class OnlyWorker:
     """A run's only worker, and the clocks of its driver.
 
     Args:
-        lost: clocks in which the worker finds that the fleet has gone back.
+        lost: clocks in which the worker finds that the fleet has rolled back.
         stops: the clock after which the driver is lost.
     """
 
@@ -124,7 +124,7 @@ def assert_same(found, options, columns=COLUMNS):
 
 @pytest.mark.parametrize("lost", [(), (4,), (7, 8), (12, 21, 30)], ids=str)
 @pytest.mark.parametrize("columns", [COLUMNS, WEIGHTED], ids=["plain", "weights, held-out rows"])
-def test_vectors_when_fleet_goes_back_then_match_serial(lost, columns):
+def test_vectors_when_fleet_rolls_back_then_match_serial(lost, columns):
     assert_same(Training(columns).run(OPTIONS, lost=lost).fitted(), OPTIONS, columns)
 
 

@@ -1,4 +1,4 @@
-"""A fit whose servers are lost where no run can go back for it: it begins anew, and not for ever."""
+"""A fit whose servers are lost where no run can roll back for it: it begins anew, and not for ever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LosesServers:
         self.conf = SimpleNamespace(recover=recover, restore=restore)
         self._active_run = SimpleNamespace(returns=0)
         self._session = SimpleNamespace(check_epoch=lambda newest: None)
-        self._fleet = SimpleNamespace(master=SimpleNamespace(gone_back=(0, None)))
+        self._fleet = SimpleNamespace(master=SimpleNamespace(last_rollback=(0, None)))
         self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries)
 
     def lose(self):
@@ -62,7 +62,7 @@ def test_a_fit_when_a_loss_makes_it_fail_then_begins_anew(context):
     assert done_anew(losing(context(), 1, UnavailableError("gone"))) == 2
 
 
-def test_a_fit_when_its_run_went_back_for_it_then_is_done(context):
+def test_a_fit_when_its_run_rolled_back_then_is_done(context):
     ps = context()
 
     def fit():

@@ -1,4 +1,4 @@
-"""A journal keeps what onClock has returned; one that went back goes on without what came after."""
+"""A journal keeps what onClock has returned; one that rolled back goes on without what came after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def of(*clocks):
     return made
 
 
-def test_journal_when_it_goes_back_then_histories_do_not_mix():
+def test_journal_when_it_rolls_back_then_histories_do_not_mix():
     before = of(0, 1)
     once, again = before.with_message(2, b"old"), before.with_message(2, b"new")
     assert (once.messages(0, 9), again.messages(0, 9)) == ([b"0", b"1", b"old"], [b"0", b"1", b"new"])

@@ -1,4 +1,4 @@
-"""What a run keeps of messages, STOP and reports, when the fleet goes back and when attempts end."""
+"""What a run keeps of messages, STOP and reports, when the fleet rolls back and when attempts end."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_stop_when_a_worker_is_ahead_then_all_come_as_far():
     assert [ahead.arrive(1, clock).end for clock in (2, 3)] == [3, 3]
 
 
-def test_stop_when_the_fleet_goes_back_then_is_taken_back(two):
+def test_stop_when_the_fleet_rolls_back_then_is_taken_back(two):
     two.run.note_cut("beginning", two.run.cut())
     two.arrive(0, 1)
     two.arrive(1, 1)

@@ -1,4 +1,4 @@
-"""What is kept of a training as it goes on, and goes back."""
+"""What is kept of a training as it goes on, and rolls back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_history_when_training_is_over_then_has_all_of_it(record):
     assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
 
 
-def test_record_when_the_fleet_goes_back_then_drops_later_steps(record):
+def test_record_when_the_fleet_rolls_back_then_drops_later_steps(record):
     record.objective.append(3.0)
     for clock in range(5):
         record.enter(clock)
@@ -56,7 +56,7 @@ def test_record_when_the_fleet_goes_back_then_drops_later_steps(record):
     assert record.history().steps == 3
 
 
-def test_record_when_the_fleet_goes_back_to_start_then_is_empty(record):
+def test_record_when_the_fleet_rolls_back_to_start_then_is_empty(record):
     for clock in range(3):
         record.enter(clock)
         step(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.coordinator.recovery import Lost, Policy, Recovery, all_go_back, backup_of, backups, source_of
+from ps2.coordinator.recovery import Lost, Policy, Recovery, all_roll_back, backup_of, backups, source_of
 
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
@@ -30,7 +30,7 @@ def test_source_when_lost_are_not_neighbours_then_is_replica():
 
 
 @pytest.mark.parametrize(
-    ("recover", "has_way_back", "together"),
+    ("recover", "can_resume", "together"),
     [
         ("auto", True, True),
         ("auto", False, False),
@@ -40,8 +40,8 @@ def test_source_when_lost_are_not_neighbours_then_is_replica():
         ("consistent", False, True),
     ],
 )
-def test_all_go_back_when_unset_then_only_if_work_can_go_back(recover, has_way_back, together):
-    assert all_go_back(Policy(0, recover), has_way_back) is together
+def test_all_roll_back_when_unset_then_only_if_work_can_resume(recover, can_resume, together):
+    assert all_roll_back(Policy(0, recover), can_resume) is together
 
 
 @pytest.mark.parametrize("mixed", [True, False])

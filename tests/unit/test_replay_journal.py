@@ -46,7 +46,7 @@ def test_journal_when_another_driver_opens_it_then_it_replays(messages):
     assert (reals.dtype, integers.dtype) == (np.float64, np.int64)
 
 
-def test_page_when_the_fleet_has_gone_back_then_is_heard_anew(messages):
+def test_page_when_the_fleet_has_rolled_back_then_is_heard_anew(messages):
     journal = journal_of(messages)
     with journal.page(2):
         pass

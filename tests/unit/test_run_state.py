@@ -343,7 +343,7 @@ def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
             ask.result(5)
 
 
-# -- going back ----------------------------------------------------------------------------------------------------
+# -- rolling back --------------------------------------------------------------------------------------------------
 
 
 def test_roll_back_when_one_returned_then_is_told_and_expected(start, until):
@@ -476,7 +476,7 @@ def test_roll_back_when_no_progress_then_ends_with_count(start):
     went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_RETURNS + 2)]
     assert went_on == [*[True] * MAX_RETURNS, False]
     assert isinstance(workers.run.error, RecoveryError)
-    assert f"went back {MAX_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
+    assert f"rolled back {MAX_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
 
 
 # -- the call at the end -------------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ def test_leave_when_the_end_is_called_for_then_waits_for_that(start, until):
     assert workers.run.end_due() is None
 
 
-def test_end_when_called_before_the_fleet_went_back_then_again(start, until):
+def test_end_when_called_before_the_fleet_rolled_back_then_again(start, until):
     workers = start(1)
     workers.run.calls_end = True
     workers.run.note_cut("checkpoint", workers.run.cut())

@@ -41,7 +41,7 @@ def lost(said):
         ),
         (raised("AttributeError: no 'x'"), WorkerError, "a task raised AttributeError: no 'x'"),
         (raised("ps2.errors.UnavailableError: 10.0.0.2:7: gone"), UnavailableError, "10.0.0.2:7: gone"),
-        (raised("ps2.errors.RolledBack: it went back"), RolledBack, "it went back"),
+        (raised("ps2.errors.RolledBack: it rolled back"), RolledBack, "it rolled back"),
         (raised("ps2.errors.OutOfRangeError: gradients"), OutOfRangeError, "gradients"),
         (raised("ConnectionResetError: [Errno 104] reset"), UnavailableError, "a task raised ConnectionResetError"),
         (lost("ExecutorLostFailure (executor 1 exited)"), UnavailableError, "Spark's job failed: Job aborted"),
@@ -79,7 +79,7 @@ def test_query_failure_when_source_fails_then_one_line(said, kind, words):
     ("failure", "expected"),
     [
         (UnavailableError("gone"), True),
-        (RolledBack("went back"), True),
+        (RolledBack("rolled back"), True),
         (TimeoutError("late"), True),
         (TypeError("no"), False),
         (AttributeError("no"), False),

@@ -105,7 +105,7 @@ def test_local_when_worker_begins_again_then_same_trees(whole):
 
 
 @pytest.mark.usefixtures("by_round")
-def test_local_when_fleet_goes_back_then_same_trees(whole):
+def test_local_when_fleet_rolls_back_then_same_trees(whole):
     driver = driver_of()
     run = OneProcess(driver, ends_after=4)
     run.attempt()

@@ -28,7 +28,7 @@ class Driver:
         return self.checkpoints.take(None, None, 0)
 
     def newest_matrices(self):
-        """What the checkpoint that it would go back to holds, now."""
+        """What the checkpoint that it would roll back to holds, now."""
         path = self.checkpoints.newest.path
         assert all(file.problem is None for file in folders.verify(path))
         return [matrix.id for matrix in folders.read_manifest(path).matrices]

@@ -1,4 +1,4 @@
-"""A worker's work that fails because the fleet went back: it is done anew, in the same attempt."""
+"""A worker's work that fails because the fleet rolled back: it is done anew, in the same attempt."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def two_loops(worker, seen, act):
             act(clock)
 
 
-def test_work_when_the_fleet_went_back_behind_its_loop_then_anew(start_worker, run):
+def test_work_when_the_fleet_rolled_back_after_loop_then_anew(start_worker, run):
     worker, _ = start_worker(run=run)
     seen = []
 
-    def go_back(clock):
+    def roll_back(clock):
         if clock == 3 and seen.count(3) == 1:
             run.pause()
             run.roll_back(1, "beginning")
 
-    worker._loop.again(lambda: two_loops(worker, seen, go_back))
+    worker._loop.again(lambda: two_loops(worker, seen, roll_back))
     assert seen == ["begins", 0, 1, 2, 3, "begins", 0, 1, 2, 3]
     assert (worker.epoch, worker.clock) == (1, 4)
 
 
-def test_work_when_it_fails_as_the_fleet_went_back_then_anew(start_worker, run):
+def test_work_when_it_fails_as_the_fleet_rolled_back_then_anew(start_worker, run):
     worker, _ = start_worker(run=run)
     seen = []
 
@@ -88,7 +88,7 @@ def test_work_when_it_fails_by_itself_then_its_error_is_raised(start_worker, run
     assert seen == ["begins", 0]
 
 
-def test_work_when_it_fails_after_going_back_then_twice_at_most(start_worker, run):
+def test_work_when_it_fails_after_rollback_then_twice_at_most(start_worker, run):
     worker, _ = start_worker(run=run)
     seen = []
 
@@ -114,7 +114,7 @@ def test_work_when_done_anew_then_its_changes_have_the_same_ids(start_worker, ru
             total.add(np.ones(4, np.float32))
             if clock == 1 and len(beginnings) == 1:
                 run.roll_back(1, "beginning")
-                raise RolledBack("the fleet went back to a checkpoint")
+                raise RolledBack("the fleet rolled back to a checkpoint")
 
     worker._loop.again(work)
     # This fleet has kept what came before: all that is made again counts once.
@@ -133,4 +133,4 @@ def test_work_when_done_anew_then_says_why_in_the_log(start_worker, run, caplog)
 
     with caplog.at_level(logging.WARNING, "ps2.run.clock_loop"):
         worker._loop.again(lambda: two_loops(worker, seen, fail))
-    assert [record.message for record in caplog.records] == ["rank 0 goes back to clock 0 with the fleet: what it met"]
+    assert [record.message for record in caplog.records] == ["rank 0 rolls back to clock 0 with the fleet: what it met"]

@@ -157,7 +157,7 @@ def test_additions_when_fleet_rolls_back_then_are_made_again(start, session, vec
     worker, control = start(3)
     control.run.note_cut("checkpoint", control.run.cut())
     seen = []
-    with session.async_writer.held([read_of(vector)]) as reading:  # nothing leaves before the fleet goes back
+    with session.async_writer.held([read_of(vector)]) as reading:  # nothing leaves before the fleet rolls back
         clocks = worker.clocks(4)
         for _ in range(2):
             seen.append(next(clocks))

@@ -1,4 +1,4 @@
-"""Begin a fit again when a server was lost and the run could not go back to a checkpoint."""
+"""Begin a fit again when a server was lost and the run could not roll back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def done_anew(fit: Callable[[], T]) -> T:
 
     There are three such cases. Before the run's first checkpoint, the server comes back from an older checkpoint, which
     lacks what the fit put there. After all workers have ended, no worker can repeat what is missing. And in its last
-    clocks, a run whose workers may be in different clocks cannot go back (``NotWhole``).
+    clocks, a run whose workers may be in different clocks cannot roll back (``NotWhole``).
 
     Raises:
         RecoveryError: the fit has begun ``MOST_BEGINNINGS`` times, or it continues another driver's training.
@@ -47,7 +47,7 @@ def done_anew(fit: Callable[[], T]) -> T:
             return fitted
         assert ps is not None
         with suppress(RolledBack):
-            ps._session.check_epoch(ps._fleet.master.gone_back)  # it is dealt with
+            ps._session.check_epoch(ps._fleet.master.last_rollback)  # it is dealt with
         if beginning == MOST_BEGINNINGS or ps.conf.restore is not None:
             why = (
                 f"a fit has begun {beginning} times"

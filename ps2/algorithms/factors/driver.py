@@ -177,7 +177,7 @@ class Driver:
             return self._journal.message(opening=True)
         if self._progress.is_over and clock - START >= len(self._pages):
             return STOP
-        self._go_back_to(clock - START)
+        self._roll_back_to(clock - START)
         before = len(self._progress.results)
         with self._journal.page(clock):
             heard = self._journal.hear(lambda: self._heard(reports))
@@ -194,8 +194,8 @@ class Driver:
         step = None if step is None else step / 2**halvings
         return FittedFactors(*vectors, self.solver.mean, self._history(), step, halvings)
 
-    def _go_back_to(self, count: int) -> None:
-        """Keep the pages of so many clocks: the fleet may have gone back."""
+    def _roll_back_to(self, count: int) -> None:
+        """Keep the pages of so many clocks: the fleet may have rolled back."""
         if count >= len(self._pages):
             return
         del self._pages[count:]

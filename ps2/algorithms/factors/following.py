@@ -41,7 +41,7 @@ def follow(
 ) -> None:
     """Follow a plan until the driver ends the run.
 
-    A worker has no state when it begins, and when the fleet has gone back to a checkpoint. Until a clock in which all
+    A worker has no state when it begins, and when the fleet has rolled back to a checkpoint. Until a clock in which all
     begin anew, it changes nothing then.
 
     Args:

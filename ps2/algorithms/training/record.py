@@ -160,7 +160,7 @@ class Record:
         self._began_s = self._last_s = time.monotonic()
 
     def enter(self, clock: int) -> None:
-        """Begin to record a clock. If it was recorded before, the fleet has gone back: drop what came after."""
+        """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop what came after."""
         self.reason = ""
         if clock < len(self._marks):
             objectives, validations, self.rows, self.bytes, self.gradients = self._marks[clock]

@@ -34,7 +34,7 @@ class WorkerProgram(Protocol):
     def __call__(self, worker: Any, reading: Reading) -> Any:
         """Take part in the clocks from ``FIRST_CLOCK`` on.
 
-        When the fleet has gone back to a checkpoint, it may be called again, with the same rows.
+        When the fleet has rolled back to a checkpoint, it may be called again, with the same rows.
         """
 
 
@@ -78,7 +78,7 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
     """Train on the servers of a context; return the result.
 
     Args:
-        result: reads it from the servers when all workers have ended, while the run can still go back.
+        result: reads it from the servers when all workers have ended, while the run can still roll back.
 
     Raises:
         InputError: a row cannot be used; says how many, and names one.

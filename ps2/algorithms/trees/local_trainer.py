@@ -49,7 +49,7 @@ class LocalTreeDriver:
                 self._after(clock, list, told.get(FIRST_CLOCK + clock + 1, []))
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
-        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has rolled back."""
         if not clock:
             self.record.start()
         said = list(reports[0]) if reports else []
@@ -67,7 +67,7 @@ class LocalTreeDriver:
             grown: the trees, as plain data.
         """
         self.record.enter(clock)
-        if clock < len(self._starts):  # the fleet has gone back
+        if clock < len(self._starts):  # the fleet has rolled back
             del self.boosting.trees[self._starts[clock] :], self._starts[clock:]
         first = len(self.boosting.trees)
         self._starts.append(first)

@@ -60,7 +60,7 @@ class LocalTreeProgram:
         boosting: _Boosting | None = None
         # One clock a round at most, and the last one.
         for clock in worker.clocks(self.first + FIRST_CLOCK + self.options.rounds + 2):
-            if boosting is None or boosting.clock > clock:  # the fleet may have gone back
+            if boosting is None or boosting.clock > clock:  # the fleet may have rolled back
                 boosting = _Boosting(self, rows, reading.held_out)
             told = [message for message in worker.messages if "trees" in message]
             boosting.follow(told)

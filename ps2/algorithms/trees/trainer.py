@@ -222,7 +222,7 @@ class _TreeDriver:
             self._fleet.free()
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
-        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has rolled back."""
         self._sums, self._told = reports[0] if reports else {}, {}
         if clock < CLOCKS - 1:
             self._quantiles.look(clock)
@@ -235,7 +235,7 @@ class _TreeDriver:
     def _after(self, at: int) -> None:
         """Go on after a clock of the trees."""
         self.record.enter(at)
-        self._go_back(at)
+        self._roll_back(at)
         with self.journal.page(END + at):
             state = self._states[at]
             self._states.append(self._following(state))
@@ -264,8 +264,8 @@ class _TreeDriver:
         self._tell(0, Task.BEGIN, 0)
         self.record.start()
 
-    def _go_back(self, at: int) -> None:
-        """Forget the states after a clock, if the fleet has gone back."""
+    def _roll_back(self, at: int) -> None:
+        """Forget the states after a clock, if the fleet has rolled back."""
         if at == len(self._states) - 1:
             return
         state = self._states[at]

@@ -58,7 +58,7 @@ class TreeProgram:
         columns = self.quantiles.take_part(worker, rows)
         grower: _Grower | None = None
         for clock in worker.clocks(self.clocks):
-            if grower is None or grower.clock > clock:  # the fleet may have gone back
+            if grower is None or grower.clock > clock:  # the fleet may have rolled back
                 grower = _Grower(self, rows, reading.held_out, columns)
                 columns = None
             told = [DriverMessage.of_data(message) for message in worker.messages if "task" in message]

@@ -99,7 +99,7 @@ class Averaging:
         self._validation = Validation.make(context.options, context.space, self.model, context.record.validation)
         self._objective = ObjectiveMonitor(context)
         self.clocks = context.options.steps + 1
-        # By clock; the fleet may go back.
+        # By clock; the fleet may roll back.
         self._step_sizes = [context.options.step_size]
         self.worker = self._worker()
 

@@ -59,7 +59,7 @@ class FtsgdWorker:
         for clock in worker.clocks(clocks):
             number = clock - self.first_clock
             if number != before + 1:
-                slope = None  # the fleet has gone back: that gradient is gone
+                slope = None  # the fleet has rolled back: that gradient is gone
             before = number
             w, b = view.pull(self.model, columns)
             held = data.held_loss(self.loss, w, b)

@@ -47,7 +47,7 @@ NO_SHIFTS = np.empty(0)
 
 @dataclass
 class _State:
-    """The driver's state between clocks; it goes back with the fleet."""
+    """The driver's state between clocks; it rolls back with the fleet."""
 
     history: History = field(default_factory=lambda: History(PAIRS))
     search: LineSearch | None = None  # None: the first point is evaluated

@@ -54,7 +54,7 @@ Phase = Literal["describe", "pass", "block", "search"]
 # it can.
 MOST_NEW, MOST_KEPT, MOST_PRODUCTS = 1024, 4096, 6 << 20
 MOST_ANEW = 2048
-# Products of earlier clocks that stay for a fleet that goes back, and the clocks whose products are looked through.
+# Products of earlier clocks that stay for a fleet that rolls back, and the clocks whose products are looked through.
 REMEMBERED_BYTES, REMEMBERED_CLOCKS = 128 << 20, 64
 # A round ends when a sweep changes gradients by less than this part of the gap, or of its tolerance, relatively; or by
 # so little that it is rounding.
@@ -91,7 +91,7 @@ def check_problem(problem: Problem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """The driver's state between clocks; it goes back with the fleet.
+    """The driver's state between clocks; it rolls back with the fleet.
 
     Attributes:
         phase: what the workers' next reports answer.
@@ -173,7 +173,7 @@ class Sap:
         return state.task.message()
 
     def _forget(self) -> None:
-        """Let products of older clocks go: a fleet that goes back that far begins with a pass."""
+        """Let products of older clocks go: a fleet that rolls back that far begins with a pass."""
         gram, left_bytes, newest = NO_PRODUCTS.gram, REMEMBERED_BYTES, len(self._states) - 1
         for number in range(newest - 1, max(newest - REMEMBERED_CLOCKS, 0) - 1, -1):
             kept = self._states[number].kept
@@ -344,7 +344,7 @@ class Sap:
     def _block(self, state: _State, sums: Sums) -> _State:
         """Minimise along a set."""
         task, is_squared = state.task, self._context.problem.loss == "squared"
-        if len(task.block) != task.new + len(state.kept.columns):  # the fleet has gone back
+        if len(task.block) != task.new + len(state.kept.columns):  # the fleet has rolled back
             return replace(state, phase="pass", task=Task(state.bias, full=True))
         curved = float(sums["curved"]) if self._context.problem.fit_intercept else 0.0
         found = state.kept.extended(task.block, sums["products"], sums["entries"], curved)

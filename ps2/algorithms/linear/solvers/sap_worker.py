@@ -1,7 +1,7 @@
 """Coordinate descent by schedule, in the workers: each holds its rows by column, and their margins.
 
 In each clock the driver's message says what changes, and what to compute of the margins then. A worker that is started
-again, or whose fleet has gone back, makes its margins anew from the weights on the servers.
+again, or whose fleet has rolled back, makes its margins anew from the weights on the servers.
 """
 
 from __future__ import annotations

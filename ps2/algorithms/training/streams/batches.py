@@ -29,7 +29,7 @@ def learn_frame(
 ) -> list[BatchProgress]:
     """Learn from a DataFrame; return the progress of each pass.
 
-    With a checkpointDir, the fleet makes a checkpoint first, and goes back to it if a server is lost.
+    With a checkpointDir, the fleet makes a checkpoint first, and rolls back to it if a server is lost.
 
     The caller has opened the stream of the model (``StreamTurns.stream``).
 
@@ -55,7 +55,7 @@ def learn_frame(
             if not (is_repeatable(error) and can_return) or rollbacks == MOST_ROLLBACKS:
                 raise
             rollbacks += 1
-            learner.go_back()
+            learner.roll_back()
             log.warning("the pass begins again: %s", error)
             del learned[learner.position.learned + 1 :]
             continue

@@ -106,7 +106,7 @@ class BatchLearner:
     def learn(self, frame: Any, batch: int, check: Callable[[], None] = lambda: None) -> BatchProgress | None:
         """Learn a batch; return None if the model holds it already.
 
-        After any error the model may hold a part of the batch, until ``go_back``.
+        After any error the model may hold a part of the batch, until ``roll_back``.
 
         Args:
             frame: the rows of the batch, a DataFrame.
@@ -123,8 +123,8 @@ class BatchLearner:
         try:
             return self._learn(frame, batch, check)
         except PS2Error as error:
-            if self.has_gone_back and not isinstance(error, RolledBack):
-                raise RolledBack(f"the fleet went back to a checkpoint meanwhile: {error}", None) from error
+            if self.has_rolled_back and not isinstance(error, RolledBack):
+                raise RolledBack(f"the fleet rolled back to a checkpoint meanwhile: {error}", None) from error
             raise
 
     def _learn(self, frame: Any, batch: int, check: Callable[[], None]) -> BatchProgress | None:
@@ -206,9 +206,9 @@ class BatchLearner:
                 if self._ps._fleet.master.epoch == epoch:
                     self._epoch = epoch
                     return
-        raise RecoveryError("the position of the stream cannot be read: the fleet goes back again and again")
+        raise RecoveryError("the position of the stream cannot be read: the fleet rolls back again and again")
 
-    def go_back(self, check: Callable[[], None] = lambda: None) -> None:
+    def roll_back(self, check: Callable[[], None] = lambda: None) -> None:
         """Restore the model to whole batches after an error, and read its position.
 
         If a batch was in progress, the whole fleet rolls back to its newest checkpoint.
@@ -217,7 +217,7 @@ class BatchLearner:
             check: as for ``learn``.
 
         Raises:
-            RecoveryError: there is no checkpoint to go back to, or it holds a part of a batch.
+            RecoveryError: there is no checkpoint to roll back to, or it holds a part of a batch.
         """
         with self._ps._steps.stream_batch(check):
             if self._is_torn:
@@ -231,13 +231,13 @@ class BatchLearner:
         self._is_torn = False
 
     @property
-    def has_gone_back(self) -> bool:
+    def has_rolled_back(self) -> bool:
         """True if the fleet has rolled back to a checkpoint since the position was read."""
         return bool(self._ps._fleet.master.epoch != self._epoch)
 
     def _check_epoch(self) -> None:
-        if self.has_gone_back:
-            raise RolledBack("the fleet went back to a checkpoint", None)
+        if self.has_rolled_back:
+            raise RolledBack("the fleet rolled back to a checkpoint", None)
 
 
 def progress_line(progress: BatchProgress) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class SparkCheckpoint:
         """Return the numbers of the entries of a log (OFFSETS or COMMITS), ascending."""
         return sorted(int(name) for name in self._names(log) if name.isdecimal())
 
-    def go_back(self, learned: int) -> Rewind:
+    def rewind(self, learned: int) -> Rewind:
         """Remove newer entries, so that the query goes on after batch ``learned``; return them. Idempotent.
 
         Raises:

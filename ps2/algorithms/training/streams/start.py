@@ -69,7 +69,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     if ps.conf.recover == "shard":
         raise ConfigError(
             "fitStream: expected recover 'auto' or 'consistent', got 'shard': each row counts once only if "
-            "the whole fleet goes back"
+            "the whole fleet rolls back"
         )
     if given is not None:
         name = given.name

@@ -1,7 +1,7 @@
 """``StreamingTraining``: starts a query, makes snapshots, and starts the query again after a failure.
 
 The order of the fleet's snapshot and Spark's commit does not matter (docs/decisions/0072): a batch that the model holds
-is skipped by its number, and Spark's checkpoint goes back to the batch that the model holds.
+is skipped by its number, and Spark's checkpoint is rewound to the batch that the model holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 # Most batches between two snapshots: Spark keeps the offsets of the last 100.
 SNAPSHOT_BATCHES = 40
-# After so many batches without a snapshot, because snapshots fail, the query ends: soon Spark could not go back.
+# After so many batches without a snapshot, because snapshots fail, the query ends: soon Spark's checkpoint could not be
+# rewound.
 MOST_BATCHES = 80
 # After so many repeatable failures in a row, without a batch that was learned in between, the query ends.
 MOST_FAILURES = 5
@@ -211,7 +212,7 @@ class StreamingTraining:
 
     def _go_on_until_the_end(self) -> None:
         while not self._stopping.is_set():
-            self._checkpoint.go_back(self._learner.position.learned)
+            self._checkpoint.rewind(self._learner.position.learned)
             self._failure = None
             query = self._start()
             self._opened.set()
@@ -223,7 +224,7 @@ class StreamingTraining:
             self._restarts += 1
 
     def _finish(self) -> Exception | None:
-        """Make the last snapshot; return an error if the fleet has gone back since the last batch, which lacks batches.
+        """Make the last snapshot; return an error if the fleet has rolled back since the last batch, as it lacks some.
 
         Raises:
             RecoveryError: the snapshot cannot be made.
@@ -231,17 +232,17 @@ class StreamingTraining:
         learned = self._learner.position.learned
         for is_last in (False, True):
             try:
-                if self._since_snapshot and not self._learner.has_gone_back:
+                if self._since_snapshot and not self._learner.has_rolled_back:
                     self.snapshot()
             except RecoveryError:
                 # A server was lost meanwhile, or the disk is full: the position is read when the servers are back.
                 self._learner.synchronize()
                 if is_last and self._learner.position.learned == learned:
                     raise
-            if self._learner.has_gone_back:
+            if self._learner.has_rolled_back:
                 self._learner.synchronize()
             if self._learner.position.learned < learned and not self._stopping.is_set():
-                return RolledBack("the fleet went back to a checkpoint after the last batch", None)
+                return RolledBack("the fleet rolled back to a checkpoint after the last batch", None)
             if not self._since_snapshot:
                 break
         return None
@@ -264,13 +265,13 @@ class StreamingTraining:
                 self._ps._steps.streams.wait()
                 query.stop()
                 break
-            if self._learner.has_gone_back or self._ps._stopped:
+            if self._learner.has_rolled_back or self._ps._stopped:
                 # Without new rows, no batch would notice the rollback.
                 self._ps._steps.streams.wait()
                 query.stop()
                 failure = self._take_failure()
                 if failure is None or is_stopped(failure):  # by the line above: the next batch had begun
-                    return RolledBack("the fleet went back to a checkpoint", None)
+                    return RolledBack("the fleet rolled back to a checkpoint", None)
                 return failure
             if self._has_ended(query):
                 break
@@ -281,7 +282,7 @@ class StreamingTraining:
             return None
         if failure is not None and is_stopped(failure):
             # The user has stopped Spark's query in the middle of a batch.
-            self._learner.go_back()
+            self._learner.roll_back()
             return None
         error = query.exception()
         return failure or (None if error is None else query_failure(error, self._learner.position.learned))
@@ -305,7 +306,7 @@ class StreamingTraining:
             failure: the error of a batch; or of the query, such as of its source.
         """
         try:
-            self._learner.go_back(self._check)
+            self._learner.roll_back(self._check)
         except RecoveryError as error:
             raise RecoveryError(f"{error}; the failure before it: {failure}") from failure
         if not is_repeatable(failure) or self._failures >= MOST_FAILURES:

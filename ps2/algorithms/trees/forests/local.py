@@ -126,7 +126,7 @@ class LocalForestDriver:
                 self._after(clock, dict)
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
-        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has rolled back."""
         if not clock:
             self.forest.record.start()
         said = dict(reports[0][0]) if reports and reports[0] else {}
@@ -136,7 +136,7 @@ class LocalForestDriver:
     def _after(self, clock: int, ask: Callable[[], Mapping[str, Any]]) -> None:
         """Take in the trees of a clock."""
         self.forest.record.enter(clock)
-        if clock < len(self._starts):  # the fleet has gone back
+        if clock < len(self._starts):  # the fleet has rolled back
             self.forest.keep(self._starts[clock])
             del self._starts[clock:]
         self._starts.append(len(self.forest.trees))

@@ -130,7 +130,7 @@ class _ForestDriver:
             self._after(len(self._heard), {})
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
-        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has rolled back."""
         if clock < CLOCKS - 1:
             self._quantiles.look(clock)
             return self.journal.message()
@@ -156,8 +156,8 @@ class _ForestDriver:
     def _after(self, at: int, report: Mapping[str, Any]) -> None:
         """Go on after a clock of the trees."""
         self.forest.record.enter(at)
-        if at < len(self._heard):  # the fleet has gone back
-            self._go_back(at)
+        if at < len(self._heard):  # the fleet has rolled back
+            self._roll_back(at)
         with self.journal.page(END + at):
             heard = self.journal.hear(lambda: dict(report))
             found = None if self._growth is None else self._find(self._growth, heard)
@@ -189,8 +189,8 @@ class _ForestDriver:
             self._growth.take_totals(heard.get("totals"))
             self._growth.go_on(found)
 
-    def _go_back(self, at: int) -> None:
-        """Forget what came after a clock, if the fleet has gone back."""
+    def _roll_back(self, at: int) -> None:
+        """Forget what came after a clock, if the fleet has rolled back."""
         heard, self._heard, self._growth = self._heard[:at], [], None
         for said, found in heard:
             self._step(said, found)

@@ -58,7 +58,7 @@ class ForestProgram:
         columns = self.quantiles.take_part(worker, rows)
         mine: _WorkerTrees | None = None
         for clock in worker.clocks(MOST_CLOCKS):
-            if mine is None or mine.clock > clock:  # the fleet may have gone back
+            if mine is None or mine.clock > clock:  # the fleet may have rolled back
                 mine = _WorkerTrees(self, rows, columns)
                 columns = None
             told = [message for message in worker.messages if "task" in message]

@@ -74,7 +74,7 @@ def whole_and_killed(spark, folder, fit, every=3, anew=done_anew, spared=0):
 
     Args:
         spared: clocks and checkpoints between two in which a server is killed.
-        anew: makes a fit begin again where no run can go back; estimators' do by themselves.
+        anew: makes a fit begin again where no run can roll back; estimators' do by themselves.
     """
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         whole = fit(ps)

@@ -1,4 +1,4 @@
-"""A worker's session when the fleet goes back to a checkpoint: it reads what is there now, and changes nothing."""
+"""A worker's session when the fleet rolls back to a checkpoint: it reads what is there now, and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(fleet):
 
 @pytest.fixture
 def session(fleet):
-    """One that has just found out that the fleet has gone back once."""
+    """One that has just found out that the fleet has rolled back once."""
     made = session_over(fleet)
     with made.in_run(RunIds("runs", 0, rank=1)):
         made.rollbacks.newest = (1, 3)
@@ -44,7 +44,7 @@ def value(session, target):
     return np.unique(session.dispatch.run([plans.pull(target, 0, 10)])[0]).tolist()
 
 
-def test_an_add_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
+def test_an_add_when_the_fleet_has_rolled_back_then_is_dropped(session, target):
     assert session.dispatch.run([add_ones(target)]) == [None]
     assert value(session, target) == [0.0]
 

@@ -1,4 +1,4 @@
-"""Training goes on, and ends as it would have, when the fleet goes back to a checkpoint."""
+"""Training goes on, and ends as it would have, when the fleet rolls back to a checkpoint."""
 
 from __future__ import annotations
 

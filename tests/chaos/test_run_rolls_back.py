@@ -1,4 +1,4 @@
-"""A server is killed (-9) in the middle of a run: with a checkpoint all go back to it, and the clocks with them."""
+"""A server is killed (-9) in the middle of a run: with a checkpoint all roll back to it, and the clocks with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports of a table whose fleet went back to a checkpoint: what the fleet has lost leaves the export too."""
+"""Exports of a table whose fleet rolled back to a checkpoint: what the fleet has lost leaves the export too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_as_pulled(folder, table, present):
     assert there.all(1).tolist() == there.any(1).tolist() == present
 
 
-def test_delta_when_the_fleet_went_back_then_all_keys(tmp_path):
+def test_delta_when_the_fleet_rolled_back_then_all_keys(tmp_path):
     folder = str(tmp_path / "export")
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path / "checkpoints")) as ps:
         table = EmbeddingTable(4)
@@ -34,7 +34,7 @@ def test_delta_when_the_fleet_went_back_then_all_keys(tmp_path):
         step(table, 2)
         export = table.export(folder, since="last")
         assert (export.full, export.keys) == (True, 800)
-        assert "went back to a checkpoint" in export.reason
+        assert "rolled back to a checkpoint" in export.reason
         check_as_pulled(folder, table, [True, False, True])
         step(table, 2)
         delta = table.export(folder, since=export)
