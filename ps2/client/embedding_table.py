@@ -134,7 +134,7 @@ class EmbeddingTable:
         self._reads = PendingReads()
 
     @classmethod
-    def known(cls, matrix: DCVMatrix | int, settings: TableSettings) -> EmbeddingTable:
+    def existing(cls, matrix: DCVMatrix | int, settings: TableSettings) -> EmbeddingTable:
         """Return a handle to a table that exists, such as one that another process created.
 
         Args:
@@ -146,7 +146,7 @@ class EmbeddingTable:
             ConfigError: the matrix does not have the form that the settings ask for.
         """
         table = cls.__new__(cls)
-        found = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.known(matrix)
+        found = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.existing(matrix)
         expected = settings.optimizer.block, settings.matrix_dim, np.dtype(np.float32)
         if (*found.shape, found.dtype) != expected:
             raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*found.shape, found.dtype)}")
@@ -340,7 +340,7 @@ class EmbeddingTable:
             raise CheckpointMissingError(f"{url}: there is no embedding table ({SETTINGS})")
         settings = TableSettings.from_json(content)
         rows = f"{str(url).rstrip('/')}/{content.get('rows')}"
-        return cls.known(DCVMatrix.of(storage.load_rows(Handle, rows, name)), settings)
+        return cls.existing(DCVMatrix.of(storage.load_rows(Handle, rows, name)), settings)
 
     def export(
         self,

@@ -241,7 +241,7 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
 
 
 @shielded
-def known(kind: type[H], matrix: int) -> H:
+def existing_handle(kind: type[H], matrix: int) -> H:
     """Return a handle to the first row of a matrix that another process created. Collecting the handle frees nothing.
 
     Args:

@@ -12,7 +12,7 @@ from ps2.client import blocks, pairs, plans, storage
 from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
-from ps2.client.handle import Handle, derive_all, known
+from ps2.client.handle import Handle, derive_all, existing_handle
 from ps2.client.managed_matrix import KeyStatus, Mark
 from ps2.client.owners import Owner
 from ps2.client.session import Session
@@ -59,7 +59,7 @@ class DCVMatrix:
         return cls(vector, session.matrix(vector._matrix).spec.rows, owned)
 
     @classmethod
-    def known(cls, matrix: int) -> DCVMatrix:
+    def existing(cls, matrix: int) -> DCVMatrix:
         """Return a handle to a matrix that another process created. The handle takes no rows and frees none.
 
         Args:
@@ -68,12 +68,12 @@ class DCVMatrix:
         Raises:
             NotFoundError: there is no such matrix.
         """
-        first = known(Handle, matrix)
+        first = existing_handle(Handle, matrix)
         return cls(first, first._spec.rows, [])
 
     @property
     def number(self) -> int:
-        """The number by which ``known`` finds the matrix."""
+        """The number by which ``existing`` finds the matrix."""
         return self._first._matrix
 
     @property

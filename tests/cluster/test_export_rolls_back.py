@@ -52,7 +52,7 @@ def test_delta_when_another_driver_restored_then_all_keys(tmp_path):
         table.export(folder)
         settings = table.settings
     with PS2Context.getOrCreate(servers=1, restore=checkpoints) as ps:
-        table = EmbeddingTable.known(ps.vector("items").matrix(), settings)
+        table = EmbeddingTable.existing(ps.vector("items").matrix(), settings)
         export = table.export(folder, since="last")
         assert (export.full, export.keys) == (True, 400)
         check_as_pulled(folder, table, [True, False, False])

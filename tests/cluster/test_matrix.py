@@ -223,7 +223,7 @@ def test_grow_when_more_rows_are_asked_then_new_ones_are_zero(ps):
     assert m.shape == (8, DIM)
     m.add([7], np.ones((1, DIM)))
     assert m.pull(range(8)).sum(axis=1).tolist() == [3.0 * DIM] * 2 + [0.0] * 5 + [DIM]
-    assert np.array_equal(DCVMatrix.known(m.number).pull([0, 7]), m.pull([0, 7]))
+    assert np.array_equal(DCVMatrix.existing(m.number).pull([0, 7]), m.pull([0, 7]))
 
 
 def test_grow_when_the_matrix_is_freed_then_so_are_its_new_rows(ps, statuses):

@@ -85,7 +85,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
         def _counts(self):
             like = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
             try:
-                counts = EmbeddingTable.known(PS2Context.getActive().vector("counts").matrix(), like.settings)
+                counts = EmbeddingTable.existing(PS2Context.getActive().vector("counts").matrix(), like.settings)
             except NotFoundError:
                 counts = EmbeddingTable(1, "sgd", lr=1.0, init="zeros", name="counts")
             like.free()

@@ -257,7 +257,7 @@ def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, ses
 
 def test_known_when_number_is_given_then_handle_reads_and_writes(matrix):
     matrix.push([2], np.arange(DIM)[None])
-    found = DCVMatrix.known(matrix.number)
+    found = DCVMatrix.existing(matrix.number)
     assert found.shape == matrix.shape
     found.add([2], np.ones((1, 2)), [0, 5])
     del found

@@ -58,7 +58,7 @@ class SharedLayers:
 
         Args:
             weights: initial weights of each layer.
-            name: name by which ``known`` finds them; "": they have no name, and are freed with their handles.
+            name: name by which ``existing`` finds them; "": they have no name, and are freed with their handles.
         """
         layers = architecture.layers()
         vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}" if name else None) for layer in layers]
@@ -67,7 +67,7 @@ class SharedLayers:
         return made
 
     @staticmethod
-    def known(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
+    def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
         """Return layers that the fleet of a context has by that name.
 
         Raises:

@@ -208,7 +208,7 @@ class _TreeDriver:
             return
         first = next(message for message in names.messages if "task" in message)
         matrices = DriverMessage.of_data(first).matrices
-        self._fleet = TreeMatrices.known(self._quantiles.cut(), self._problem, self._options, matrices)
+        self._fleet = TreeMatrices.existing(self._quantiles.cut(), self._problem, self._options, matrices)
         self._states = [_State(Task.BEGIN, 0)]
         while len(self._states) <= names.begun - END and not self.is_over:
             self._after(len(self._states) - 1)

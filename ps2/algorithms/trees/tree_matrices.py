@@ -17,7 +17,7 @@ from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.handle import free_all, known
+from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import ConfigError, LimitError
 
@@ -72,11 +72,11 @@ class TreeMatrices:
         return TreeMatrices(problem, bins, histograms, cuts, sizes, options.channels)
 
     @staticmethod
-    def known(
+    def existing(
         bins: Bins, problem: TreeProblem, options: BoostingOptions, numbers: tuple[int, int, int]
     ) -> TreeMatrices:
         """Return the matrices of an earlier driver, perhaps on another number of servers."""
-        first, cuts, sizes = (known(DCV, number) for number in numbers)
+        first, cuts, sizes = (existing_handle(DCV, number) for number in numbers)
         fleet = TreeMatrices(problem, bins, first.matrix(), cuts, sizes, options.channels)
         fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=options.channels)
         return fleet

@@ -22,7 +22,7 @@ from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids
 from ps2.algorithms.trees.tree_matrices import add_histograms
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.handle import known
+from ps2.client.handle import existing_handle
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
@@ -145,12 +145,12 @@ class _Grower:
         made = BoostedRows(problem, options, bins, self._given, self._columns, self._ids)
         self._columns = None
         self._histograms = Histograms(made.training.rows, options.channels, options.sums_dtype)
-        self._matrix = DCVMatrix.known(told.matrices[0])
+        self._matrix = DCVMatrix.existing(told.matrices[0])
         return made
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
         """Read the bins that the driver has made (``shapes_of``)."""
-        cuts, sizes = known(DCV, matrices[1]), known(DCV, matrices[2])
+        cuts, sizes = existing_handle(DCV, matrices[1]), existing_handle(DCV, matrices[2])
         with batch():
             answers = cuts.pull(), sizes.pull()
         counts, missing = of_shapes(answers[1].result())
@@ -167,7 +167,7 @@ class _Grower:
             nodes = list(built(of.grown, told.splits))
         histograms = [(row, *self._histograms.of(order, of.summed)) for row, order in nodes if len(order)]
         if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
-            self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
+            self._matrix = DCVMatrix.existing(self._matrix.number)  # it has grown
         with batch():
             self._moved_bytes += add_histograms(self._matrix, histograms)
 

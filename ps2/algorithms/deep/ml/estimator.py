@@ -107,7 +107,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 "life": self._key_arguments(),
             },
             lambda name: self._completed(self._begin(hasher, name), None),
-            lambda name, ps: self._completed(self._known(hasher, name, ps), None),
+            lambda name, ps: self._completed(self._existing(hasher, name, ps), None),
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
             LabelledReader(hasher, self.getLabelCol(), self._weight()),
         )
@@ -118,11 +118,11 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         settings = table_settings(self, architecture)
         return DeepModel.new(architecture, hasher, settings, self.getSeed() % 2**63, name)
 
-    def _known(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
+    def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
         """Return the model of that name, which the fleet of a context has."""
         architecture = self._architecture(hasher)
-        table = EmbeddingTable.known(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
-        return DeepModel(architecture, hasher, SharedLayers.known(architecture, ps, name), table, name)
+        table = EmbeddingTable.existing(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
+        return DeepModel(architecture, hasher, SharedLayers.existing(architecture, ps, name), table, name)
 
     def _check_model(self, model: Any, hasher: FieldHasher) -> None:
         if not isinstance(model, self._MODEL):
@@ -153,7 +153,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             architecture = self._architecture(hasher)
             settings = {**table_settings(self, architecture), **architecture.to_json()}
             earlier = Earlier.of(self._name, ps, table, options, settings)
-            made = self._known(hasher, name, ps) if earlier.names.begun else self._begin(hasher, name)
+            made = self._existing(hasher, name, ps) if earlier.names.begun else self._begin(hasher, name)
             with freed_on_failure(made):
                 return made, train(ps, table, made.parts, options, on_step, earlier)
 

@@ -64,7 +64,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             settings.kind,
             {**settings.to_json(), "hasher": self._hasher().to_json()},
             self._begin,
-            self._known,
+            self._existing,
             self._program,
             self._reader(frame),
         )
@@ -102,11 +102,11 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         name, settings = name or new_name(), self._settings()
         return self._model_of(LiveModel(name, settings, settings.new_table(name), self._hasher()))
 
-    def _known(self, name: str, ps: PS2Context) -> OnlineModel:
+    def _existing(self, name: str, ps: PS2Context) -> OnlineModel:
         """Return the model of that name on the fleet; raise NotFoundError if the fleet has none."""
         settings = self._settings()
         matrix = ps.vector(name).matrix()
-        table = EmbeddingTable.known(matrix, settings.table_settings())
+        table = EmbeddingTable.existing(matrix, settings.table_settings())
         return self._model_of(LiveModel(name, settings, table, self._hasher()))
 
     def _model_of(self, live: LiveModel) -> OnlineModel:

@@ -29,7 +29,7 @@ class StreamModel:
         kind: kind of the model, such as "logistic".
         settings: JSON data that must be the same when the stream goes on.
         begin: ``begin(name)`` puts a new model on the fleet; the names of its vectors begin with ``name``.
-        known: ``known(name, ps)`` returns the model of that name on the fleet; raises NotFoundError if it has none.
+        existing: ``existing(name, ps)`` returns the fleet's model of that name; raises NotFoundError if there is none.
         program: ``program(model)`` returns the tasks' ``LearningProgram``.
         reader: reads the rows.
     """
@@ -37,7 +37,7 @@ class StreamModel:
     kind: str
     settings: dict[str, Any]
     begin: Callable[[str], Any]
-    known: Callable[[str, Any], Any]
+    existing: Callable[[str, Any], Any]
     program: Callable[[Any], Any]
     reader: LabelledReader
 
@@ -129,14 +129,14 @@ def _model_and_state(
                 f"the fleet does not hold model {record.model}, which learns from this checkpointLocation: start from "
                 f"its snapshot, PS2Context.getOrCreate(..., restore={record.snapshots!r}), or without a context"
             ) from None
-        return given if given is not None else _known_or_new(ps, family, record.model), StreamState.new(name)
-    return (given if given is not None else family.known(record.model, ps)), state
+        return given if given is not None else _existing_or_new(ps, family, record.model), StreamState.new(name)
+    return (given if given is not None else family.existing(record.model, ps)), state
 
 
-def _known_or_new(ps: PS2Context, family: StreamModel, name: str) -> Any:
+def _existing_or_new(ps: PS2Context, family: StreamModel, name: str) -> Any:
     """Return the model of that name, or a new one. A driver may have been killed between creation and snapshot."""
     try:
-        return family.known(name, ps)
+        return family.existing(name, ps)
     except NotFoundError:
         return family.begin(name)
 

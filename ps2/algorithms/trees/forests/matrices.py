@@ -16,7 +16,7 @@ from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.handle import free_all, known
+from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 
@@ -78,9 +78,9 @@ class ForestMatrices:
         return ForestMatrices(bins, histograms, cuts, sizes)
 
     @staticmethod
-    def known(bins: Bins, options: ForestOptions, numbers: Sequence[int]) -> ForestMatrices:
+    def existing(bins: Bins, options: ForestOptions, numbers: Sequence[int]) -> ForestMatrices:
         """Return the matrices of an earlier driver, perhaps on another number of servers."""
-        first, cuts, sizes = (known(DCV, number) for number in numbers)
+        first, cuts, sizes = (existing_handle(DCV, number) for number in numbers)
         fleet = ForestMatrices(bins, first.matrix(), cuts, sizes)
         fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=options.channels)
         return fleet
@@ -117,7 +117,7 @@ class ForestMatrices:
 
 def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
     """Read the bins that the driver has made; numbers: of the matrices."""
-    cuts, sizes = known(DCV, numbers[1]), known(DCV, numbers[2])
+    cuts, sizes = existing_handle(DCV, numbers[1]), existing_handle(DCV, numbers[2])
     with batch():
         answers = cuts.pull(), sizes.pull()
     counts, missing = of_shapes(answers[1].result())

@@ -149,7 +149,7 @@ class _ForestDriver:
         if numbers is None:
             self._fleet = ForestMatrices.make(bins, problem, options, self._memory)
         else:
-            self._fleet = ForestMatrices.known(bins, options, numbers)
+            self._fleet = ForestMatrices.existing(bins, options, numbers)
         self._growth, self._heard = None, []
         self.forest.keep(0)
 

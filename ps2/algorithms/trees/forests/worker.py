@@ -118,7 +118,7 @@ class _WorkerTrees:
         self._rows.begin(bins, self._columns, tuple(told["scales"].tolist()))
         self._columns = None
         self._forms = BinForms(bins, self._problem)
-        self._matrix = DCVMatrix.known(int(told["matrices"][0]))
+        self._matrix = DCVMatrix.existing(int(told["matrices"][0]))
 
     def _plant(self, first: int, count: int) -> dict[str, Any]:
         """Draw the rows of some trees; return the sums of their roots."""
