@@ -27,13 +27,13 @@ class TableKeys:
     Attributes:
         target: the table's matrix.
         parts: the u distinct columns, in the order in which they are sent.
-        positions: int64 of shape (n,): for each of the caller's n keys, the place of its column in ``parts``; None if
+        inverse: int64 of shape (n,): for each of the caller's n keys, the place of its column in ``parts``; None if
             the caller's keys are these columns, in this order.
     """
 
     target: Target
     parts: SplitKeys
-    positions: Int64Array | None
+    inverse: Int64Array | None
 
     @staticmethod
     def of(target: Target, settings: TableSettings, keys: Int64Array, are_distinct: bool = False) -> TableKeys:
@@ -46,20 +46,20 @@ class TableKeys:
         Raises:
             UsageError: ``are_distinct``, and a key comes twice.
         """
-        columns, positions = settings.columns(keys), None
+        columns, inverse = settings.columns(keys), None
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
-            numbered, positions = number_distinct(columns)
+            numbered, inverse = number_distinct(columns)
             if are_distinct and settings.hash_bits is None:
                 _check_distinct(columns, numbered.size)
-                positions = None
+                inverse = None
             else:
                 columns = numbered
         parts = _with_digests(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
         if parts.order is not None:
             sent_at = np.empty_like(parts.order)
             sent_at[parts.order] = np.arange(parts.order.size)
-            positions = sent_at if positions is None else sent_at[positions]
-        return TableKeys(target, parts, positions)
+            inverse = sent_at if inverse is None else sent_at[inverse]
+        return TableKeys(target, parts, inverse)
 
     def pull(self, k: int) -> Plan[Array]:
         """Plan to read the k weights of the caller's keys: float32 of shape (n, k)."""
@@ -78,7 +78,7 @@ class TableKeys:
         )
 
         def merge(_: object) -> Array:
-            return received if self.positions is None else take_rows(received, self.positions)
+            return received if self.inverse is None else take_rows(received, self.inverse)
 
         return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
@@ -93,8 +93,8 @@ class TableKeys:
                 or does not fit the wire dtype.
         """
         target, optimizer, wire = self.target, settings.optimizer, settings.wire
-        if self.positions is not None:
-            gradients = sum_rows(gradients, self.positions, self.parts.columns.size)
+        if self.inverse is not None:
+            gradients = sum_rows(gradients, self.inverse, self.parts.columns.size)
         largest = optimizer.largest_gradient
         if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
             _raise_out_of_range(gradients, self.parts.columns, largest)

@@ -61,9 +61,9 @@ def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, 
         if field.kind == "keys":
             continue
         pairs = read.pairs(field)
-        distinct, positions = find_distinct(pairs.keys)
+        distinct, inverse = find_distinct(pairs.keys)
         first = np.zeros(len(distinct), np.int64)
-        first[positions[::-1]] = np.arange(len(positions))[::-1]
+        first[inverse[::-1]] = np.arange(len(inverse))[::-1]
         for key, text in zip(distinct.tolist(), read.texts(field, pairs, first), strict=True):
             named[key] = field.name, text
     return named

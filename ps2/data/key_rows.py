@@ -122,7 +122,7 @@ class KeyRows:
         return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
-        """Return the u distinct keys and the place of each pair's key among them.
+        """Return the u distinct keys and for each pair the place of its key among them (the inverse).
 
         Returns:
             int64 of shape (u,), ascending; int64 of shape (pairs,).

@@ -142,8 +142,8 @@ class Rows:
             raise OutOfRangeError(
                 f"x: expected columns in [0, {self.x.shape[1]}), got {columns.min()} to {columns.max()}"
             )
-        keys, places = number_columns(columns)
-        x = sparse_matrix(self.x.data, places, self.x.indptr, len(keys))
+        keys, inverse = number_columns(columns)
+        x = sparse_matrix(self.x.data, inverse, self.x.indptr, len(keys))
         return LocalRows(keys, x, self.y, self.weights)
 
 
@@ -244,14 +244,14 @@ def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64Arr
 
 
 def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
-    """Return the sorted unique columns (int64), and the position of each entry's column among them (int32)."""
+    """Return the sorted unique columns (int64), and the place of each entry's column among them (int32)."""
     span = int(columns.max()) + 1 if len(columns) else 0
     if span > SPAN_PER_ENTRY * len(columns):
         keys, inverse = np.unique(columns, return_inverse=True)
         return keys.astype(np.int64, copy=False), inverse.astype(np.int32)
-    places = np.empty(len(columns), np.int32)
-    keys = renumber(columns, places, span)
-    return keys, places
+    inverse = np.empty(len(columns), np.int32)
+    keys = renumber(columns, inverse, span)
+    return keys, inverse
 
 
 def are_dense(columns: Array, rows: int, size: int) -> bool:

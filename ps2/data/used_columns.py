@@ -53,8 +53,8 @@ class Places:
 
 
 @kernel
-def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
-    """Return the sorted unique ids in [0, size); write each entry's position among them. ``places`` may be ``ids``.
+def renumber(ids: Array, inverse: Int32Array, size: int) -> Int64Array:
+    """Return the sorted unique ids in [0, size); write each entry's place among them. ``inverse`` may be ``ids``.
 
     A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
     """
@@ -67,13 +67,13 @@ def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
         before[word] = count
         count += count_bits(words[word])
     used = np.empty(count, np.int64)
-    for position in range(len(ids)):
-        id = ids[position]
+    for i in range(len(ids)):
+        id = ids[i]
         word = id // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
         place = before[word] + count_bits(lower)
         used[place] = id
-        places[position] = place
+        inverse[i] = place
     return used
 
 

@@ -21,7 +21,7 @@ MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the position of each key among them.
+    """Return the distinct keys, ascending, and the inverse: the place of each key among them.
 
     Args:
         keys: int64 of shape (n,), not negative.
@@ -34,16 +34,16 @@ def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys in the order of their first appearance, and the position of each key among them.
+    """Return the distinct keys in the order of their first appearance, and the inverse: each key's place among them.
 
     Twice as fast as ``find_distinct``.
 
     Args:
         keys: int64 of shape (n,), not negative.
     """
-    distinct, positions = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-    count = _number(readable(keys), distinct, positions, 1 << (2 * keys.size).bit_length())
-    return distinct[:count], positions
+    distinct, inverse = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    count = _number(readable(keys), distinct, inverse, 1 << (2 * keys.size).bit_length())
+    return distinct[:count], inverse
 
 
 def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -62,31 +62,31 @@ def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, In
     return grouped, order, begins
 
 
-def take_rows(rows: Array, positions: Int64s) -> Array:
-    """Return the rows of shape (m, k) at the positions, each in [0, m)."""
-    out = np.empty((positions.size, rows.shape[1]), rows.dtype)
-    _take_rows(readable(rows), readable(positions), out)
+def take_rows(rows: Array, inverse: Int64s) -> Array:
+    """Return the rows of shape (m, k) at ``inverse``, each in [0, m)."""
+    out = np.empty((inverse.size, rows.shape[1]), rows.dtype)
+    _take_rows(readable(rows), readable(inverse), out)
     return out
 
 
-def sum_rows(values: Array, positions: Int64s, count: int) -> Array:
-    """Return the sums of rows with equal positions, shape (count, k), added in the order given.
+def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
+    """Return the sums of rows with equal numbers, shape (count, k), added in the order given.
 
     Args:
         values: float32 of shape (n, k).
-        positions: int64 of shape (n,), each in [0, count).
+        inverse: int64 of shape (n,), each in [0, count).
     """
     sums = np.zeros((count, values.shape[1]), values.dtype)
-    _sum_rows(readable(values), readable(positions), sums)
+    _sum_rows(readable(values), readable(inverse), sums)
     return sums
 
 
 @kernel
-def _number(keys: Int64s, distinct: Int64s, positions: Int64s, most: int) -> int:
+def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, most: int) -> int:
     """Number keys in the order of their first appearance; return how many are distinct.
 
     Args:
-        distinct, positions: outputs, as long as ``keys``.
+        distinct, inverse: outputs, as long as ``keys``.
         most: cells that suffice for all keys, a power of two.
     """
     size = min(CELLS, most)
@@ -98,11 +98,11 @@ def _number(keys: Int64s, distinct: Int64s, positions: Int64s, most: int) -> int
         while cells[at] >= 0 and distinct[cells[at]] != key:
             at = (at + 1) & (size - 1)
         if cells[at] >= 0:
-            positions[i] = cells[at]
+            inverse[i] = cells[at]
             continue
         cells[at] = count
         distinct[count] = key
-        positions[i] = count
+        inverse[i] = count
         count += 1
         if 2 * count > size:
             size = min(GROWTH * size, most)
@@ -143,20 +143,20 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
 
 
 @kernel
-def _take_rows(rows: Array, positions: Int64s, out: Array) -> None:
-    for i in range(positions.size):
-        if i + AHEAD < positions.size:
-            prefetch(rows, positions[i + AHEAD])
-        row, to = rows[positions[i]], out[i]
+def _take_rows(rows: Array, inverse: Int64s, out: Array) -> None:
+    for i in range(inverse.size):
+        if i + AHEAD < inverse.size:
+            prefetch(rows, inverse[i + AHEAD])
+        row, to = rows[inverse[i]], out[i]
         for j in range(row.size):
             to[j] = row[j]
 
 
 @kernel
-def _sum_rows(values: Array, positions: Int64s, sums: Array) -> None:
-    for i in range(positions.size):
-        if i + AHEAD < positions.size:
-            prefetch(sums, positions[i + AHEAD])
-        row, to = values[i], sums[positions[i]]
+def _sum_rows(values: Array, inverse: Int64s, sums: Array) -> None:
+    for i in range(inverse.size):
+        if i + AHEAD < inverse.size:
+            prefetch(sums, inverse[i + AHEAD])
+        row, to = values[i], sums[inverse[i]]
         for j in range(row.size):
             to[j] += row[j]

@@ -10,14 +10,14 @@ from ps2.ops.table import Array
 
 @kernel
 def add_bag_gradients(
-    begins: Int64s, ends: Int64s, gradients: Array, positions: Int64s, is_mean: bool, sums: Array
+    begins: Int64s, ends: Int64s, gradients: Array, inverse: Int64s, is_mean: bool, sums: Array
 ) -> None:
     """Add the gradient of each bag to those of its rows, in the order of the bags.
 
     Args:
-        begins, ends: shape (bags,): bag b has the rows ``positions[begins[b]:ends[b]]``.
+        begins, ends: shape (bags,): bag b has the rows ``inverse[begins[b]:ends[b]]``.
         gradients: float32, shape (bags, k).
-        positions: each in [0, u).
+        inverse: each in [0, u).
         is_mean: whether a bag is the mean of its rows, not their sum.
         sums: float32, shape (u, k), changed.
     """
@@ -30,6 +30,6 @@ def add_bag_gradients(
         for j in range(k):
             part[j] = gradients[b, j] * share
         for i in range(begins[b], ends[b]):
-            row = sums[positions[i]]
+            row = sums[inverse[i]]
             for j in range(k):
                 row[j] += part[j]

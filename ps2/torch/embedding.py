@@ -90,9 +90,7 @@ class RemoteEmbedding(torch.nn.Module):
         if per_sample_weights is None:
             return _Lookup.apply(anchor, self, batch, self.mode, offsets)
         rows = _Lookup.apply(anchor, self, batch, None, None)
-        return functional.embedding_bag(
-            batch.positions, rows, offsets, mode="sum", per_sample_weights=per_sample_weights
-        )
+        return functional.embedding_bag(batch.inverse, rows, offsets, mode="sum", per_sample_weights=per_sample_weights)
 
     def prefetch(self, keys: Any) -> None:
         """Begin to pull the keys of the next batch; ``forward`` with equal keys uses the answer.
@@ -146,13 +144,13 @@ class _Batch:
 
     Attributes:
         distinct: the u distinct keys, int64 of shape (u,), in the order of their first appearance.
-        positions: int64 tensor of the keys' shape: the place of each key in ``distinct``.
+        inverse: int64 tensor of the keys' shape: the place of each key in ``distinct``.
     """
 
     def __init__(self, keys: Any) -> None:
         self._keys = keys
-        self.distinct, positions = number_distinct(keys.reshape(-1).numpy())
-        self.positions = torch.from_numpy(positions).view(keys.shape)
+        self.distinct, inverse = number_distinct(keys.reshape(-1).numpy())
+        self.inverse = torch.from_numpy(inverse).view(keys.shape)
 
     def is_of(self, keys: Any) -> bool:
         return torch.equal(self._keys, keys)
@@ -164,16 +162,16 @@ class _Batch:
             gradients: float32 of shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
             offsets: as for ``RemoteEmbedding.forward``.
         """
-        gradients, positions = readable(gradients), readable(self.positions.reshape(-1).numpy())
+        gradients, inverse = readable(gradients), readable(self.inverse.reshape(-1).numpy())
         k = gradients.shape[-1]
         if mode == "none":
-            return sum_rows(gradients.reshape(-1, k), positions, len(self.distinct))
+            return sum_rows(gradients.reshape(-1, k), inverse, len(self.distinct))
         if offsets is None:
-            begins = np.arange(len(gradients) + 1, dtype=np.int64) * self.positions.shape[1]
+            begins = np.arange(len(gradients) + 1, dtype=np.int64) * self.inverse.shape[1]
         else:
-            begins = np.append(offsets.numpy().astype(np.int64), positions.size)
+            begins = np.append(offsets.numpy().astype(np.int64), inverse.size)
         sums = np.zeros((len(self.distinct), k), np.float32)
-        add_bag_gradients(readable(begins[:-1]), readable(begins[1:]), gradients, positions, mode == "mean", sums)
+        add_bag_gradients(readable(begins[:-1]), readable(begins[1:]), gradients, inverse, mode == "mean", sums)
         return sums
 
 
@@ -192,8 +190,8 @@ class _Lookup(torch.autograd.Function):
         if mode is None:
             return rows
         if mode == "none":
-            return functional.embedding(batch.positions, rows)
-        return functional.embedding_bag(batch.positions, rows, offsets, mode=mode)
+            return functional.embedding(batch.inverse, rows)
+        return functional.embedding_bag(batch.inverse, rows, offsets, mode=mode)
 
     @staticmethod
     def backward(ctx: Any, gradients: Any) -> tuple[None, None, None, None, None]:

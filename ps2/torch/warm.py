@@ -10,8 +10,8 @@ from ps2.torch.bag_kernels import add_bag_gradients
 
 def warm() -> None:
     """Call the kernels on one bag of one row."""
-    one, position = readable(np.ones((1, 1), np.float32)), readable(np.zeros(1, np.int64))
-    add_bag_gradients(position, readable(np.ones(1, np.int64)), one, position, False, np.zeros((1, 1), np.float32))
+    one, inverse = readable(np.ones((1, 1), np.float32)), readable(np.zeros(1, np.int64))
+    add_bag_gradients(inverse, readable(np.ones(1, np.int64)), one, inverse, False, np.zeros((1, 1), np.float32))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
             time.sleep(PACE_S)
             margins = self.program.learn(found)
             rows = numbered(found.rows, intercept=False)
-            touched = np.bincount(rows.places, minlength=len(rows.keys)).astype(np.float32)
+            touched = np.bincount(rows.inverse, minlength=len(rows.keys)).astype(np.float32)
             self.counts.push_distinct(rows.keys, -touched[:, None], wait=False)
             return margins
 

@@ -79,7 +79,7 @@ def test_margins_when_deepfm_then_the_definition():
     margins = Pass(architecture, layers, batch, table).margins()
     for i, margin in enumerate(margins):
         part = slice(batch.indptr[i], batch.indptr[i + 1])
-        blocks, x, fields = table[batch.position[part]], batch.x[part], batch.field[part]
+        blocks, x, fields = table[batch.inverse[part]], batch.x[part], batch.field[part]
         vectors = x[:, None] * blocks[:, 1:]
         gram = vectors @ vectors.T
         expected = x @ blocks[:, 0] + (gram.sum() - np.trace(gram)) / 2

@@ -31,14 +31,14 @@ def _rows(n: int = 30, fields: int = 3, seed: int = 0) -> KeyRows:
 
 
 def test_take_when_rows_repeat_then_keys_are_distinct():
-    """A minibatch has its rows' keys once, sorted, and finds them by position."""
+    """A minibatch has its rows' keys once, sorted, and finds them by its inverse."""
     rows = _rows()
     held = DeepRows(rows, np.arange(30.0), np.arange(30.0) * 2)
     numbers = np.array([5, 0, 29, 5])
     for _ in range(2):  # the marks are as before
         part = held.take(numbers)
         np.testing.assert_array_equal(part.keys, np.unique(rows.keys.reshape(30, 3)[numbers]))
-        np.testing.assert_array_equal(part.keys[part.batch.position].reshape(4, 3), rows.keys.reshape(30, 3)[numbers])
+        np.testing.assert_array_equal(part.keys[part.batch.inverse].reshape(4, 3), rows.keys.reshape(30, 3)[numbers])
         np.testing.assert_array_equal(part.batch.x.reshape(4, 3), rows.values.reshape(30, 3)[numbers])
         np.testing.assert_array_equal(part.labels, numbers)
         np.testing.assert_array_equal(part.weights, numbers * 2)
@@ -97,7 +97,7 @@ def test_score_when_given_pairs_then_is_the_models(kind):
     layers = architecture.initial(2)
     dense = {layer.name: weight for layer, weight in zip(architecture.layers(), layers, strict=True)}
     config = json.loads(json.dumps({"architecture": architecture.to_json()}))
-    found = score(config, rows, table[batch.position], dense)
+    found = score(config, rows, table[batch.inverse], dense)
     margins = Pass(architecture, layers, batch, table).margins().astype(np.float64)
     expected = margins * 0.1 if kind == "two-tower" else 1 / (1 + np.exp(-margins))
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -16,16 +16,16 @@ def keys():
 
 
 def test_distinct_when_found_then_those_of_numpy(keys):
-    distinct, positions = find_distinct(keys)
+    distinct, inverse = find_distinct(keys)
     assert np.array_equal(distinct, np.unique(keys))
-    assert np.array_equal(distinct[positions], keys)
+    assert np.array_equal(distinct[inverse], keys)
 
 
 def test_distinct_when_numbered_then_by_first_appearance(keys):
-    distinct, positions = number_distinct(keys)
+    distinct, inverse = number_distinct(keys)
     _, first = np.unique(keys, return_index=True)
     assert np.array_equal(distinct, keys[np.sort(first)])
-    assert np.array_equal(distinct[positions], keys)
+    assert np.array_equal(distinct[inverse], keys)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 7])
@@ -47,8 +47,8 @@ def test_keys_when_partitions_are_uneven_then_in_their_own(keys):
 
 def test_rows_when_taken_and_summed_then_as_numpy_does():
     rng = np.random.default_rng(1)
-    rows, positions = rng.normal(size=(50, 7)).astype(np.float32), rng.integers(0, 50, 400)
-    assert np.array_equal(take_rows(rows, positions), rows[positions])
+    rows, inverse = rng.normal(size=(50, 7)).astype(np.float32), rng.integers(0, 50, 400)
+    assert np.array_equal(take_rows(rows, inverse), rows[inverse])
     sums = np.zeros((50, 7), np.float32)
-    np.add.at(sums, positions, take_rows(rows, positions))
-    assert np.array_equal(sum_rows(take_rows(rows, positions), positions, 50), sums)
+    np.add.at(sums, inverse, take_rows(rows, inverse))
+    assert np.array_equal(sum_rows(take_rows(rows, inverse), inverse, 50), sums)

@@ -18,17 +18,17 @@ RAGGED = KeyRows(
 @pytest.mark.parametrize("span", [10, 2**63 - 1])
 def test_positions_when_any_keys_then_numpys(count, span):
     keys = np.random.default_rng(1).integers(0, span, count)
-    distinct, positions = find_distinct(keys)
+    distinct, inverse = find_distinct(keys)
     expected = np.unique(keys, return_inverse=True)
     np.testing.assert_array_equal(distinct, expected[0])
-    np.testing.assert_array_equal(positions, expected[1])
-    assert positions.dtype == np.int64
+    np.testing.assert_array_equal(inverse, expected[1])
+    assert inverse.dtype == np.int64
 
 
 def test_distinct_when_many_keys_grow_the_table_then_right():
     keys = np.random.default_rng(2).permutation(np.repeat(np.arange(30_000) << 40, 2))
-    distinct, positions = find_distinct(keys)
-    np.testing.assert_array_equal(distinct[positions], keys)
+    distinct, inverse = find_distinct(keys)
+    np.testing.assert_array_equal(distinct[inverse], keys)
     assert len(distinct) == 30_000
 
 

@@ -250,18 +250,18 @@ def test_take_when_rows_are_localized_then_keeps_their_columns(rows, data):
 
 @given(ids=st.lists(st.integers(0, 500), max_size=80))
 def test_renumber_when_compared_with_unique_then_equal(ids):
-    ids, places = np.array(ids, np.int64), np.empty(len(ids), np.int32)
+    ids, inverse = np.array(ids, np.int64), np.empty(len(ids), np.int32)
     keys, expected = np.unique(ids, return_inverse=True)
-    assert renumber(ids, places, 501).tolist() == keys.tolist()
-    assert places.tolist() == expected.tolist()
+    assert renumber(ids, inverse, 501).tolist() == keys.tolist()
+    assert inverse.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("largest", [100, 2**62])
 def test_number_columns_when_far_or_near_then_restores_keys(largest):
     columns = np.array([largest, 0, 7, largest, 63, 64])
-    keys, places = number_columns(columns)
+    keys, inverse = number_columns(columns)
     assert keys.tolist() == [0, 7, 63, 64, largest]
-    assert keys[places].tolist() == columns.tolist()
+    assert keys[inverse].tolist() == columns.tolist()
 
 
 def test_localize_when_column_exceeds_matrix_then_out_of_range():

@@ -1,8 +1,8 @@
 """Kernels of deep models in a worker: embeddings of rows, their interactions, and layers' elementwise parts.
 
-Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair the ``position`` of its key among the
-distinct keys of the batch, its ``field`` and its value x. ``table`` has a block for each distinct key. Kernels compute
-in the table's dtype: float32 in trainings, float64 where gradients are checked.
+Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair ``inverse``, the place of its key among
+the distinct keys of the batch, its ``field`` and its value x. ``table`` has a block for each distinct key. Kernels
+compute in the table's dtype: float32 in trainings, float64 where gradients are checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 @kernel
 def embed(
-    indptr: Int64s, position: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     linear: Array, sums: Array, pairs: Array, inputs: Array,
 ) -> None:  # fmt: skip
     """Compute what rows' embeddings give to the parts of a model; all outputs are written.
@@ -44,7 +44,7 @@ def embed(
         squares[:] = 0
         of_inputs[:] = 0
         for p in range(indptr[i], indptr[i + 1]):
-            block, value, at = table[position[p]], x[p], field[p] * k
+            block, value, at = table[inverse[p]], x[p], field[p] * k
             if first:
                 total += value * block[0]
             for j in range(k):
@@ -63,7 +63,7 @@ def embed(
 
 @kernel
 def embed_slopes(
-    indptr: Int64s, position: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
     """Add the gradients of the blocks of all keys; arguments as of ``embed``.
@@ -78,7 +78,7 @@ def embed_slopes(
     for i in range(len(indptr) - 1):
         slope, row, below = slopes[i], sums[i], of_inputs[i]
         for p in range(indptr[i], indptr[i + 1]):
-            block, out, value, at = table[position[p]], gradient[position[p]], x[p], field[p] * k
+            block, out, value, at = table[inverse[p]], gradient[inverse[p]], x[p], field[p] * k
             if first:
                 out[0] += slope * value
             if has_pairs:

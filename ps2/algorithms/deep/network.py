@@ -31,13 +31,13 @@ class Batch:
 
     Attributes:
         indptr: int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
-        position: int32 of shape (pairs,): the place of each pair's key among the distinct keys.
+        inverse: int32 of shape (pairs,): the place of each pair's key among the distinct keys.
         field: int32 of shape (pairs,): the field of each pair.
         x: value of each pair, shape (pairs,), in the dtype of the table.
     """
 
     indptr: Int64Array
-    position: npt.NDArray[np.int32]
+    inverse: npt.NDArray[np.int32]
     field: npt.NDArray[np.int32]
     x: Array
 
@@ -62,7 +62,7 @@ class Pass:
         self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
         self._sums = np.empty((n, sizes.k), dtype)
         self._inputs = np.empty((n, sizes.input_fields * sizes.k), dtype)
-        rows = batch.indptr, batch.position, batch.field, batch.x
+        rows = batch.indptr, batch.inverse, batch.field, batch.x
         embed(*rows, table, sizes.first, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
         dropout = architecture.dropout
         if architecture.has_towers:
@@ -128,7 +128,7 @@ class Pass:
     def _to_blocks(self, slopes: Array, below: Array) -> Array:
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
-        rows = batch.indptr, batch.position, batch.field, batch.x, self._table
+        rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
         slopes = np.ascontiguousarray(slopes)
         embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, self._has_pairs, gradient)
         return gradient
@@ -147,7 +147,7 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
     fields = architecture.fields - architecture.deep if right else architecture.deep
     inputs = np.empty((n, fields * k), table.dtype)
     unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
-    embed(batch.indptr, batch.position, batch.field, batch.x, table, 0, fields, *unused, inputs)
+    embed(batch.indptr, batch.inverse, batch.field, batch.x, table, 0, fields, *unused, inputs)
     return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 

@@ -15,36 +15,36 @@ Int32s = npt.NDArray[np.int32]
 
 @kernel
 def gather_rows(
-    indptr: Int64s, position: Int32s, field: Int32s, x: Array, numbers: Int64s
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, numbers: Int64s
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Return some rows: their indptr, positions, fields and values."""
+    """Return some rows: their indptr, inverse, fields and values."""
     ends = np.empty(len(numbers) + 1, np.int64)
     ends[0] = 0
     for i in range(len(numbers)):
         row = numbers[i]
         ends[i + 1] = ends[i] + indptr[row + 1] - indptr[row]
     count = ends[-1]
-    positions, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
+    taken, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
     for i in range(len(numbers)):
         begin, at = indptr[numbers[i]], ends[i]
         for p in range(ends[i + 1] - at):
-            positions[at + p] = position[begin + p]
+            taken[at + p] = inverse[begin + p]
             fields[at + p] = field[begin + p]
             values[at + p] = x[begin + p]
-    return ends, positions, fields, values
+    return ends, taken, fields, values
 
 
 @kernel
-def number_keys(position: Int32s, marks: Int32s) -> Int64s:
-    """Replace positions among a worker's keys by positions among the distinct ones, in place; return these, sorted.
+def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
+    """Replace numbers of a worker's keys by numbers of the distinct ones, in place; return these, sorted.
 
     Args:
         marks: -1 for each of the worker's keys, before and after.
     """
-    found = np.empty(min(len(position), len(marks)), np.int64)
+    found = np.empty(min(len(inverse), len(marks)), np.int64)
     count = 0
-    for p in range(len(position)):
-        key = position[p]
+    for p in range(len(inverse)):
+        key = inverse[p]
         if marks[key] < 0:
             marks[key] = 0
             found[count] = key
@@ -52,8 +52,8 @@ def number_keys(position: Int32s, marks: Int32s) -> Int64s:
     distinct = np.sort(found[:count])
     for n in range(count):
         marks[distinct[n]] = n
-    for p in range(len(position)):
-        position[p] = marks[position[p]]
+    for p in range(len(inverse)):
+        inverse[p] = marks[inverse[p]]
     for n in range(count):
         marks[distinct[n]] = -1
     return distinct

@@ -21,7 +21,7 @@ class Minibatch:
     """Some rows of a worker.
 
     Attributes:
-        batch: the rows; ``batch.position`` refers to ``keys``.
+        batch: the rows; ``batch.inverse`` refers to ``keys``.
         keys: the u distinct keys, int64 of shape (u,), ascending.
         labels: labels of the n rows, float64 of shape (n,).
         weights: weights of the rows, float64 of shape (n,); None: all rows weigh 1.
@@ -41,9 +41,9 @@ class DeepRows:
     def __init__(self, rows: KeyRows, labels: Float64Array, weights: Float64Array | None = None) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
         self.labels, self.weights = labels, weights
-        keys, position = rows.distinct()
+        keys, inverse = rows.distinct()
         # int32: rows that a worker's memory holds have no 2**31 distinct keys.
-        self._keys, self._position = keys, position.astype(np.int32, copy=False)
+        self._keys, self._inverse = keys, inverse.astype(np.int32, copy=False)
         self._marks = np.full(len(keys), -1, np.int32)
 
     def __len__(self) -> int:
@@ -55,9 +55,9 @@ class DeepRows:
 
     def take(self, numbers: Int64Array) -> Minibatch:
         """Return the rows with these numbers, in this order."""
-        indptr, position, field, x = gather_rows(self._indptr, self._position, self._field, self._x, numbers)
-        distinct = number_keys(position, self._marks)
-        batch = Batch(indptr, position, field, x)
+        indptr, inverse, field, x = gather_rows(self._indptr, self._inverse, self._field, self._x, numbers)
+        distinct = number_keys(inverse, self._marks)
+        batch = Batch(indptr, inverse, field, x)
         weights = None if self.weights is None else self.weights[numbers]
         return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
 
@@ -66,12 +66,12 @@ class DeepRows:
 
         An item is what the keys of the fields [begin, end) say: rows with equal keys there have the same item.
         """
-        hashes = row_hashes(self._indptr, self._keys[self._position], self._field, begin, end)
+        hashes = row_hashes(self._indptr, self._keys[self._inverse], self._field, begin, end)
         _, item, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         return item, counts[item] / len(self)
 
 
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64Array]:
     """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
-    keys, position = rows.numbered()
-    return Batch(rows.indptr, position.astype(np.int32, copy=False), rows.fields, rows.values), keys
+    keys, inverse = rows.numbered()
+    return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys

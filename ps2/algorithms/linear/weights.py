@@ -102,8 +102,8 @@ class Weights:
         if x.shape[1] != problem.dim:
             raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
         if isinstance(self.weight, DCV):
-            keys, places = number_columns(x.indices)
-            x = sp.csr_array((x.data, places, x.indptr), shape=(x.shape[0], len(keys)))
+            keys, inverse = number_columns(x.indices)
+            x = sp.csr_array((x.data, inverse, x.indptr), shape=(x.shape[0], len(keys)))
             w = self._pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
         else:
             w = self.weight.reshape(-1)

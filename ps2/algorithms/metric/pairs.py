@@ -79,8 +79,8 @@ def given_pairs(rows: LocalRows, dim: int) -> Pairs:
     keys = rows.keys[rows.x.indices]
     of_second = keys >= dim
     signed = np.where(of_second, -rows.x.data, rows.x.data)
-    used, places = number_columns(np.where(of_second, keys - dim, keys))
-    x = sp.csr_array((signed, places, rows.x.indptr), shape=(len(rows), len(used)))
+    used, inverse = number_columns(np.where(of_second, keys - dim, keys))
+    x = sp.csr_array((signed, inverse, rows.x.indptr), shape=(len(rows), len(used)))
     x.sum_duplicates()
     x.eliminate_zeros()
     return Pairs(x, used, rows.y == 1.0)

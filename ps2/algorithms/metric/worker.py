@@ -74,8 +74,8 @@ class MetricProgram:
             return 0.0, 0
         rank = self.options.rank
         x = pairs.differences(numbers)
-        used, places = number_columns(x.indices)
-        x = type(x)((x.data / scale, places, x.indptr), shape=(len(numbers), len(used)))
+        used, inverse = number_columns(x.indices)
+        x = type(x)((x.data / scale, inverse, x.indptr), shape=(len(numbers), len(used)))
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)
         w = self.weight.pull(columns)

@@ -53,7 +53,7 @@ def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
 @kernel
 def learn_rows(
     indptr: Int64s,
-    places: Int32s,
+    inverse: Int32s,
     values: Float32s,
     labels: Float32s,
     weights: Float32s,
@@ -68,7 +68,7 @@ def learn_rows(
 
     Args:
         indptr: bounds of the rows, shape (n + 1,).
-        places: of each pair, the key's row in ``blocks``.
+        inverse: of each pair, the key's row in ``blocks``.
         values: of each pair.
         labels: 0 or 1, shape (n,).
         weights: of the rows, shape (n,); empty: all 1.
@@ -92,19 +92,19 @@ def learn_rows(
         sums[:] = 0.0
         squares = 0.0
         for i in range(begin, end):
-            place, x = places[i], float(values[i])
+            key, x = inverse[i], float(values[i])
             if ftrl:
-                z = float(blocks[place, z_at]) + float(changes[place, z_at - 1])
-                n = float(blocks[place, k]) + float(changes[place, k - 1])
+                z = float(blocks[key, z_at]) + float(changes[key, z_at - 1])
+                n = float(blocks[key, k]) + float(changes[key, k - 1])
                 w = ftrl_weight(z, n, rates)
             else:
-                w = float(blocks[place, 0]) + float(changes[place, 0])
+                w = float(blocks[key, 0]) + float(changes[key, 0])
             linear[i - begin] = w
             margin += w * x
             if i >= end - tail:
                 continue
             for j in range(1, k):
-                product = (float(blocks[place, j]) + float(changes[place, j - shift])) * x
+                product = (float(blocks[key, j]) + float(changes[key, j - shift])) * x
                 sums[j] += product
                 squares += product * product
         for j in range(1, k):
@@ -117,31 +117,31 @@ def learn_rows(
         if slope == 0.0:
             continue
         for i in range(begin, end):
-            place, x = places[i], float(values[i])
+            key, x = inverse[i], float(values[i])
             g = slope * x
-            n = float(blocks[place, k]) + float(changes[place, k - shift])
+            n = float(blocks[key, k]) + float(changes[key, k - shift])
             if ftrl:
                 sigma = (sqrt(n + g * g) - sqrt(n)) / rates[ALPHA]
-                changes[place, z_at - 1] += np.float32(g - sigma * linear[i - begin])
-                changes[place, k - 1] += np.float32(g * g)
+                changes[key, z_at - 1] += np.float32(g - sigma * linear[i - begin])
+                changes[key, k - 1] += np.float32(g * g)
             else:
                 g += rates[DECAY] * linear[i - begin]
-                changes[place, k] += np.float32(g * g)
-                changes[place, 0] -= np.float32(rates[LR] * g / (sqrt(n + g * g) + rates[EPS]))
+                changes[key, k] += np.float32(g * g)
+                changes[key, 0] -= np.float32(rates[LR] * g / (sqrt(n + g * g) + rates[EPS]))
             if i >= end - tail:
                 continue
             for j in range(1, k):
-                v = float(blocks[place, j]) + float(changes[place, j - shift])
+                v = float(blocks[key, j]) + float(changes[key, j - shift])
                 g = slope * x * (sums[j] - v * x) + rates[DECAY] * v
-                n = float(blocks[place, k + j]) + float(changes[place, k + j - shift]) + g * g
-                changes[place, k + j - shift] += np.float32(g * g)
-                changes[place, j - shift] -= np.float32(rates[LR] * g / (sqrt(n) + rates[EPS]))
+                n = float(blocks[key, k + j]) + float(changes[key, k + j - shift]) + g * g
+                changes[key, k + j - shift] += np.float32(g * g)
+                changes[key, j - shift] -= np.float32(rates[LR] * g / (sqrt(n) + rates[EPS]))
 
 
 @kernel
 def sum_gradients(
     indptr: Int64s,
-    places: Int32s,
+    inverse: Int32s,
     values: Float32s,
     labels: Float32s,
     weights: Float32s,
@@ -160,35 +160,35 @@ def sum_gradients(
     sums = np.zeros(k)
     for row in range(labels.size):
         begin, end = indptr[row], indptr[row + 1]
-        margin = margin_of(places, values, begin, end, tail, pulled, sums)
+        margin = margin_of(inverse, values, begin, end, tail, pulled, sums)
         margins[row] = margin
         slope = sigmoid(margin) - float(labels[row])
         if weights.size:
             slope *= float(weights[row])
         for i in range(begin, end):
-            place, x = places[i], float(values[i])
-            gradients[place, 0] += np.float32(slope * x)
+            key, x = inverse[i], float(values[i])
+            gradients[key, 0] += np.float32(slope * x)
             if i >= end - tail:
                 continue
             for j in range(1, k):
-                gradients[place, j] += np.float32(slope * x * (sums[j] - float(pulled[place, j]) * x))
+                gradients[key, j] += np.float32(slope * x * (sums[j] - float(pulled[key, j]) * x))
 
 
 @kernel
 def margin_of(
-    places: Int32s, values: Float32s, begin: int, end: int, tail: int, pulled: Float32s, sums: Float64s
+    inverse: Int32s, values: Float32s, begin: int, end: int, tail: int, pulled: Float32s, sums: Float64s
 ) -> float:
     """Return the margin of one row, and leave in ``sums`` the sums of its vectors."""
     margin, squares = 0.0, 0.0
     k = pulled.shape[1]
     sums[:] = 0.0
     for i in range(begin, end):
-        place, x = places[i], float(values[i])
-        margin += float(pulled[place, 0]) * x
+        key, x = inverse[i], float(values[i])
+        margin += float(pulled[key, 0]) * x
         if i >= end - tail:
             continue
         for j in range(1, k):
-            product = float(pulled[place, j]) * x
+            product = float(pulled[key, j]) * x
             sums[j] += product
             squares += product * product
     for j in range(1, k):
@@ -198,20 +198,20 @@ def margin_of(
 
 @kernel
 def predict_rows(
-    indptr: Int64s, places: Int32s, values: Float32s, pulled: Float32s, tail: int, margins: Float64s
+    indptr: Int64s, inverse: Int32s, values: Float32s, pulled: Float32s, tail: int, margins: Float64s
 ) -> None:
     """Fill in the margins of rows; arguments as for ``sum_gradients``."""
     sums = np.zeros(pulled.shape[1])
     for row in range(margins.size):
-        margins[row] = margin_of(places, values, indptr[row], indptr[row + 1], tail, pulled, sums)
+        margins[row] = margin_of(inverse, values, indptr[row], indptr[row + 1], tail, pulled, sums)
 
 
 @kernel
 def with_intercept(
-    indptr: Int64s, places: Array, values: Float32s, place: Any, all_places: Int32s, all_values: Float32s
+    indptr: Int64s, inverse: Array, values: Float32s, last: Any, all_inverse: Int32s, all_values: Float32s
 ) -> None:
-    """Copy rows, each with one more pair at its end: ``place`` and 1."""
+    """Copy rows, each with one more pair at its end: ``last`` and 1."""
     for row in range(indptr.size - 1):
         for i in range(indptr[row], indptr[row + 1]):
-            all_places[i + row], all_values[i + row] = places[i], values[i]
-        all_places[indptr[row + 1] + row], all_values[indptr[row + 1] + row] = place, np.float32(1.0)
+            all_inverse[i + row], all_values[i + row] = inverse[i], values[i]
+        all_inverse[indptr[row + 1] + row], all_values[indptr[row + 1] + row] = last, np.float32(1.0)

@@ -22,17 +22,17 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows of (key, value) pairs whose keys are given as places in a list of distinct keys.
+    """Rows of (key, value) pairs whose keys are given as numbers of distinct keys.
 
     Attributes:
         indptr: int64 of shape (n + 1,): bounds of the rows.
-        places: int32 of shape (pairs,): the place of each pair's key in ``keys``.
+        inverse: int32 of shape (pairs,): the place of each pair's key in ``keys``.
         values: float32 of shape (pairs,).
         keys: int64, distinct.
     """
 
     indptr: Int64s
-    places: Int32s
+    inverse: Int32s
     values: Float32s
     keys: Int64s
 
@@ -56,7 +56,7 @@ class OnlineProgram:
             InputError: a margin is not finite, or a gradient is too large; nothing has been sent then.
         """
         rows = numbered(found.rows, self.settings.intercept)
-        given = rows.indptr, rows.places, rows.values, readable(found.labels), readable(found.weights)
+        given = rows.indptr, rows.inverse, rows.values, readable(found.labels), readable(found.weights)
         margins = np.empty(len(found.labels))
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
@@ -91,7 +91,7 @@ class OnlineProgram:
         rows = numbered(given, self.settings.intercept)
         margins = np.empty(len(given))
         pulled = readable(self.table.pull_distinct(rows.keys))
-        kernels.predict_rows(rows.indptr, rows.places, rows.values, pulled, int(self.settings.intercept), margins)
+        kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
 
 
@@ -121,12 +121,12 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     Raises:
         InputError: a row has the key of the intercept, 2**63 - 1.
     """
-    keys, places = rows.numbered()
+    keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
         raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
     if not intercept:
-        return NumberedRows(readable(rows.indptr), readable(places.astype(np.int32)), readable(rows.values), keys)
+        return NumberedRows(readable(rows.indptr), readable(inverse.astype(np.int32)), readable(rows.values), keys)
     indptr = rows.indptr + np.arange(len(rows.indptr))
-    some = np.empty(len(places) + len(rows), np.int32), np.empty(len(places) + len(rows), np.float32)
-    kernels.with_intercept(readable(rows.indptr), readable(places), readable(rows.values), np.int32(len(keys)), *some)
+    some = np.empty(len(inverse) + len(rows), np.int32), np.empty(len(inverse) + len(rows), np.float32)
+    kernels.with_intercept(readable(rows.indptr), readable(inverse), readable(rows.values), np.int32(len(keys)), *some)
     return NumberedRows(readable(indptr), readable(some[0]), readable(some[1]), np.append(keys, INTERCEPT))

@@ -27,8 +27,8 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
         dense: arrays by name: "bias" is the intercept, of shape (1,).
     """
     margins = np.empty(len(rows))
-    places = np.arange(len(embeddings), dtype=np.int32)
-    kernels.predict_rows(readable(rows.indptr), places, readable(rows.values), readable(embeddings), 0, margins)
+    inverse = np.arange(len(embeddings), dtype=np.int32)
+    kernels.predict_rows(readable(rows.indptr), inverse, readable(rows.values), readable(embeddings), 0, margins)
     return probabilities(margins + float(dense[BIAS][0]))
 
 

@@ -12,8 +12,8 @@ from ps2.ops.guards import readable
 def warm() -> None:
     """Call the kernels on one row, in the forms in which workers and servers hold it."""
     bounds, one = readable(np.array([0, 1])), readable(np.ones(1, np.float32))
-    places, margins, rates = np.zeros(1, np.int32), np.zeros(1), np.ones(7)
-    for own in (places, readable(places)):
+    inverse, margins, rates = np.zeros(1, np.int32), np.zeros(1), np.ones(7)
+    for own in (inverse, readable(inverse)):
         for k in (1, 2):
             pulled = readable(np.ones((1, k), np.float32))
             kernels.predict_rows(bounds, own, one, pulled, 0, margins)
