@@ -72,25 +72,25 @@ def export(table: ExportableTable, path: str, since: Export | int | str | None, 
     description = Description(model.kind, table.k, model.config, model.hasher, initial)
     after = None if since is None else continued(path, since)
     matrix.flush()
-    position: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
+    source: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
     if policy is not None:
         # The mark comes first, so that what changes during this export is part of the next delta.
-        position["mark"] = matrix.mark().to_json()
-    found = _keys_to_export(matrix, after, position)
-    content = Content(found.keys, table.pull_distinct, found.removed, model.dense, position)
+        source["mark"] = matrix.mark().to_json()
+    found = _keys_to_export(matrix, after, source)
+    content = Content(found.keys, table.pull_distinct, found.removed, model.dense, source)
     return write_export(path, description, content, found.after, found.reason)
 
 
-def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, position: Mapping[str, Any]) -> _KeysToExport:
+def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Mapping[str, Any]) -> _KeysToExport:
     none = np.empty(0, np.int64)
     if after is None:
         return _KeysToExport(_all_keys(matrix), none)
-    was = after.newest.position
-    if was.get("fleet") == position["fleet"] and was.get("matrix") != position["matrix"]:
+    was = after.newest.source
+    if was.get("fleet") == source["fleet"] and was.get("matrix") != source["matrix"]:
         raise UsageError(
             f"since: export {after.number} is of another table of this fleet; leave out since= for this one"
         )
-    if "mark" not in was or "mark" not in position:
+    if "mark" not in was or "mark" not in source:
         return _KeysToExport(_all_keys(matrix), none, None, "the table does not know when its keys changed")
     try:
         mark = Mark.from_json(was["mark"])

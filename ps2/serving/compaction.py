@@ -43,5 +43,5 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
         return values
 
     dense: dict[str, npt.NDArray[Any]] = dict(loaded.dense)
-    content = Content(keys, read, dense=dense, position=manifest.newest.position)
+    content = Content(keys, read, dense=dense, source=manifest.newest.source)
     return write_export(path, manifest.description, content)

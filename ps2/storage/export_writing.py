@@ -70,14 +70,14 @@ class Content:
             it.
         removed: keys that were removed since the export before, int64 of shape (m,), ascending.
         dense: arrays that are written whole, by name.
-        position: JSON data for the next delta.
+        source: what the keys are exported from, as JSON data for the next delta.
     """
 
     keys: Int64Array
     read: Callable[[Int64Array], Values]
     removed: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     dense: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    position: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 def continued(url: str, since: Export | int | str) -> ExportManifest:
@@ -182,7 +182,7 @@ def _write_part(fs: Any, folder: str, number: int, content: Content, width: int)
         parts.append(KeysPart(len(keys), saved, values))
     removed = _write(fs, folder, "removed.npy", npy(content.removed)) if len(content.removed) else None
     dense = {name: _write(fs, folder, f"dense-{name}.npy", _whole(array)) for name, array in content.dense.items()}
-    return ExportPart(number, folder.rpartition("/")[2], tuple(parts), removed, dense, content.position, time.time())
+    return ExportPart(number, folder.rpartition("/")[2], tuple(parts), removed, dense, content.source, time.time())
 
 
 def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) -> Iterator[Any]:

@@ -72,7 +72,7 @@ class ExportPart:
         parts: files of keys and values.
         removed: file of the keys that were removed since the export before; None: no key was.
         dense: files of arrays, by name.
-        position: the writer's JSON data, from which it makes the next delta.
+        source: what the keys were exported from, as the writer's JSON data, for the next delta: fleet, matrix and mark.
         created_s: Unix time in seconds.
     """
 
@@ -81,7 +81,7 @@ class ExportPart:
     parts: tuple[KeysPart, ...]
     removed: SavedFile | None
     dense: Mapping[str, SavedFile]
-    position: Mapping[str, Any]
+    source: Mapping[str, Any]
     created_s: float
 
     @property
@@ -126,7 +126,7 @@ class ExportManifest:
             "format": FORMAT,
             "version": self.version,
             "description": asdict(self.description),
-            "exports": [asdict(part) for part in self.exports],
+            "exports": [_to_json(part) for part in self.exports],
         }
 
     @classmethod
@@ -179,6 +179,13 @@ def _description(fields: Fields) -> Description:
     )
 
 
+def _to_json(part: ExportPart) -> dict[str, Any]:
+    content = asdict(part)
+    # The name in manifests.
+    content["position"] = content.pop("source")
+    return content
+
+
 def _export(fields: Fields) -> ExportPart:
     number, folder = fields.count("number"), fields.get("folder", str)
     match = FOLDER.fullmatch(folder)
@@ -197,6 +204,6 @@ def _export(fields: Fields) -> ExportPart:
         ),
         removed=None if fields.get("removed", dict, type(None)) is None else saved_file(fields.object("removed")),
         dense={name: saved_file(dense.object(name)) for name in names},
-        position=fields.get("position", dict),
+        source=fields.get("position", dict),
         created_s=float(fields.get("created_s", float, int)),
     )

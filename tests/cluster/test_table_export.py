@@ -106,11 +106,11 @@ def test_delta_when_the_table_was_loaded_then_all_keys(ps, keys, tmp_path):
     table.export(str(tmp_path / "export"))
     table.save(str(tmp_path / "save"))
     table.free()
-    position = read_manifest(str(tmp_path / "export")).newest.position
+    source = read_manifest(str(tmp_path / "export")).newest.source
     again = EmbeddingTable.load(str(tmp_path / "save"))
     manifest = tmp_path / "export" / "manifest.json"
-    other = position | {"matrix": f"{again.matrix.number:x}"}  # as after a restart of the fleet
-    manifest.write_text(manifest.read_text().replace(position["matrix"], other["matrix"]))
+    other = source | {"matrix": f"{again.matrix.number:x}"}  # as after a restart of the fleet
+    manifest.write_text(manifest.read_text().replace(source["matrix"], other["matrix"]))
     full = again.export(str(tmp_path / "export"), since="last")
     assert (full.full, full.keys) == (True, 3000)
     assert "loaded" in full.reason
