@@ -17,7 +17,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import UsageError
-from ps2.matrix.key_policy import ALL_POSITIONS, Clock, Initial, InitialKind, policy_of
+from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
 
 Scalar = int | float
@@ -118,7 +118,7 @@ class DCV(Handle):
                 layout "row", and none with layout "column".
             clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
         """
-        end = initEnd if initEnd is not None else ALL_POSITIONS if layout == "column" else 1
+        end = initEnd if initEnd is not None else ALL_ROWS if layout == "column" else 1
         policy = policy_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
         spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, policy)
         return create(DCV, spec, name)

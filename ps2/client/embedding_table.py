@@ -90,7 +90,7 @@ class EmbeddingTable:
             hashBits: number of bits that keys are folded to, so that keys collide: for comparisons only.
             zeroColumns: how many of a key's weights, the first ones, begin at 0, as linear weights do.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
-                ``[-initScale, initScale)``) or "zeros"; functions of seed, key and position alone.
+                ``[-initScale, initScale)``) or "zeros"; functions of seed, key and row alone.
             admitAfter, expireAfterS, maxKeys, clock: when keys get their blocks, and when they lose them, as for
                 ``DCV.sparse``. Steps at a key before it is admitted are dropped, and its weights are the initial ones.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.

@@ -158,10 +158,10 @@ class ManagedMatrix:
         self._check_lineage(since.lineage)
         return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
 
-    def changed(self, since: Mark | None, positions: int | None) -> Iterator[tuple[Int64Array, Array]]:
+    def changed(self, since: Mark | None, rows: int | None) -> Iterator[tuple[Int64Array, Array]]:
         """Yield touched keys and their values; see ``DCVMatrix.changed``."""
-        if positions is None:
-            positions = self.target.spec.rows
+        if rows is None:
+            rows = self.target.spec.rows
         lineage = _lineage(self._states()[0]) if since is None else since.lineage
         self._check_lineage(lineage)
         tick = 0 if since is None else since.tick
@@ -170,7 +170,7 @@ class ManagedMatrix:
             operations = tuple(
                 Operation(
                     *("keys_changed", self.target.matrix, index),
-                    params={"since": tick, "positions": positions, "begin": begin},
+                    params={"since": tick, "positions": rows, "begin": begin},
                 )
                 for index, begin in left.items()
             )

@@ -326,7 +326,7 @@ class DCVMatrix:
         """
         return self._first._keys("mark").mark()
 
-    def changed(self, since: Mark | None = None, positions: int | None = None) -> Iterator[tuple[Any, Any]]:
+    def changed(self, since: Mark | None = None, rows: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield the keys that were touched since a mark, and their values now, piece by piece.
 
         Changes go on meanwhile: each piece is of one moment. To miss none, make a new mark first. A key may come twice;
@@ -334,16 +334,16 @@ class DCVMatrix:
 
         Args:
             since: a mark of this matrix; None: yield all keys.
-            positions: how many of the matrix's rows to read, the first ones; default: all.
+            rows: how many of the matrix's rows to read, the first ones; default: all.
 
         Yields:
-            int64 keys of shape (n,), in any order, and values of shape (n, positions).
+            int64 keys of shape (n,), in any order, and values of shape (n, rows).
 
         Raises:
             StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or rolled back to a
                 checkpoint since the mark: read all keys instead.
         """
-        return self._first._keys("changed").changed(since, positions)
+        return self._first._keys("changed").changed(since, rows)
 
     def removed(self, since: Mark) -> Any:
         """Return the keys that were removed since a mark: int64 of shape (n,). Some may be active again.

@@ -102,7 +102,7 @@ def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Map
 
 
 def _changed_keys(matrix: DCVMatrix, since: Mark | None) -> Int64Array:
-    pieces = [keys for keys, _ in matrix.changed(since, positions=0)]
+    pieces = [keys for keys, _ in matrix.changed(since, rows=0)]
     return _distinct(np.concatenate([np.empty(0, np.int64), *pieces]))
 
 

@@ -15,8 +15,8 @@ Clock = Literal["wall", "event"]
 
 # Largest ``admit_after``: the count of a waiting key's touches takes one byte.
 MOST_TOUCHES = 255
-# ``Initial.end`` for "all positions".
-ALL_POSITIONS = 2**31 - 1
+# ``Initial.end`` for "all rows".
+ALL_ROWS = 2**31 - 1
 
 # All draws of this standard deviation fit float32.
 LARGEST_SCALE = 1e37
@@ -26,21 +26,20 @@ LARGEST_SCALE = 1e37
 class Initial:
     """The values that a key without a slot reads as, and that its slot begins with.
 
-    A value depends only on the seed, the key and the position, which is the row of the matrix. So every fleet makes the
-    same values.
+    A value depends only on the seed, the key and the row of the matrix. So every fleet makes the same values.
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
         scale: from 0 to ``LARGEST_SCALE``; see ``kind``.
         seed: any int64.
-        begin, end: positions outside ``[begin, end)`` begin at 0, such as an optimizer's state.
+        begin, end: rows of the matrix outside ``[begin, end)`` begin at 0, such as an optimizer's state.
     """
 
     kind: InitialKind = "zeros"
     scale: float = 0.01
     seed: int = 0
     begin: int = 0
-    end: int = ALL_POSITIONS
+    end: int = ALL_ROWS
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(InitialKind):
@@ -50,8 +49,8 @@ class Initial:
             raise ConfigError(f"initScale: expected at most {LARGEST_SCALE:g}, got {self.scale:g}")
         for name, least, most in (
             ("seed", -(2**63), 2**63 - 1),
-            ("begin", 0, ALL_POSITIONS),
-            ("end", 0, ALL_POSITIONS),
+            ("begin", 0, ALL_ROWS),
+            ("end", 0, ALL_ROWS),
         ):
             object.__setattr__(self, name, _integer(name, getattr(self, name), least, most))
         if self.begin > self.end:
@@ -61,9 +60,9 @@ class Initial:
     def is_zero(self) -> bool:
         return self.kind == "zeros" or self.scale == 0 or self.begin == self.end
 
-    def draws(self, position: int) -> bool:
-        """Return True if the values at a position are random."""
-        return not self.is_zero and self.begin <= position < self.end
+    def draws(self, row: int) -> bool:
+        """Return True if the values of a row are random."""
+        return not self.is_zero and self.begin <= row < self.end
 
 
 @dataclass(frozen=True)

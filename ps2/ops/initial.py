@@ -1,7 +1,7 @@
-"""Initial values of sparse keys: functions of the seed, the key and the position alone (``ps2.matrix.key_policy``).
+"""Initial values of sparse keys: functions of the seed, the key and the matrix's row alone (``ps2.matrix.key_policy``).
 
-The draws are those of ``rows_random`` with the key as row and the position as column: two neighbouring positions share
-the draws for their normal numbers.
+The draws are those of ``rows_random`` with the key in place of the row, and the row in place of the column: two
+neighbouring rows share the draws for their normal numbers.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ PAIRS = 512
 COST = 24
 
 
-def fill_initial(flat: Array, initial: Initial, keys: Int64s, at: Int64s, positions: Int64s, offsets: Int64s) -> None:
+def fill_initial(flat: Array, initial: Initial, keys: Int64s, at: Int64s, rows: Int64s, offsets: Int64s) -> None:
     """Write initial values into an array; other elements keep their values.
 
     Args:
         flat: the array, one-dimensional and contiguous.
         keys: the keys.
         at: where in ``flat`` each key's values begin.
-        positions: the positions to write, ascending; those outside ``[begin, end)`` are skipped.
-        offsets: where each position's value is, from a key's ``at`` on.
+        rows: the rows of the matrix to write, ascending; those outside ``[begin, end)`` are skipped.
+        offsets: where each row's value is, from a key's ``at`` on.
     """
-    drawn = (positions >= initial.begin) & (positions < initial.end)
+    drawn = (rows >= initial.begin) & (rows < initial.end)
     if initial.is_zero or not drawn.any() or not keys.size:
         return
-    positions, offsets = readable(positions[drawn]), readable(offsets[drawn])
-    seed, cost = np.uint64(initial.seed % 2**64), COST * positions.size
+    rows, offsets = readable(rows[drawn]), readable(offsets[drawn])
+    seed, cost = np.uint64(initial.seed % 2**64), COST * rows.size
     if initial.kind == "normal":
-        pairs, of_position = np.unique(positions // 2, return_inverse=True)
+        pairs, of_row = np.unique(rows // 2, return_inverse=True)
         how = seed, initial.scale, readable(2 * pairs)
-        sides = readable(2 * of_position + positions % 2)
+        sides = readable(2 * of_row + rows % 2)
         over_blocks(_fill_normal, (readable(keys), readable(at)), flat, sides, offsets, how, cost=cost)
     else:
-        how = seed, initial.scale, positions
+        how = seed, initial.scale, rows
         over_blocks(_fill_uniform, (readable(keys), readable(at)), flat, offsets, how, cost=cost)
 
 
 @kernel
 def _fill_uniform(keys: Int64s, at: Int64s, flat: Array, offsets: Int64s, how: tuple[Any, ...]) -> None:
-    seed, scale, positions = how
+    seed, scale, rows = how
     start = scrambled(seed)
     for i in range(keys.size):
         state = scrambled(start + (np.uint64(keys[i]) + np.uint64(1)) * GOLDEN)
-        for j in range(positions.size):
-            drawn = scrambled(state + np.uint64(positions[j] + 1) * GOLDEN)
+        for j in range(rows.size):
+            drawn = scrambled(state + np.uint64(rows[j] + 1) * GOLDEN)
             flat[at[i] + offsets[j]] = scale * (2.0 * (np.float64(drawn >> np.uint64(11)) * TO_UNIT) - 1.0)
 
 
@@ -65,8 +65,8 @@ def _fill_normal(keys: Int64s, at: Int64s, flat: Array, sides: Int64s, offsets: 
     """Write normal numbers.
 
     Args:
-        sides: of each position, twice the number of its pair, and 1 more if it is the second one of it.
-        how: the seed, the scale, and the first position of each pair.
+        sides: of each row, twice the number of its pair, and 1 more if it is the second one of it.
+        how: the seed, the scale, and the first row of each pair.
     """
     seed, scale, evens = how
     start, pairs = scrambled(seed), evens.size

@@ -25,18 +25,18 @@ def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, sl
 
     Args:
         keys, slots: the operation's keys and their slots (-1: absent), in the order of the answer.
-        answer: shape (n,) of one row, (n, positions) of blocks, or (rows, n); changed in place.
+        answer: shape (n,) of one row, (n, rows) of blocks, or (rows, n); changed in place.
     """
     at = np.flatnonzero(slots < 0)
     if not at.size or shard.spec.key_policy is None:
         return
     if answer.ndim == 1:
-        positions, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
+        written, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
     elif op.answers[0].axes[0] == SLOTS:
-        positions = offsets = np.arange(answer.shape[1])
+        written = offsets = np.arange(answer.shape[1])
         step = answer.shape[1]
     else:
         rows = operation.arrays[op.arrays.index("row_ids")].reshape(-1)
         order = np.argsort(rows, kind="stable")
-        positions, offsets, step = rows[order], order * answer.shape[1], 1
-    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[at], at * step, positions, offsets)
+        written, offsets, step = rows[order], order * answer.shape[1], 1
+    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[at], at * step, written, offsets)

@@ -128,13 +128,13 @@ def _remove(shard: ManagedShard, keys: KeySet) -> Value:
 
 
 def _changed(shard: ManagedShard, params: Params) -> Value:
-    """Return (slot to go on below,), the n keys touched in or after a tick, and their values, (n, positions)."""
-    positions, end = int(params["positions"]), _end(shard, int(params["begin"]))
-    if not 0 <= positions <= shard.rows:
-        raise OutOfRangeError(f"positions: expected 0 to {shard.rows}, got {positions}")
-    most = max(1, CHANGED_BYTES // (8 + positions * shard.spec.np_dtype.itemsize))
+    """Return (slot to go on below,), the n keys touched in or after a tick, and values of first rows, (n, rows)."""
+    rows, end = int(params["positions"]), _end(shard, int(params["begin"]))
+    if not 0 <= rows <= shard.rows:
+        raise OutOfRangeError(f"rows: expected 0 to {shard.rows}, got {rows}")
+    most = max(1, CHANGED_BYTES // (8 + rows * shard.spec.np_dtype.itemsize))
     slots, at = newer(shard.managed.ticks, int(params["since"]), end, SCANNED, most)
-    return np.array([at]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:positions, slots].T)
+    return np.array([at]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:rows, slots].T)
 
 
 def _removed(shard: ManagedShard, params: Params) -> Value:

@@ -26,9 +26,9 @@ def fleet(request):
 
 def drawn(keys, kind="normal", scale=0.5, seed=3, begin=0, end=WIDTH):
     out = np.zeros((len(keys), WIDTH), np.float32)
-    places = np.arange(WIDTH)
+    rows = np.arange(WIDTH)
     initial = Initial(kind, scale, seed, begin, end)
-    fill_initial(out.reshape(-1), initial, np.asarray(keys), np.arange(len(keys)) * WIDTH, places, places)
+    fill_initial(out.reshape(-1), initial, np.asarray(keys), np.arange(len(keys)) * WIDTH, rows, rows)
     return out
 
 

@@ -226,7 +226,7 @@ def test_memory_when_keys_expire_then_given_back(one_server):
         (lambda m: m.expire(-1), ConfigError, "olderThanS: expected a number of seconds"),
         (lambda m: m.evict(-1), ConfigError, "keep: expected a number of keys"),
         (lambda m: m.remove([-1]), OutOfRangeError, "index -1"),
-        (lambda m: next(m.changed(positions=3)), OutOfRangeError, "positions: expected 0 to 2, got 3"),
+        (lambda m: next(m.changed(rows=3)), OutOfRangeError, "rows: expected 0 to 2, got 3"),
         (lambda m: m.removed(Mark(1, 1)), StaleMarkError, "read all keys"),
         (lambda m: DCV.sparse(9).expire(1), UsageError, "expected a sparse matrix whose keys are managed"),
         (lambda m: DCV.dense(9).evict(1), UsageError, "expected a sparse matrix whose keys are managed"),
