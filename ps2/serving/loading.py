@@ -16,7 +16,7 @@ from ps2.errors import CheckpointCorruptError, SpillError
 from ps2.ops.kernels import Int64s
 from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
-from ps2.storage.exports import Description, ExportManifest, ExportPart
+from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles
 from ps2.storage.files import place, reported
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
@@ -75,16 +75,16 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
     """
     files = _Files(url, cache)
     width = manifest.description.width
-    base, *deltas = manifest.exports
-    old = before.manifest.exports if before is not None and before.description.width == width else ()
+    base, *deltas = manifest.entries
+    old = before.manifest.entries if before is not None and before.description.width == width else ()
     tables: tuple[KeyTable, ...]
     if before is not None and old and old[0].folder == base.folder:
         tables = before.base
     else:
-        parts = [files.keyed(base.folder, part, width) for part in base.parts]
+        parts = [files.keyed(base.folder, part, width) for part in base.key_files]
         tables, old = tuple(key_table(*part, where=base.folder) for part in parts if len(part[0])), ()
-    begun = [part.folder for part in old[1:]]
-    follows = begun == [part.folder for part in deltas[: len(begun)]]
+    begun = [entry.folder for entry in old[1:]]
+    follows = begun == [entry.folder for entry in deltas[: len(begun)]]
     changes = before.changes if before is not None and old and follows else ()
     fresh = [files.delta(delta, width) for delta in deltas[len(begun) if follows else 0 :]]
     changes = stacked(changes, merged_all(fresh))
@@ -100,7 +100,7 @@ class _Files:
         self._fs, self._root = place(url, "path")
         self._cache = cache
 
-    def keyed(self, folder: str, part: Any, width: int) -> tuple[Int64s, Float32s]:
+    def keyed(self, folder: str, part: KeyFiles, width: int) -> tuple[Int64s, Float32s]:
         """Return the keys of a part, int64 of shape (n,), and their values, float32 of shape (n, width)."""
         keys, values = self.array(folder, part.keys), self.array(folder, part.values)
         if keys.dtype != np.int64 or keys.shape != (part.count,):
@@ -109,9 +109,9 @@ class _Files:
             raise _wrong(folder, part.values, f"float32 of shape {(part.count, width)}", values)
         return keys, values
 
-    def delta(self, delta: ExportPart, width: int) -> KeyTable | None:
+    def delta(self, delta: ExportEntry, width: int) -> KeyTable | None:
         """Return the changed and removed keys of a delta as one table; None if the delta is empty."""
-        parts = [self.keyed(delta.folder, part, width) for part in delta.parts]
+        parts = [self.keyed(delta.folder, part, width) for part in delta.key_files]
         removed = np.empty(0, np.int64) if delta.removed is None else self.array(delta.folder, delta.removed)
         if removed.dtype != np.int64 or removed.ndim != 1:
             raise _wrong(delta.folder, delta.removed, "int64 of one dimension", removed)

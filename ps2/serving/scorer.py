@@ -170,7 +170,7 @@ class Scorer:
         with self._refreshing, short_turns():
             before = self._model.loaded.manifest
             now = read_manifest(self.path)
-            if [one.folder for one in now.exports] == [one.folder for one in before.exports]:
+            if [one.folder for one in now.entries] == [one.folder for one in before.entries]:
                 return False
             self._model = self._load(self._model.loaded)
             return True

@@ -21,9 +21,9 @@ from ps2.storage.exports import (
     MANIFEST,
     NAME_OF_ARRAY,
     Description,
+    ExportEntry,
     ExportManifest,
-    ExportPart,
-    KeysPart,
+    KeyFiles,
     find_manifest,
 )
 from ps2.storage.files import place, reported, write, write_json
@@ -101,9 +101,9 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
         raise CheckpointMissingError(f"{url}: there is no export yet that a delta could go on from; leave out since=")
     if isinstance(since, str):
         return manifest
-    kept = tuple(one for one in manifest.exports if one.number <= since)
+    kept = tuple(one for one in manifest.entries if one.number <= since)
     if not kept or kept[-1].number != since:
-        there = ", ".join(str(one.number) for one in manifest.exports)
+        there = ", ".join(str(one.number) for one in manifest.entries)
         raise UsageError(f"{url}: since: expected one of the exports {there}, got {since}")
     return ExportManifest(manifest.description, kept, manifest.version)
 
@@ -136,17 +136,17 @@ def write_export(
     with reported(root, "making the folder"):
         fs.makedirs(f"{root}/{folder}", exist_ok=True)
     try:
-        part = _write_part(fs, f"{root}/{folder}", number, content, description.width)
+        entry = _write_entry(fs, f"{root}/{folder}", number, content, description.width)
         now = find_manifest(url)
         if (now.number if now else 0) != number - 1:
             raise RecoveryError(f"{url}: another program has exported to this folder meanwhile; one at a time may")
-        manifest = ExportManifest(description, (*(after.exports if after else ()), part), __version__)
+        manifest = ExportManifest(description, (*(after.entries if after else ()), entry), __version__)
         write_json(fs, f"{root}/{MANIFEST}", manifest.to_json())
     except BaseException:
         _remove_folder(fs, f"{root}/{folder}")
         raise
     _remove_old(fs, root, [manifest, *([before] if before else [])])
-    return Export(url, number, part.keys, len(content.removed), part.nbytes, after is None, reason)
+    return Export(url, number, entry.keys, len(content.removed), entry.nbytes, after is None, reason)
 
 
 def _check(description: Description, content: Content, after: ExportManifest | None) -> None:
@@ -172,17 +172,17 @@ def _check(description: Description, content: Content, after: ExportManifest | N
                 )
 
 
-def _write_part(fs: Any, folder: str, number: int, content: Content, width: int) -> ExportPart:
+def _write_entry(fs: Any, folder: str, number: int, content: Content, width: int) -> ExportEntry:
     height = max(1, PART_BYTES // (4 * width))
-    parts = []
+    key_files = []
     for index, begin in enumerate(range(0, len(content.keys), height)):
         keys = content.keys[begin : begin + height]
         saved = _write(fs, folder, f"keys-{index}.npy", npy(keys))
         values = _write(fs, folder, f"values-{index}.npy", _values(keys, content.read, width))
-        parts.append(KeysPart(len(keys), saved, values))
+        key_files.append(KeyFiles(len(keys), saved, values))
     removed = _write(fs, folder, "removed.npy", npy(content.removed)) if len(content.removed) else None
     dense = {name: _write(fs, folder, f"dense-{name}.npy", _whole(array)) for name, array in content.dense.items()}
-    return ExportPart(number, folder.rpartition("/")[2], tuple(parts), removed, dense, content.source, time.time())
+    return ExportEntry(number, folder.rpartition("/")[2], tuple(key_files), removed, dense, content.source, time.time())
 
 
 def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) -> Iterator[Any]:
@@ -226,10 +226,10 @@ def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
     A reader may still open those of the previous one. A folder with the new number stays, because another program may
     be writing it; the next export removes it.
     """
-    keep = {part.folder for manifest in needed for part in manifest.exports}
+    keep = {entry.folder for manifest in needed for entry in manifest.entries}
     with suppress(OSError):
-        for entry in fs.ls(root, detail=False):
-            name = entry.rstrip("/").rpartition("/")[2]
+        for path in fs.ls(root, detail=False):
+            name = path.rstrip("/").rpartition("/")[2]
             match = FOLDER.fullmatch(name)
             if match is not None and int(match[2]) < needed[0].number and name not in keep:
                 _remove_folder(fs, f"{root}/{name}")

@@ -9,7 +9,7 @@
                                dense-bias.npy  an array that is written whole each time
     delta-00000002-77ab3f9a2c1d/...
 
-A key has the values of the newest part that holds it, and none if a later part has removed it.
+A key has the values of the newest entry that holds it, and none if a later entry has removed it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Description:
 
 
 @dataclass(frozen=True)
-class KeysPart:
-    """Two files with ``count`` keys, ascending, and their values. Keys of a later part of a folder are larger."""
+class KeyFiles:
+    """Two files with ``count`` keys, ascending, and their values. A folder has several; later ones have larger keys."""
 
     count: int
     keys: SavedFile
@@ -63,13 +63,13 @@ class KeysPart:
 
 
 @dataclass(frozen=True)
-class ExportPart:
-    """One call of ``export``: a base, or the delta to all parts before it.
+class ExportEntry:
+    """One call of ``export``: a base, or the delta to all entries before it.
 
     Attributes:
         number: number of the export; each export of a folder has the next one.
         folder: name of its folder; begins with "base" or "delta".
-        parts: files of keys and values.
+        key_files: files of keys and values.
         removed: file of the keys that were removed since the export before; None: no key was.
         dense: files of arrays, by name.
         source: what the keys were exported from, as the writer's JSON data, for the next delta: fleet, matrix and mark.
@@ -78,7 +78,7 @@ class ExportPart:
 
     number: int
     folder: str
-    parts: tuple[KeysPart, ...]
+    key_files: tuple[KeyFiles, ...]
     removed: SavedFile | None
     dense: Mapping[str, SavedFile]
     source: Mapping[str, Any]
@@ -86,12 +86,12 @@ class ExportPart:
 
     @property
     def keys(self) -> int:
-        return sum(part.count for part in self.parts)
+        return sum(files.count for files in self.key_files)
 
     @property
     def files(self) -> list[SavedFile]:
         """All files of the folder."""
-        keyed = [file for part in self.parts for file in (part.keys, part.values)]
+        keyed = [file for files in self.key_files for file in (files.keys, files.values)]
         return [*keyed, *([self.removed] if self.removed else []), *self.dense.values()]
 
     @property
@@ -105,17 +105,17 @@ class ExportManifest:
 
     Attributes:
         description: the model.
-        exports: the base, then its deltas in order.
+        entries: the base, then its deltas in order.
         version: version of PS2 that wrote it.
     """
 
     description: Description
-    exports: tuple[ExportPart, ...]
+    entries: tuple[ExportEntry, ...]
     version: str
 
     @property
-    def newest(self) -> ExportPart:
-        return self.exports[-1]
+    def newest(self) -> ExportEntry:
+        return self.entries[-1]
 
     @property
     def number(self) -> int:
@@ -126,7 +126,7 @@ class ExportManifest:
             "format": FORMAT,
             "version": self.version,
             "description": asdict(self.description),
-            "exports": [_to_json(part) for part in self.exports],
+            "exports": [_to_json(entry) for entry in self.entries],
         }
 
     @classmethod
@@ -137,12 +137,12 @@ class ExportManifest:
             CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
         """
         fields = Fields(path, content)
-        exports = tuple(_export(one) for one in fields.objects("exports"))
-        numbers = [one.number for one in exports]
-        bases = [one.folder.startswith("base") for one in exports]
-        if not exports or not bases[0] or any(bases[1:]) or numbers != sorted(set(numbers)):
+        entries = tuple(_entry(one) for one in fields.objects("exports"))
+        numbers = [one.number for one in entries]
+        bases = [one.folder.startswith("base") for one in entries]
+        if not entries or not bases[0] or any(bases[1:]) or numbers != sorted(set(numbers)):
             raise fields.wrong("exports", "a base and then its deltas, with ascending numbers")
-        return cls(_description(fields.object("description")), exports, fields.get("version", str))
+        return cls(_description(fields.object("description")), entries, fields.get("version", str))
 
 
 def find_manifest(url: str) -> ExportManifest | None:
@@ -179,14 +179,14 @@ def _description(fields: Fields) -> Description:
     )
 
 
-def _to_json(part: ExportPart) -> dict[str, Any]:
-    content = asdict(part)
-    # The name in manifests.
-    content["position"] = content.pop("source")
+def _to_json(entry: ExportEntry) -> dict[str, Any]:
+    content = asdict(entry)
+    # The names in manifests.
+    content["parts"], content["position"] = content.pop("key_files"), content.pop("source")
     return content
 
 
-def _export(fields: Fields) -> ExportPart:
+def _entry(fields: Fields) -> ExportEntry:
     number, folder = fields.count("number"), fields.get("folder", str)
     match = FOLDER.fullmatch(folder)
     if match is None or int(match[2]) != number:
@@ -195,12 +195,12 @@ def _export(fields: Fields) -> ExportPart:
     names = fields.get("dense", dict)
     if not all(NAME_OF_ARRAY.fullmatch(name) for name in names):
         raise fields.wrong("dense", "names of letters, digits, dots and hyphens")
-    return ExportPart(
+    return ExportEntry(
         number=number,
         folder=folder,
-        parts=tuple(
-            KeysPart(part.count("count"), saved_file(part.object("keys")), saved_file(part.object("values")))
-            for part in fields.objects("parts")
+        key_files=tuple(
+            KeyFiles(one.count("count"), saved_file(one.object("keys")), saved_file(one.object("values")))
+            for one in fields.objects("parts")
         ),
         removed=None if fields.get("removed", dict, type(None)) is None else saved_file(fields.object("removed")),
         dense={name: saved_file(dense.object(name)) for name in names},

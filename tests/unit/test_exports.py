@@ -40,7 +40,7 @@ def test_base_when_read_then_holds_what_was_written(tmp_path):
 def test_keys_in_two_parts_when_read_then_all_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(export_writing, "PART_BYTES", 24)  # two keys
     export(tmp_path, KEYS)
-    assert len(read_manifest(str(tmp_path)).newest.parts) == 3
+    assert len(read_manifest(str(tmp_path)).newest.key_files) == 3
     np.testing.assert_array_equal(Scorer(str(tmp_path)).vectors(KEYS), values_of(KEYS))
 
 
@@ -66,7 +66,7 @@ def test_delta_since_an_older_export_then_replaces_newer_ones(tmp_path):
     first = export(tmp_path, KEYS)
     export(tmp_path, [3], shift=100, since=first)
     export(tmp_path, [5], shift=100, since=first.number)
-    assert [part.number for part in read_manifest(str(tmp_path)).exports] == [1, 3]
+    assert [entry.number for entry in read_manifest(str(tmp_path)).entries] == [1, 3]
 
 
 def test_export_when_replaced_twice_then_its_files_are_gone(tmp_path):

@@ -128,7 +128,7 @@ def test_compacted_export_then_as_before_and_deltas_go_on(tmp_path):
     after = Scorer(str(tmp_path))
     for found, expected in zip(after.lookUp(np.arange(50)), before.lookUp(np.arange(50)), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert (made.number, made.full, len(after.manifest.exports)) == (7, True, 1)
+    assert (made.number, made.full, len(after.manifest.entries)) == (7, True, 1)
     assert made.keys == len(KEYS) + 1 - 4  # 5 came; 0, 2, 4 and 12 went
     export(tmp_path, [12], 9, since="last")
     before.refresh()
