@@ -78,8 +78,8 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
             return margins
 
     class Counting(DeepFM if kind == "deep" else OnlineLogisticRegression):
-        def _stream_model(self, frame, given):
-            found = super()._stream_model(frame, given)
+        def _model_factory(self, frame, given):
+            found = super()._model_factory(frame, given)
             return replace(found, program=lambda model: Counted(found.program(model), self._counts()))
 
         def _counts(self):

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.learning_params import LearningSetters
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.start import StreamModel, start_stream
+from ps2.algorithms.training.streams.start import ModelFactory, start_stream
 from ps2.algorithms.training.streams.training import StreamingTraining
 
 
@@ -54,11 +54,11 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
         """
         self._check_frame(streamingDf)
         self._check()
-        family = self._stream_model(streamingDf, model)
+        factory = self._model_factory(streamingDf, model)
         return start_stream(
             streamingDf,
             checkpointLocation,
-            family,
+            factory,
             self._learner_options(),
             given=model,
             snapshot_every=snapshotEvery,
@@ -69,8 +69,8 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
         )
 
     @abstractmethod
-    def _stream_model(self, frame: DataFrame, given: Any) -> StreamModel:
-        """Return how ``start_stream`` makes, finds and trains a model of this estimator.
+    def _model_factory(self, frame: DataFrame, given: Any) -> ModelFactory:
+        """Return what makes, finds and trains a model of this estimator for ``start_stream``.
 
         Args:
             frame: the streaming DataFrame.

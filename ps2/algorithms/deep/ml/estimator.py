@@ -28,7 +28,7 @@ from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
-from ps2.algorithms.training.streams.start import StreamModel
+from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -90,7 +90,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         model._remember(dataset, history)
         return model
 
-    def _stream_model(self, frame: DataFrame, given: DeepFittedModel | None) -> StreamModel:
+    def _model_factory(self, frame: DataFrame, given: DeepFittedModel | None) -> ModelFactory:
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
@@ -98,7 +98,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if given is not None:
             self._check_model(given, hasher)
 
-        return StreamModel(
+        return ModelFactory(
             architecture.kind,
             {
                 "architecture": architecture.to_json(),

@@ -20,7 +20,7 @@ from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.batches import learn_frame
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.start import StreamModel
+from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
@@ -56,11 +56,11 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             self._check_model(model)
         return self._learned(dataset, model, 1)
 
-    def _stream_model(self, frame: DataFrame, given: OnlineModel | None) -> StreamModel:
+    def _model_factory(self, frame: DataFrame, given: OnlineModel | None) -> ModelFactory:
         settings = self._settings()
         if given is not None:
             self._check_model(given)
-        return StreamModel(
+        return ModelFactory(
             settings.kind,
             {**settings.to_json(), "hasher": self._hasher().to_json()},
             self._begin,

@@ -22,8 +22,8 @@ from ps2.storage import folders
 
 
 @dataclass(frozen=True)
-class StreamModel:
-    """How ``start_stream`` makes, finds and trains a model of a family.
+class ModelFactory:
+    """Makes, finds and trains models of a family for ``start_stream``.
 
     Attributes:
         kind: kind of the model, such as "logistic".
@@ -45,7 +45,7 @@ class StreamModel:
 def start_stream(  # noqa: PLR0913 - keywords
     frame: Any,
     location: str,
-    family: StreamModel,
+    factory: ModelFactory,
     options: LearnerOptions,
     *,
     given: Any = None,
@@ -74,16 +74,16 @@ def start_stream(  # noqa: PLR0913 - keywords
     if given is not None:
         name = given.name
     else:
-        name = f"{family.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
+        name = f"{factory.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
     snapshots = ps.conf.checkpointDir or snapshots_in(location)
     checkpoint = SparkCheckpoint(frame.sparkSession.sparkContext, location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    wanted = StreamRecord("", name, family.kind, family.settings, columns, snapshots)
+    wanted = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
     with ExitStack() as opened:
         opened.enter_context(ps._steps.streams.stream(name))
         found = claimed(checkpoint, wanted)
-        model, state = _model_and_state(ps, family, found, given, record is None)
-        learner = BatchLearner(ps, family.program(model), family.reader, state, options)
+        model, state = _model_and_state(ps, factory, found, given, record is None)
+        learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
         if not learner.position.is_whole:
             raise RecoveryError(
                 f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, as a driver "
@@ -117,7 +117,7 @@ def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS
 
 
 def _model_and_state(
-    ps: PS2Context, family: StreamModel, record: StreamRecord, given: Any, is_new: bool
+    ps: PS2Context, factory: ModelFactory, record: StreamRecord, given: Any, is_new: bool
 ) -> tuple[Any, StreamState]:
     """Return the model and the state of the stream on the fleet; create those that a new stream lacks."""
     name = f"stream-{record.stream}"
@@ -129,16 +129,16 @@ def _model_and_state(
                 f"the fleet does not hold model {record.model}, which learns from this checkpointLocation: start from "
                 f"its snapshot, PS2Context.getOrCreate(..., restore={record.snapshots!r}), or without a context"
             ) from None
-        return given if given is not None else _existing_or_new(ps, family, record.model), StreamState.new(name)
-    return (given if given is not None else family.existing(record.model, ps)), state
+        return given if given is not None else _existing_or_new(ps, factory, record.model), StreamState.new(name)
+    return (given if given is not None else factory.existing(record.model, ps)), state
 
 
-def _existing_or_new(ps: PS2Context, family: StreamModel, name: str) -> Any:
+def _existing_or_new(ps: PS2Context, factory: ModelFactory, name: str) -> Any:
     """Return the model of that name, or a new one. A driver may have been killed between creation and snapshot."""
     try:
-        return family.existing(name, ps)
+        return factory.existing(name, ps)
     except NotFoundError:
-        return family.begin(name)
+        return factory.begin(name)
 
 
 def _has_snapshot(record: StreamRecord) -> bool:
