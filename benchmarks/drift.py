@@ -27,6 +27,7 @@ from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.settings import OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
+from ps2.array_types import Float64s
 from ps2.data.hashing import Field, FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.run.drawing import needs_matplotlib
@@ -38,7 +39,6 @@ HOURS = 24
 POINTS = 4
 ONLINE, RETRAINED, TRUTH = "online", "retrained every day", "true probability"
 NO_WEIGHTS = np.empty(0, np.float32)
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

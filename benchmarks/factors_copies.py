@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.slow_part import Curve
 from ps2 import DCV
@@ -23,9 +22,8 @@ from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Beginning, Scaling
 from ps2.algorithms.factors.sgd import BlockDescent, Piece, SgdSettings
 from ps2.algorithms.factors.sgd_kernels import squared_errors
+from ps2.array_types import Float32s
 from ps2.client.matrix import DCVMatrix
-
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.frame import Part
 from benchmarks.ml_part import Line
-
-Float64s = npt.NDArray[np.float64]
+from ps2.array_types import Float64s
 
 # By rank: how many times as long as the first a worker takes. As in the paper, two are three times, and one is ten
 # times as slow.

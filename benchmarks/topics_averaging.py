@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from benchmarks import topics_data
 from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_part import Line
-from benchmarks.topics_fit import Float64s, fit, perplexity
+from benchmarks.topics_fit import fit, perplexity
 from benchmarks.topics_part import WORKERS, Asked, spark_and_servers
+from ps2.array_types import Float64s
 
 TOPICS, WORDS, PASSES = 100, 30_000, 2
 # A batch's share of the documents; step t weighs (OFFSET + t) ** -DECAY. Gensim's own offset, 1, is worse for ours.

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from click import ClickException
 
 from benchmarks.topics_part import ALPHA, BETA, WORKERS
+from ps2.array_types import Float64s
 
-Float64s = npt.NDArray[np.float64]
 # Of a document's topics, with the words' given.
 FOLD_INS = 100
 SAMPLING = {"docConcentration": [ALPHA], "topicConcentration": BETA, "seed": 1}

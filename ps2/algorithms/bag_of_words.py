@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from ps2.algorithms.inputs import local_name, reading, shown
+from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.run.spark import total_slots
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 HEAD = ("documents", "words in the vocabulary", "lines that follow")
 FIELDS = ("document", "word", "count")

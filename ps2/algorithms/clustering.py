@@ -48,13 +48,12 @@ from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
+from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.run.slots import cores_of_one
 from ps2.run.spark import total_slots
 from ps2.server.memory import available_bytes
-
-Float64s = npt.NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 

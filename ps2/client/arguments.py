@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
-from ps2.matrix.partition import DTYPES, Int64Array, MatrixSpec
+from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.ops.table import Array
 
 V = TypeVar("V")
@@ -24,7 +25,7 @@ _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1
 WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
-def as_indices(indices: Any) -> Int64Array:
+def as_indices(indices: Any) -> Int64s:
     """Return indices as int64 of shape (n,). ``split`` checks later that each one is in ``[0, dim)``."""
     array = as_integers("indices", indices)
     if array.ndim != 1:
@@ -37,7 +38,7 @@ def as_indices(indices: Any) -> Int64Array:
     return array
 
 
-def as_rows(name: str, rows: Any, count: int) -> Int64Array:
+def as_rows(name: str, rows: Any, count: int) -> Int64s:
     """Return row numbers as int64 of shape (n,), each in ``[0, count)``."""
     array = as_integers(name, rows)
     if array.ndim != 1:
@@ -154,7 +155,7 @@ def _is_masked(given: Any) -> bool:
     return any(map(_is_masked, given))
 
 
-def as_integers(name: str, numbers: Any) -> Int64Array:
+def as_integers(name: str, numbers: Any) -> Int64s:
     """Return integers of any shape as int64."""
     array = as_array(name, numbers)
     if array.size == 0:

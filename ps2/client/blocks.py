@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target, dense_only
 from ps2.errors import UsageError
-from ps2.matrix.partition import Int64Array
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
@@ -104,7 +104,7 @@ def _arranged(parts: SplitKeys, values: Array) -> Iterator[Array]:
         yield values[group.begin : group.end]
 
 
-def _columns(target: Target, columns: Any) -> Int64Array:
+def _columns(target: Target, columns: Any) -> Int64s:
     if target.spec.layout != "column":
         raise UsageError(
             "columns without rows need a matrix with layout='column'; for other layouts, pass rows as well"

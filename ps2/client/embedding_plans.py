@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client.arguments import as_sent
 from ps2.client.embedding_settings import TableSettings
 from ps2.client.keysets import GROUP_KEYS, MIN_NAMED_KEYS, SplitKeys, split_blocks
 from ps2.client.plans import Plan, Target
 from ps2.errors import OutOfRangeError, UsageError
-from ps2.matrix.partition import Int64Array
 from ps2.ops.distinct import number_distinct, sum_rows, take_rows
 from ps2.ops.packing import is_ascending
 from ps2.ops.table import Array
@@ -33,10 +33,10 @@ class TableKeys:
 
     target: Target
     parts: SplitKeys
-    inverse: Int64Array | None
+    inverse: Int64s | None
 
     @staticmethod
-    def of(target: Target, settings: TableSettings, keys: Int64Array, are_distinct: bool = False) -> TableKeys:
+    def of(target: Target, settings: TableSettings, keys: Int64s, are_distinct: bool = False) -> TableKeys:
         """Group keys by partition.
 
         Args:
@@ -114,7 +114,7 @@ class TableKeys:
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
 
 
-def _raise_out_of_range(gradients: Array, keys: Int64Array, largest: float | None) -> NoReturn:
+def _raise_out_of_range(gradients: Array, keys: Int64s, largest: float | None) -> NoReturn:
     """Raise OutOfRangeError for the first gradient that is not finite or above ``largest``; name its key."""
     most = np.inf if largest is None else largest
     fits = np.isfinite(gradients) & (np.abs(gradients) <= most)
@@ -125,7 +125,7 @@ def _raise_out_of_range(gradients: Array, keys: Int64Array, largest: float | Non
     )
 
 
-def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
+def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
     """Plan to read the active keys: int64 of shape (sum of ``counts``,), ascending.
 
     Args:
@@ -141,13 +141,13 @@ def keys(target: Target, counts: Sequence[int]) -> Plan[Int64Array]:
         for index, start, stop in windows
     )
 
-    def merge(results: list[Result]) -> Int64Array:
+    def merge(results: list[Result]) -> Int64s:
         return np.sort(np.concatenate([np.empty(0, np.int64), *(result.arrays[0] for result in results)]))
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
 
-def _check_distinct(keys: Int64Array, count: int) -> None:
+def _check_distinct(keys: Int64s, count: int) -> None:
     """Raise UsageError unless all keys are distinct; ``count`` of them are."""
     if count < keys.size:
         found, times = np.unique(keys, return_counts=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client.batch import submit
 from ps2.client.embedding_plans import TableKeys
 from ps2.client.embedding_settings import TableSettings
@@ -15,7 +16,6 @@ from ps2.client.matrix import DCVMatrix
 from ps2.client.plans import Plan
 from ps2.errors import RolledBack
 from ps2.interrupts import join
-from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 from ps2.protocol.messages import key_digest
 
@@ -35,7 +35,7 @@ class RecentKeys:
         self._lock = threading.Lock()
         self._known: OrderedDict[KeySetId, TableKeys] = OrderedDict()
 
-    def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64Array, are_distinct: bool) -> TableKeys:
+    def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64s, are_distinct: bool) -> TableKeys:
         """Return keys grouped by partition; arguments are those of ``TableKeys.of``, with keys of any shape."""
         target, id = matrix._target(), _id_of(keys)
         with self._lock:
@@ -56,7 +56,7 @@ class EmbeddingRead:
     """One pull of keys of any shape: at once by ``now``, or in a thread by ``start`` and ``result``."""
 
     def __init__(
-        self, matrix: DCVMatrix, settings: TableSettings, recent: RecentKeys, keys: Int64Array, are_distinct: bool
+        self, matrix: DCVMatrix, settings: TableSettings, recent: RecentKeys, keys: Int64s, are_distinct: bool
     ) -> None:
         self._matrix = matrix
         self._session = matrix._session
@@ -119,7 +119,7 @@ class PendingReads:
     def __init__(self) -> None:
         self._open: OrderedDict[KeySetId, EmbeddingRead] = OrderedDict()
 
-    def begin(self, keys: Int64Array, read: EmbeddingRead) -> None:
+    def begin(self, keys: Int64s, read: EmbeddingRead) -> None:
         """Start a read of keys. It replaces an earlier one of the same keys."""
         id = _id_of(keys)
         self._open.pop(id, None)
@@ -128,7 +128,7 @@ class PendingReads:
         if len(self._open) > MOST_READS:
             self._open.popitem(last=False)
 
-    def take(self, keys: Int64Array) -> EmbeddingRead | None:
+    def take(self, keys: Int64s) -> EmbeddingRead | None:
         """Remove and return the read of these keys; None if there is none."""
         return self._open.pop(_id_of(keys), None) if self._open else None
 
@@ -138,5 +138,5 @@ class PendingReads:
             self._open.popitem()[1].wait()
 
 
-def _id_of(keys: Int64Array) -> KeySetId:
+def _id_of(keys: Int64s) -> KeySetId:
     return key_digest(np.ascontiguousarray(keys).reshape(-1)), keys.shape

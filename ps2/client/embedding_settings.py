@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client.arguments import MAX_KEYS, as_integers
 from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.errors import CheckpointCorruptError, ConfigError, LimitError, OutOfRangeError
-from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Int64Array, Wire, hash_bucket
+from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Wire, hash_bucket
 
 MOST_HASH_BITS = 31
 FORMAT = "ps2.embedding-table.1"
@@ -57,7 +58,7 @@ class TableSettings:
         """Return a copy with some hyperparameters replaced; raises ConfigError."""
         return replace(self, optimizer=self.optimizer.changed(given))
 
-    def checked_keys(self, keys: Any) -> Int64Array:
+    def checked_keys(self, keys: Any) -> Int64s:
         """Return keys of any shape as a C-contiguous int64 array of the same shape.
 
         Raises:
@@ -76,7 +77,7 @@ class TableSettings:
                 raise OutOfRangeError(f"keys: {bad} (at position {at}) is outside [0, {self.dim})")
         return array
 
-    def columns(self, keys: Int64Array) -> Int64Array:
+    def columns(self, keys: Int64s) -> Int64s:
         """Return the matrix's column of each key, int64 of shape (n,): the key itself, unless keys are folded."""
         return keys if self.hash_bits is None else hash_bucket(keys) >> np.int64(32 - self.hash_bits)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Int64s
 from ps2.client import embedding_plans, storage, table_export
 from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch, submit
@@ -23,11 +24,10 @@ from ps2.client.matrix import DCVMatrix
 from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
 from ps2.matrix.key_policy import Clock, InitialKind
-from ps2.matrix.partition import Int64Array, Wire
+from ps2.matrix.partition import Wire
 from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, write_json
 
-Float32s = npt.NDArray[np.float32]
 OptimizerName = Literal["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"]
 SETTINGS = "table.json"
 
@@ -199,7 +199,7 @@ class EmbeddingTable:
         """
         return self._pull(self.settings.checked_keys(keys), are_distinct=False)
 
-    def pull_distinct(self, keys: Int64Array) -> Any:
+    def pull_distinct(self, keys: Int64s) -> Any:
         """Read weights of distinct keys, without numbering them.
 
         Args:
@@ -254,7 +254,7 @@ class EmbeddingTable:
         values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")
         return self._step(checked, values.reshape(-1, self.k), wait, are_distinct=False)
 
-    def push_distinct(self, keys: Int64Array, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
+    def push_distinct(self, keys: Int64s, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
         """Take one optimizer step at each of some distinct keys, without numbering them.
 
         Args:
@@ -389,20 +389,20 @@ class EmbeddingTable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._begin(state["matrix"], state["settings"])
 
-    def _pull(self, keys: Int64Array, are_distinct: bool) -> Any:
+    def _pull(self, keys: Int64s, are_distinct: bool) -> Any:
         read = self._reads.take(keys)
         return self._read(keys, are_distinct).now() if read is None else read.result()
 
-    def _read(self, keys: Int64Array, are_distinct: bool) -> EmbeddingRead:
+    def _read(self, keys: Int64s, are_distinct: bool) -> EmbeddingRead:
         return EmbeddingRead(self._matrix, self.settings, self._recent, keys, are_distinct)
 
-    def _distinct(self, keys: Int64Array) -> Int64Array:
+    def _distinct(self, keys: Int64s) -> Int64s:
         checked = self.settings.checked_keys(keys)
         if checked.ndim != 1:
             raise ShapeError(f"keys: expected one dimension, got shape {checked.shape}; pull and push take any shape")
         return checked
 
-    def _step(self, keys: Int64Array, gradients: Float32s, wait: bool, are_distinct: bool) -> EmbeddingTable:
+    def _step(self, keys: Int64s, gradients: Float32s, wait: bool, are_distinct: bool) -> EmbeddingTable:
         if not keys.size:
             return self
         grouped = self._recent.of(self._matrix, self.settings, keys, are_distinct)

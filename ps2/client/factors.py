@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client import plans
 from ps2.client.arguments import as_array, as_indices, as_sent
 from ps2.client.declared import declared
@@ -14,7 +15,7 @@ from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
-from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
@@ -164,7 +165,7 @@ def _key_bytes(parts: SplitKeys) -> int:
     return sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
 
 
-def _widest(columns: Int64Array, width: int) -> Int64Array:
+def _widest(columns: Int64s, width: int) -> Int64s:
     """Return two columns with the largest gap between neighbours among all columns of the keys."""
     return np.array([0, max(int(np.diff(columns).max()) - width + 1, 1)])
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.config import WireConfig
-from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
+from ps2.matrix.partition import MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
 from ps2.ops.distinct import group_by_partition
 from ps2.ops.kernels import FEW
@@ -63,10 +64,10 @@ class SplitKeys:
         firsts: where each distinct column begins in ``order``; None if duplicates were kept or there are none.
     """
 
-    columns: Int64Array
+    columns: Int64s
     groups: tuple[Group, ...]
-    order: Int64Array | None = None
-    firsts: Int64Array | None = None
+    order: Int64s | None = None
+    firsts: Int64s | None = None
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +107,7 @@ class SplitKeys:
             return values[..., self.order]
         return values[..., self.order[self.firsts + self._counts() - 1]]
 
-    def _counts(self) -> Int64Array:
+    def _counts(self) -> Int64s:
         assert self.order is not None
         assert self.firsts is not None
         return np.diff(self.firsts, append=self.order.size)
@@ -124,7 +125,7 @@ class SplitKeys:
         return replace(self, columns=columns, groups=groups)
 
 
-def keys_bytes(keys: Int64Array) -> int:
+def keys_bytes(keys: Int64s) -> int:
     """Estimate the encoded size of keys in bytes. Among random keys, the largest gap is about eight times the mean."""
     if keys.size < 2 or keys[-1] < keys[0]:  # keys of blocks, in any order
         return keys.nbytes
@@ -132,7 +133,7 @@ def keys_bytes(keys: Int64Array) -> int:
     return keys.size * narrowest(8 * gap).itemsize
 
 
-def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
+def split_blocks(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
     """Group columns by partition for block operations. Columns keep the order given, with their duplicates.
 
     Sorting blocks takes as long as sending them, and servers accept them in any order.
@@ -148,7 +149,7 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKe
         columns, sorting, begins = group_by_partition(columns, np.asarray(route.bounds, np.int64))
         return SplitKeys(columns, _groups(begins.tolist(), _blocks_in_group(spec)), sorting)
     owners = partition_of(spec, route.bounds, columns)
-    order: Int64Array | None = None
+    order: Int64s | None = None
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
         columns, owners = columns[order], owners[order]
@@ -164,7 +165,7 @@ def _blocks_in_group(spec: MatrixSpec) -> int:
     return min(_keys_in_group(spec), max(1, GROUP_BYTES // spec.block_bytes))
 
 
-def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
+def split(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
     """Group columns by partition.
 
     Args:
@@ -175,8 +176,8 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
     """
     check_columns(spec, columns)
     count = len(route.addresses)
-    order: Int64Array | None = None
-    firsts: Int64Array | None = None
+    order: Int64s | None = None
+    firsts: Int64s | None = None
     if not is_ascending(columns):
         columns, order = sort_keys(columns)
         is_first = np.ones(columns.size, np.bool_)
@@ -197,7 +198,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
     return SplitKeys(columns, _groups(cuts, _keys_in_group(spec)), order, firsts)
 
 
-def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
+def _groups(cuts: Sequence[int] | Int64s, size: int) -> tuple[Group, ...]:
     """Cut each partition's columns, whose bounds are ``cuts``, into groups of at most ``size``."""
     return tuple(
         Group(partition, begin, min(begin + size, int(end)))
@@ -206,9 +207,7 @@ def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
     )
 
 
-def _reordered(
-    by_owner: Int64Array, order: Int64Array | None, firsts: Int64Array | None
-) -> tuple[Int64Array, Int64Array | None]:
+def _reordered(by_owner: Int64s, order: Int64s | None, firsts: Int64s | None) -> tuple[Int64s, Int64s | None]:
     """Return order and firsts of columns that were permuted once more, by ``by_owner``."""
     if order is None:
         return by_owner, None
@@ -221,7 +220,7 @@ def _reordered(
     return order[np.repeat(firsts[by_owner], counts) + within], starts
 
 
-Cutter = Callable[[MatrixSpec, Route, Int64Array], SplitKeys]
+Cutter = Callable[[MatrixSpec, Route, Int64s], SplitKeys]
 
 
 class SplitCache:
@@ -234,16 +233,14 @@ class SplitCache:
         self._splits: OrderedDict[Any, SplitKeys] = OrderedDict()
         self._bytes = 0
 
-    def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
+    def split(self, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
         return self._split(split, _keys_in_group(spec), MIN_NAMED_KEYS, spec, route, columns)
 
-    def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> SplitKeys:
+    def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
         least = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
         return self._split(split_blocks, _blocks_in_group(spec), least, spec, route, columns)
 
-    def _split(
-        self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64Array
-    ) -> SplitKeys:
+    def _split(self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
         """Args:
         size: most columns of a group.
         least: fewest columns of a group that gets a digest.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from ps2.array_types import Int64s
 from ps2.client.arguments import as_indices
 from ps2.client.batch import in_batch, submit
 from ps2.client.keysets import SPLITS
@@ -18,7 +19,6 @@ from ps2.client.session import Session
 from ps2.errors import ConfigError, OutOfRangeError, StaleMarkError, UsageError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import LATEST_S
-from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, Result
 
@@ -151,14 +151,14 @@ class ManagedMatrix:
         self._on_partitions("keys_mark", {"tick": tick}, mutates=True)
         return Mark(_lineage(numbers), tick)
 
-    def removed(self, since: Mark) -> Int64Array:
+    def removed(self, since: Mark) -> Int64s:
         """Return removed keys; see ``DCVMatrix.removed``."""
         self._check_lineage(since.lineage)
         pieces = self._on_partitions("keys_removed", {"since": since.tick})
         self._check_lineage(since.lineage)
         return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
 
-    def changed(self, since: Mark | None, rows: int | None) -> Iterator[tuple[Int64Array, Array]]:
+    def changed(self, since: Mark | None, rows: int | None) -> Iterator[tuple[Int64s, Array]]:
         """Yield touched keys and their values; see ``DCVMatrix.changed``."""
         if rows is None:
             rows = self.target.spec.rows
@@ -183,7 +183,7 @@ class ManagedMatrix:
                     yield keys, values
         self._check_lineage(lineage)
 
-    def _states(self) -> tuple[Int64Array, float]:
+    def _states(self) -> tuple[Int64s, float]:
         """Return int64 of shape (partitions, 8), described in ``ps2.server.key_operations``, and the matrix's time."""
         states = self._on_partitions("keys_state", {})
         return np.stack([numbers for numbers, _ in states]), max(float(now_s[0]) for _, now_s in states)
@@ -235,12 +235,12 @@ def _total(results: Sequence[Result]) -> int:
     return sum(int(result.arrays[0][0]) for result in results)
 
 
-def _next_tick(numbers: Int64Array) -> int:
+def _next_tick(numbers: Int64s) -> int:
     """Return a tick that no partition has reached, from the numbers of ``_states``."""
     return int(numbers[:, 0].max()) + 1
 
 
-def _lineage(numbers: Int64Array) -> int:
+def _lineage(numbers: Int64s) -> int:
     """Return a hash of the lineages of all partitions, from the numbers of ``_states``."""
     return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & INT64_MASK
 

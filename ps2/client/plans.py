@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
 from ps2.client.keysets import GROUP_KEYS, SPLITS, SplitKeys
 from ps2.config import WireConfig
 from ps2.errors import UsageError
-from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.matrix.route import Route
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
@@ -132,7 +133,7 @@ def count_active(target: Target) -> Plan[list[int]]:
 
 def pull_active(
     target: Target, counts: Sequence[int] | None = None, begins: Sequence[int] | None = None
-) -> Plan[tuple[Int64Array, Array]]:
+) -> Plan[tuple[Int64s, Array]]:
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
     Args:
@@ -157,7 +158,7 @@ def pull_active(
         )
     )
 
-    def merge(results: list[Result]) -> tuple[Int64Array, Array]:
+    def merge(results: list[Result]) -> tuple[Int64s, Array]:
         keys = [result.arrays[0] for result in results[::2]]
         values = [result.arrays[0].astype(target.dtype, copy=False) for result in results[1::2]]
         merged = np.concatenate([np.empty(0, np.int64), *keys])
@@ -366,7 +367,7 @@ def _gather(target: Target, partition: int, keys: Keys, into: Array) -> Operatio
     )
 
 
-def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, parts: SplitKeys) -> Iterator[Operation]:
+def _in_order(target: Target, verb: str, columns: Int64s, values: Array, parts: SplitKeys) -> Iterator[Operation]:
     """Yield operations with adjacent duplicates, for verbs whose duplicates cannot be summed first."""
     assert parts.order is not None
     assert parts.firsts is not None
@@ -395,7 +396,7 @@ def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Itera
             yield p.index, lo - p.begin, hi - p.begin, lo - start
 
 
-def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Iterator[tuple[Any, ...]]:
+def _row_blocks(target: Target, numbers: Int64s, many: str, one: str) -> Iterator[tuple[Any, ...]]:
     """Cut whole rows into blocks: (partition, operation, its rows, params and arrays, where in rows x columns).
 
     Args:

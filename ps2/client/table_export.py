@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Int64s
 from ps2.client import embedding_plans, plans
 from ps2.client.batch import in_batch, submit
 from ps2.client.managed_matrix import Mark
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import StaleMarkError, UsageError
-from ps2.matrix.partition import Int64Array
 from ps2.storage.export_writing import Content, Export, continued, write_export
 from ps2.storage.exports import Description, ExportManifest
 
@@ -26,7 +26,7 @@ class ExportableTable(Protocol):
     def k(self) -> int: ...
     @property
     def matrix(self) -> DCVMatrix: ...
-    def pull_distinct(self, keys: Int64Array) -> Any: ...
+    def pull_distinct(self, keys: Int64s) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class _KeysToExport:
         reason: why all keys are exported although the caller asked for a delta; None: no reason is needed.
     """
 
-    keys: Int64Array
-    removed: Int64Array
+    keys: Int64s
+    removed: Int64s
     after: ExportManifest | None = None
     reason: str | None = None
 
@@ -101,18 +101,18 @@ def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Map
         return _KeysToExport(_all_keys(matrix), none, None, str(error))
 
 
-def _changed_keys(matrix: DCVMatrix, since: Mark | None) -> Int64Array:
+def _changed_keys(matrix: DCVMatrix, since: Mark | None) -> Int64s:
     pieces = [keys for keys, _ in matrix.changed(since, rows=0)]
     return _distinct(np.concatenate([np.empty(0, np.int64), *pieces]))
 
 
-def _distinct(keys: Int64Array) -> Int64Array:
+def _distinct(keys: Int64s) -> Int64s:
     """Return distinct keys, ascending; np.unique takes 30 times as long."""
     ascending = np.sort(keys)
     return ascending[np.concatenate([[True], ascending[1:] != ascending[:-1]])[: len(keys)]]
 
 
-def _all_keys(matrix: DCVMatrix) -> Int64Array:
+def _all_keys(matrix: DCVMatrix) -> Int64s:
     if matrix._first._spec.key_policy is not None:
         return _changed_keys(matrix, None)
     target = replace(matrix._target(), rows=(0,))

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Float64s, Int64s
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 # The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, without size and indices.
 VECTOR = {"type", "size", "indices", "values"}
@@ -32,7 +31,7 @@ class Features:
         size: number of columns of each row; None if there is no row.
     """
 
-    lengths: Int64Array
+    lengths: Int64s
     columns: Array
     values: Array
     size: int | None
@@ -68,7 +67,7 @@ def read_features(
     return _from_arrays(column, dtype, place)
 
 
-def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
+def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     """Read a column of numbers; null, NaN and infinity are errors."""
     column = number_column(batch, name)
     place = _Place(name, before)
@@ -78,7 +77,7 @@ def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
     return values
 
 
-def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
+def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     """Read a column of non-negative numbers."""
     values = read_numbers(batch, name, before)
     _Place(name, before).check_rows(values < 0, values, "a non-negative weight")
@@ -137,7 +136,7 @@ class _Place:
             rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
             self.fail(int(rows[0]), "null", expected, len(rows) - 1)
 
-    def entries(self, flat: pa.Array, lengths: Int64Array, dtype: np.dtype[Any]) -> Array:
+    def entries(self, flat: pa.Array, lengths: Int64s, dtype: np.dtype[Any]) -> Array:
         """Return the values of all rows; raise for infinities, and for NaN and null unless they are missing values."""
         expected = f"finite features that fit {dtype}"
         if flat.null_count and not self._missing:
@@ -220,13 +219,13 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def lengths_of(lists: pa.Array) -> Int64Array:
+def lengths_of(lists: pa.Array) -> Int64s:
     """Return the length of each list; 0 for null."""
-    lengths: Int64Array = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: Int64s = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths
 
 
-def dense_columns(lengths: Int64Array) -> Array:
+def dense_columns(lengths: Int64s) -> Array:
     """Number the entries of each row from 0."""
     if len(lengths) and (lengths == lengths[0]).all():
         return np.tile(np.arange(lengths[0], dtype=np.int32), len(lengths))
@@ -234,5 +233,5 @@ def dense_columns(lengths: Int64Array) -> Array:
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)).astype(np.int32)
 
 
-def _row_of(entry: int, lengths: Int64Array) -> int:
+def _row_of(entry: int, lengths: Int64s) -> int:
     return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Float32s, Int64s
 from ps2.data.columns import lengths_of, named_column, number_column
 from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, place_pairs
 from ps2.data.key_fields import Field, KeyFields
@@ -18,8 +19,6 @@ from ps2.ops.distinct import find_distinct
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
 NO_VALUES: Float32s = np.empty(0, np.float32)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.data.xxh3_kernels import Bytes, xxh3
-from ps2.ops.kernels import Int32s, Int64s, kernel
+from ps2.ops.kernels import kernel
 
-Float32s = npt.NDArray[np.float32]
 ONE = np.uint64(1)
 # Digits of the longest int64, and its sign.
 LONGEST = 20

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ps2.array_types import Int64s
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 WRONG = "rows have ids that were missing at the first reading: persist the DataFrame"

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.used_columns import renumber
 from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError
 from ps2.ops.kernels import kernel
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = npt.NDArray[Any]
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 Float = Literal["float32", "float64"]
 
 # Up to this many possible columns for each entry, a bitmap of columns is faster than sorting the entries.
@@ -53,8 +51,8 @@ class Rows:
     """
 
     x: sp.csr_array
-    y: Float64Array | None = None
-    weights: Float64Array | None = None
+    y: Float64s | None = None
+    weights: Float64s | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -160,12 +158,12 @@ class LocalRows:
         groups: the group of each row, int64, shape (n,); None: there are none.
     """
 
-    keys: Int64Array
+    keys: Int64s
     x: sp.csr_array
-    y: Float64Array | None = None
-    weights: Float64Array | None = None
-    margins: Float64Array | None = None
-    groups: Int64Array | None = None
+    y: Float64s | None = None
+    weights: Float64s | None = None
+    margins: Float64s | None = None
+    groups: Int64s | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -186,7 +184,7 @@ class LocalRows:
         x = sparse_matrix(values, columns, indptr, len(used))
         return LocalRows(self.keys[used], x, *self._of_rows(rows))
 
-    def gathered(self, rows: Int64Array) -> LocalRows:
+    def gathered(self, rows: Int64s) -> LocalRows:
         """Return some rows, unchecked, in the order given, with all keys."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._of_rows(rows))
@@ -196,7 +194,7 @@ class LocalRows:
         rows = row_numbers(numbers, len(self))
         return LocalRows(self.keys, self.x[rows], *self._of_rows(rows))
 
-    def _of_rows(self, rows: Int64Array) -> tuple[Any, ...]:
+    def _of_rows(self, rows: Int64s) -> tuple[Any, ...]:
         """Return labels, weights, margins and groups of some rows."""
         kept = (self.y, self.weights, self.margins, self.groups)
         return tuple(None if one is None else one[rows] for one in kept)
@@ -228,7 +226,7 @@ class LocalRows:
         return change(self)
 
 
-def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64Array | None:
+def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
     """Draw the numbers of a minibatch's rows, ascending; None: all rows.
 
     Raises:
@@ -243,12 +241,12 @@ def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64Arr
     return np.sort(rng.choice(rows, count, replace=False, shuffle=False))
 
 
-def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
+def number_columns(columns: Array) -> tuple[Int64s, Int32s]:
     """Return the sorted unique columns (int64), and the place of each entry's column among them (int32)."""
     span = int(columns.max()) + 1 if len(columns) else 0
     if span > SPAN_PER_ENTRY * len(columns):
-        keys, inverse = np.unique(columns, return_inverse=True)
-        return keys.astype(np.int64, copy=False), inverse.astype(np.int32)
+        keys, found = np.unique(columns, return_inverse=True)
+        return keys.astype(np.int64, copy=False), found.astype(np.int32)
     inverse = np.empty(len(columns), np.int32)
     keys = renumber(columns, inverse, span)
     return keys, inverse
@@ -263,7 +261,7 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
     return all(bool((table[begin : begin + DENSE_BLOCK] == of_row).all()) for begin in blocks)
 
 
-def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64Array:
+def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
     """Return numbers of rows as an array, checked.
 
     Raises:
@@ -280,7 +278,7 @@ def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64Array:
 
 
 @kernel
-def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64Array) -> tuple[Array, Array, Array]:
+def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tuple[Array, Array, Array]:
     """Copy the entries of some rows, one row after the other; return the row starts, the columns and the values."""
     taken = np.zeros(len(rows) + 1, np.int64)
     for row in range(len(rows)):
@@ -306,9 +304,9 @@ class RowParts:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self.rows = 0
-        self.y: list[Float64Array] = []
-        self.weights: list[Float64Array] = []
-        self.lengths: list[Int64Array] = []
+        self.y: list[Float64s] = []
+        self.weights: list[Float64s] = []
+        self.lengths: list[Int64s] = []
         self.columns: list[Array] = []
         self.values: list[Array] = []
         self.size: int | None = None
@@ -331,7 +329,7 @@ class RowParts:
         if weight is not None:
             self.weights.append(read_weights(batch, weight, before))
 
-    def add(self, lengths: Int64Array, columns: Array, values: Array, size: int | None) -> None:
+    def add(self, lengths: Int64s, columns: Array, values: Array, size: int | None) -> None:
         """Append the entries of rows, in the form of ``ps2.data.columns.Features``."""
         if None not in (size, self.size) and size != self.size:
             raise InputError(f"features, row {self.rows}: expected size {self.size} as in the rows before, got {size}")

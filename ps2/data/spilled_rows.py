@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.array_types import Int32s, Int64s
 from ps2.data.block_file import BlockFile, BlockPlace, load
 from ps2.data.rows import LocalRows, drawn_rows, row_numbers, sparse_matrix
 from ps2.data.used_columns import Places, UsedColumns
 from ps2.errors import OutOfRangeError
 
 Array = npt.NDArray[Any]
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +48,15 @@ class RowFile:
         dense_indptr, dense_columns: of as many dense rows as a block has at most; blocks share them.
     """
 
-    keys: Int64Array
+    keys: Int64s
     file: BlockFile
     blocks: tuple[RowBlock, ...]
     limit_bytes: int
-    dense_indptr: Int32Array
-    dense_columns: Int32Array
+    dense_indptr: Int32s
+    dense_columns: Int32s
 
     @staticmethod
-    def of(keys: Int64Array, file: BlockFile, blocks: tuple[RowBlock, ...], limit_bytes: int) -> RowFile:
+    def of(keys: Int64s, file: BlockFile, blocks: tuple[RowBlock, ...], limit_bytes: int) -> RowFile:
         rows, columns = max((block.rows for block in blocks if block.is_dense), default=0), len(keys)
         indptr = (np.arange(rows + 1) * columns).astype(np.int32)
         return RowFile(keys, file, blocks, limit_bytes, indptr, np.tile(np.arange(columns, dtype=np.int32), rows))
@@ -70,7 +69,7 @@ class RowFile:
     def nbytes(self) -> int:
         return sum(block.place.size for block in self.blocks)
 
-    def read(self, block: RowBlock, chosen: Int64Array | None) -> LocalRows:
+    def read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
         """Return a block's rows, or some of them, by their number in it."""
         arrays, columns = self.file.arrays(block.place), len(self.keys)
         if block.is_dense:
@@ -99,10 +98,10 @@ class SpilledRows:
         numbers: of the selected rows, ascending; None: all.
     """
 
-    keys: Int64Array
+    keys: Int64s
     stored: RowFile
     changes: tuple[Callable[[LocalRows], LocalRows], ...] = ()
-    numbers: Int64Array | None = None
+    numbers: Int64s | None = None
 
     def __len__(self) -> int:
         return self.stored.rows if self.numbers is None else len(self.numbers)
@@ -163,7 +162,7 @@ class SpilledRows:
         rows = drawn_rows(len(self), fraction, rng)
         return self if rows is None else self.take(rows)
 
-    def _selected(self) -> Iterator[tuple[RowBlock, Int64Array | None]]:
+    def _selected(self) -> Iterator[tuple[RowBlock, Int64s | None]]:
         """Yield the blocks, each with the selected rows by their number in it; None: all."""
         for block in self.stored.blocks:
             if self.numbers is None:
@@ -172,7 +171,7 @@ class SpilledRows:
             begin, end = np.searchsorted(self.numbers, [block.begin, block.begin + block.rows])
             yield block, self.numbers[begin:end] - block.begin
 
-    def _read(self, block: RowBlock, chosen: Int64Array | None) -> LocalRows:
+    def _read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
         rows = self.stored.read(block, chosen)
         for change in self.changes:
             rows = change(rows)
@@ -208,7 +207,7 @@ OF_ROWS = ("y", "weights")
 class _Renumbered:
     """Numbers the columns that a selection of rows uses from 0."""
 
-    keys: Int64Array
+    keys: Int64s
     places: Places
 
     def __call__(self, rows: LocalRows) -> LocalRows:
@@ -219,7 +218,7 @@ class _Renumbered:
         )
 
 
-def no_rows(keys: Int64Array) -> LocalRows:
+def no_rows(keys: Int64s) -> LocalRows:
     return LocalRows(keys, sp.csr_array((0, len(keys))), np.empty(0))
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 WORD_BITS = 64
@@ -24,10 +23,10 @@ class UsedColumns:
         self.size = size
         self._words = np.zeros(size // WORD_BITS + 1, np.uint64)
 
-    def add(self, columns: Int32Array) -> None:
+    def add(self, columns: Int32s) -> None:
         _mark(columns, self._words)
 
-    def keys(self) -> Int64Array:
+    def keys(self) -> Int64s:
         """Return the columns, ascending."""
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
@@ -45,7 +44,7 @@ class Places:
         self._before = np.empty(len(words), np.int32)
         _sum_before(words, self._before)
 
-    def of(self, columns: Int32Array) -> Int32Array:
+    def of(self, columns: Int32s) -> Int32s:
         """Return the number of each column, int32, of the same shape; all are in the set."""
         found = np.empty(len(columns), np.int32)
         _place(columns, self._words, self._before, found)
@@ -53,7 +52,7 @@ class Places:
 
 
 @kernel
-def renumber(ids: Array, inverse: Int32Array, size: int) -> Int64Array:
+def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
     """Return the sorted unique ids in [0, size); write each entry's place among them. ``inverse`` may be ``ids``.
 
     A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
@@ -87,13 +86,13 @@ def count_bits(word: np.uint64) -> int:
 
 
 @kernel
-def _mark(columns: Int32Array, words: Words) -> None:
+def _mark(columns: Int32s, words: Words) -> None:
     for column in columns:
         words[column // WORD_BITS] |= np.uint64(1) << np.uint64(column % WORD_BITS)
 
 
 @kernel
-def _sum_before(words: Words, before: Int32Array) -> None:
+def _sum_before(words: Words, before: Int32s) -> None:
     """Set the number of columns before each word."""
     count = 0
     for word in range(len(words)):
@@ -102,7 +101,7 @@ def _sum_before(words: Words, before: Int32Array) -> None:
 
 
 @kernel
-def _place(columns: Int32Array, words: Words, before: Int32Array, places: Int32Array) -> None:
+def _place(columns: Int32s, words: Words, before: Int32s, places: Int32s) -> None:
     for position in range(len(columns)):
         column = columns[position]
         word = column // WORD_BITS

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.array_types import Int64s
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
 from ps2.matrix.key_policy import KeyPolicy
 
 Kind = Literal["dense", "sparse"]
 Layout = Literal["row", "column"]
 Wire = Literal["float16", "bfloat16"]
-Int64Array = npt.NDArray[np.int64]
 
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int32", "int64")}
 WIRES = get_args(Wire)
@@ -150,7 +149,7 @@ def place(count: int, servers: int) -> tuple[int, ...]:
     return tuple(i * used // count for i in range(count))
 
 
-def hash_bucket(keys: Int64Array) -> Int64Array:
+def hash_bucket(keys: Int64s) -> Int64s:
     """Return the bucket in ``[0, HASH_SPACE)`` of each int64 key (the finaliser of SplitMix64, upper half)."""
     x = keys.astype(np.uint64)
     x ^= x >> np.uint64(30)
@@ -161,13 +160,13 @@ def hash_bucket(keys: Int64Array) -> Int64Array:
     return (x >> np.uint64(32)).astype(np.int64)
 
 
-def partition_of(spec: MatrixSpec, bounds: tuple[int, ...], columns: Int64Array) -> Int64Array:
+def partition_of(spec: MatrixSpec, bounds: tuple[int, ...], columns: Int64s) -> Int64s:
     """Return the partition index of each column or key."""
     points = hash_bucket(columns) if spec.kind == "sparse" else columns
     return np.searchsorted(np.asarray(bounds[1:], dtype=np.int64), points, side="right").astype(np.int64)
 
 
-def check_columns(spec: MatrixSpec, columns: Int64Array) -> None:
+def check_columns(spec: MatrixSpec, columns: Int64s) -> None:
     """Raise OutOfRangeError unless every column is in ``[0, dim)``."""
     if columns.size == 0:
         return

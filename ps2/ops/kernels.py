@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2 import array_types
 from ps2.ops.compiling import compile_kept
 from ps2.ops.table import Array
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
+# Operations of users import these from here, beside ``kernel``.
+Int32s = array_types.Int32s
+Int64s = array_types.Int64s
+Float64s = array_types.Float64s
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Up to this many numbers, a NumPy pass is as fast as calling a kernel. The first kernel call of a process also takes

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ps2.matrix.partition import Int64Array, Wire
+from ps2.array_types import Int64s
+from ps2.matrix.partition import Wire
 
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # matrix, partition
@@ -64,7 +65,7 @@ class Keys:
     """
 
     count: int
-    columns: Int64Array | None = None
+    columns: Int64s | None = None
     digest: bytes | None = None
 
     @property
@@ -204,7 +205,7 @@ def nbytes(arrays: Iterable[Array | StreamedArray]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def key_digest(columns: Int64Array) -> bytes:
+def key_digest(columns: Int64s) -> bytes:
     """Return the digest of a set of keys: XXH3-128 of their bytes."""
     return xxhash.xxh3_128_digest(byte_view(np.ascontiguousarray(columns)))
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from ps2.array_types import Float64s
 
 # Turns of each worker that the budget follows from, the newest ones.
 WINDOW = 16

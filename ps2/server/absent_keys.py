@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.matrix.partition import Int64Array
+from ps2.array_types import Int64s
 from ps2.ops.initial import fill_initial
 from ps2.ops.operands import SLOTS
 from ps2.ops.table import Op
@@ -20,7 +20,7 @@ def reads_initial(op: Op, shard: Shard) -> bool:
     return op.initial and policy is not None and not policy.initial.is_zero
 
 
-def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64Array, slots: Int64Array, answer: Any) -> None:
+def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots: Int64s, answer: Any) -> None:
     """Write the initial values of absent keys into an operation's answer.
 
     Args:

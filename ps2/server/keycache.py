@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from ps2.array_types import Int64s
 from ps2.errors import KeyMissError, ProtocolError
-from ps2.matrix.partition import Int64Array
 from ps2.protocol.messages import Operation, key_digest
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import Shard
@@ -30,12 +30,12 @@ class KeySet:
     """
 
     count: int
-    columns: Int64Array | None
-    slots: Int64Array | None = None
+    columns: Int64s | None
+    slots: Int64s | None = None
     name: Name | None = None
     home: Shard | None = None
 
-    def find(self, shard: Shard, create: bool) -> Int64Array:
+    def find(self, shard: Shard, create: bool) -> Int64s:
         """Return the slot of each key; -1 for an absent key unless ``create``.
 
         Raises:
@@ -51,7 +51,7 @@ class KeySet:
             self.slots, self.columns, self.home = slots, None, shard
         return slots
 
-    def all(self, shard: Shard) -> Int64Array:
+    def all(self, shard: Shard) -> Int64s:
         """Return the columns or keys as they were sent."""
         if self.columns is not None:
             return self.columns

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import CheckpointCorruptError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import MatrixTime
-from ps2.matrix.partition import HASH_SPACE, Int64Array, Partition, hash_bucket
+from ps2.matrix.partition import HASH_SPACE, Partition, hash_bucket
 from ps2.ops.managed_index import MIN_SLOTS, ManagedIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import Ticks, move_blocks, stamp
@@ -114,7 +115,7 @@ class ManagedKeys:
         self.removed.begin(self.time.tick)
         return self.time.tick
 
-    def touch(self, slots: Int64Array) -> None:
+    def touch(self, slots: Int64s) -> None:
         """Stamp slots with the current tick; -1 stands for an absent key."""
         self.touched += 1
         if self.most is not None:
@@ -126,11 +127,11 @@ class ManagedKeys:
         stamp(self._ticks.array[0], slots, self.time.tick)
         self.waiting.settle(slots.size)
 
-    def protect(self, slots: Int64Array) -> None:
+    def protect(self, slots: Int64s) -> None:
         """Protect slots from eviction until ``touch`` or ``refuse``."""
         stamp(self._ticks.array[0], slots, PROTECTED)
 
-    def admit(self, keys: Int64Array) -> Touch | None:
+    def admit(self, keys: Int64s) -> Touch | None:
         """Count a touch of distinct absent keys; return which of them are admitted now. None: all are."""
         if self.policy.admit_after == 1:
             return None
@@ -143,7 +144,7 @@ class ManagedKeys:
         ticks = self.ticks
         ticks[ticks == PROTECTED] = self.time.tick
 
-    def place(self, keys: Int64Array) -> None:
+    def place(self, keys: Int64s) -> None:
         """Give distinct absent keys the next slots, in the order given."""
         first = len(self.index)
         if first + keys.size > self._ticks.columns:
@@ -151,7 +152,7 @@ class ManagedKeys:
         self.index.insert(keys)
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
-    def remove(self, slots: Int64Array) -> Int64Array:
+    def remove(self, slots: Int64s) -> Int64s:
         """Remove the keys of slots, distinct and descending; return for each the slot whose key has moved there."""
         self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
@@ -233,11 +234,11 @@ class ManagedKeys:
         self.waiting.adopt(arrays, self._is_mine(arrays["waiting"]))
         self.removed.adopt(arrays, self._is_mine(arrays["removed"]))
 
-    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64Array, at: int) -> None:
+    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64s, at: int) -> None:
         """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``at`` on."""
         self.ticks[at : at + chosen.size] = arrays["ticks"][chosen]
 
-    def _is_mine(self, keys: Int64Array) -> Array:
+    def _is_mine(self, keys: Int64s) -> Array:
         buckets = hash_bucket(keys)
         return (buckets >= self._partition.begin) & (buckets < self._partition.end)
 

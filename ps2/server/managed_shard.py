@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import BusyError, LimitError, OutOfRangeError
-from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.initial import fill_initial
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import move_blocks, oldest
@@ -38,7 +39,7 @@ class ManagedShard(Shard):
         self._policy = spec.key_policy
         super().__init__(spec, partition, memory, copy)
 
-    def slots(self, columns: Int64Array, create: bool) -> Int64Array:
+    def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the slot of each key, -1 for a key without one.
 
         Args:
@@ -83,12 +84,12 @@ class ManagedShard(Shard):
             slots[where] = managed.index.lookup(absent)
         return slots
 
-    def place(self, keys: Int64Array) -> None:
+    def place(self, keys: Int64s) -> None:
         """Give distinct absent keys the next slots, whatever ``admit_after`` says."""
         self._make_room(keys.size)
         self.managed.place(keys)
 
-    def remove(self, slots: Int64Array) -> None:
+    def remove(self, slots: Int64s) -> None:
         """Remove the keys of some slots, and give memory back.
 
         Args:
@@ -116,7 +117,7 @@ class ManagedShard(Shard):
         managed.counts.evicted += slots.size
         return int(slots.size)
 
-    def _make_way(self, added: int, slots: Int64Array) -> bool:
+    def _make_way(self, added: int, slots: Int64s) -> bool:
         """Evict keys if ``added`` more would exceed the limit; return True if slots have moved.
 
         Args:
@@ -216,6 +217,6 @@ def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy
     return (Shard if spec.key_policy is None else ManagedShard)(spec, partition, memory, copy)
 
 
-def _distinct(keys: Int64Array) -> Int64Array:
+def _distinct(keys: Int64s) -> Int64s:
     # Keys of requests are mostly sorted and distinct already.
     return keys if bool(np.all(keys[1:] > keys[:-1])) else np.unique(keys)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import CheckpointCorruptError
-from ps2.matrix.partition import Int64Array, Partition, hash_bucket
+from ps2.matrix.partition import Partition, hash_bucket
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.managed_keys import read_state
@@ -36,7 +37,7 @@ class _Range:
     end: int
     at: int
 
-    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+    def put(self, rows: Int64s, column: int, values: Array) -> None:
         """Store the overlap of this range and ``values``, which begin at ``column`` of the saved shard."""
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
@@ -49,10 +50,10 @@ class _Chosen:
     """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``at`` on."""
 
     shard: Shard
-    columns: Int64Array
+    columns: Int64s
     at: int
 
-    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+    def put(self, rows: Int64s, column: int, values: Array) -> None:
         begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
         if begin < end:
             chosen = values[:, self.columns[begin:end] - column]
@@ -132,7 +133,7 @@ class Reader:
     def _keys_of(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
         """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
         first = [shard.live for shard in shards]
-        chosen: list[list[Int64Array]] = [[] for _ in shards]
+        chosen: list[list[Int64s]] = [[] for _ in shards]
         count = 0
         with checked(self.fs, self.root, saved.files["keys"]) as reading:
             for start, keys in read_keys(reading):
@@ -156,7 +157,7 @@ class Reader:
             ),
         )
 
-    def _add(self, shard: Shard, keys: Int64Array) -> bool:
+    def _add(self, shard: Shard, keys: Int64s) -> bool:
         """Add keys to a shard; return False if some were there before."""
         with shard.lock:
             self.check(shard)
@@ -191,7 +192,7 @@ class Reader:
             read_json(self.fs, self.root, source.saved.files["ids"])
 
 
-def _run(rows: Int64Array) -> Int64Array | slice:
+def _run(rows: Int64s) -> Int64s | slice:
     """Return ascending rows as a slice if they are contiguous: NumPy copies slices faster."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == rows.size - 1 else rows
@@ -243,7 +244,7 @@ def _columns_of(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) 
     return _Source(matrix, saved, source.width, tuple(parts))
 
 
-def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64Array) -> Int64Array:
+def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64s) -> Int64s:
     """Return the hash bucket of each key; raise CheckpointCorruptError if a key does not belong to the partition."""
     if keys.min() < 0 or keys.max() >= matrix.spec.dim:
         raise CheckpointCorruptError(f"{path}: expected keys below {matrix.spec.dim}, got {keys.min()}..{keys.max()}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import StaleMarkError
-from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array
 
 MIN_ROOM = 256
@@ -33,7 +33,7 @@ class RemovedKeys:
         if self.complete_from is None:
             self.complete_from = tick
 
-    def add(self, keys: Int64Array, tick: int) -> None:
+    def add(self, keys: Int64s, tick: int) -> None:
         """Note that keys were removed in a tick, which is not before that of the last call."""
         if self.complete_from is None:
             return
@@ -47,7 +47,7 @@ class RemovedKeys:
         self._ticks[self._count : self._count + keys.size] = tick
         self._count += keys.size
 
-    def since(self, tick: int) -> Int64Array:
+    def since(self, tick: int) -> Int64s:
         """Return the keys removed in or after a tick, in order.
 
         Raises:

@@ -8,8 +8,9 @@ from itertools import repeat
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import LimitError, NotColocatedError, NotFoundError, OutOfRangeError, UsageError
-from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.table import Array
@@ -138,7 +139,7 @@ class Shard:
         if not self.uses(number):
             self.check_rows(np.array([number]))
 
-    def check_rows(self, numbers: Int64Array) -> None:
+    def check_rows(self, numbers: Int64s) -> None:
         """Raise unless every row is in use."""
         if self._freed:
             raise NotFoundError("the matrix was freed")
@@ -147,7 +148,7 @@ class Shard:
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
             raise OutOfRangeError(f"row {outside(numbers, 0)} is outside [0, {self.rows})")
 
-    def slots(self, columns: Int64Array, create: bool) -> Int64Array:
+    def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the local column of each global column, or the slot of each key (-1 if absent).
 
         Args:
@@ -174,11 +175,11 @@ class Shard:
         self.layout += self.index.cells is not before
         return slots
 
-    def place(self, keys: Int64Array) -> None:
+    def place(self, keys: Int64s) -> None:
         """Give distinct keys their slots, in the order given, without values: they come from a file or a server."""
         self.slots(keys, create=True)
 
-    def clear_free(self, numbers: Sequence[Int64Array]) -> None:
+    def clear_free(self, numbers: Sequence[Int64s]) -> None:
         """Zero the columns without a key in some rows: an operation on whole rows may leave NaN there (0 * infinity).
 
         Args:
@@ -284,7 +285,7 @@ class Shard:
         self._counted = total
 
 
-def outside(numbers: Int64Array, begin: int) -> int:
+def outside(numbers: Int64s, begin: int) -> int:
     """Return a number that is outside an interval: the smallest if it is below ``begin``, else the largest."""
     low, high = int(numbers.min()), int(numbers.max())
     return low if low < begin else high

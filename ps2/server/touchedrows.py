@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import BusyError, LimitError
-from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
 from ps2.server.memory import MemoryAccount
@@ -25,7 +25,7 @@ class TouchedRows:
     writes to a row, its columns are added or the set is dropped, so this holds even if the operation fails.
     """
 
-    def __init__(self, memory: MemoryAccount, width: int, layout: Int64Array) -> None:
+    def __init__(self, memory: MemoryAccount, width: int, layout: Int64s) -> None:
         """``layout``: the shard's generation counter. It grows with each new set, as fast paths do not update sets."""
         self._memory = memory
         self._layout = layout

@@ -9,11 +9,11 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Int64s
 from ps2.errors import CheckpointCorruptError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import kernel
 
-Float32s = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 # What is known of a key.

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from fsspec.implementations.local import LocalFileSystem
 
+from ps2.array_types import Float32s, Int64s
 from ps2.errors import CheckpointCorruptError, SpillError
-from ps2.ops.kernels import Int64s
-from ps2.serving.key_table import UNKNOWN, Float32s, KeyTable, key_table, merged_all, stacked, with_removed
+from ps2.serving.key_table import UNKNOWN, KeyTable, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
 from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles
 from ps2.storage.files import place, reported

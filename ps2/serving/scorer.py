@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import (
     CheckpointCorruptError,
@@ -26,7 +27,7 @@ from ps2.errors import (
 from ps2.matrix.key_policy import Initial
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
-from ps2.serving.key_table import PRESENT, Float32s, warm
+from ps2.serving.key_table import PRESENT, warm
 from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
 from ps2.serving.turns import short_turns

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Int64s
 from ps2.errors import CheckpointMissingError, ConfigError, DivergedError, RecoveryError, ShapeError, UsageError
-from ps2.matrix.partition import Int64Array
 from ps2.storage.arrays import npy, npy_header
 from ps2.storage.exports import (
     FOLDER,
@@ -73,9 +73,9 @@ class Content:
         source: what the keys are exported from, as JSON data for the next delta.
     """
 
-    keys: Int64Array
-    read: Callable[[Int64Array], Values]
-    removed: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    keys: Int64s
+    read: Callable[[Int64s], Values]
+    removed: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
     dense: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
 
@@ -185,7 +185,7 @@ def _write_entry(fs: Any, folder: str, number: int, content: Content, width: int
     return ExportEntry(number, folder.rpartition("/")[2], tuple(key_files), removed, dense, content.source, time.time())
 
 
-def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) -> Iterator[Any]:
+def _values(keys: Int64s, read: Callable[[Int64s], Values], width: int) -> Iterator[Any]:
     yield npy_header(np.dtype(np.float32), (len(keys), width))
     rows = max(1, READ_BYTES // (4 * width))
     blocks = [keys[begin : begin + rows] for begin in range(0, len(keys), rows)]
@@ -199,7 +199,7 @@ def _values(keys: Int64Array, read: Callable[[Int64Array], Values], width: int) 
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _check_values(keys: Int64Array, values: Values, width: int) -> None:
+def _check_values(keys: Int64s, values: Values, width: int) -> None:
     if values.dtype != np.float32 or values.shape != (len(keys), width):
         raise ShapeError(
             f"values: expected float32 of shape {(len(keys), width)}, got {values.dtype} of shape {values.shape}"

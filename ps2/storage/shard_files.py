@@ -10,13 +10,14 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
+from ps2.array_types import Int64s
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError
-from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.partition import MatrixSpec
 from ps2.storage.arrays import NpyHeader, blocks, check_dtype, read_npy_header
 from ps2.storage.files import BLOCK_BYTES, reported
 from ps2.storage.manifest import SavedFile, SavedMatrix, SavedShard
 
-Values = tuple[Int64Array, int, np.ndarray[Any, Any]]
+Values = tuple[Int64s, int, np.ndarray[Any, Any]]
 
 
 class CheckedFile:
@@ -98,7 +99,7 @@ def count_keys(fs: Any, root: str, file: SavedFile) -> int:
     return header.shape[0]
 
 
-def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
+def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64s]]:
     """Yield (position of the first key, int64 keys) in blocks."""
     header = read_npy_header(reading.path, reading)
     _check_keys(reading.path, header)
@@ -113,7 +114,7 @@ def read_bytes(reading: CheckedFile) -> bytes:
     return b"".join(iter(reading.read, b""))
 
 
-def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64Array, columns: int) -> Iterator[Values]:
+def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: int) -> Iterator[Values]:
     """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
     Args:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from ps2.array_types import Int64s
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import ConfigError, DTypeError, ShapeError, UsageError
-from ps2.matrix.partition import Int64Array
 from ps2.ops.distinct import number_distinct, sum_rows
 from ps2.ops.guards import readable
 from ps2.ops.table import Array
@@ -119,7 +119,7 @@ class RemoteEmbedding(torch.nn.Module):
         ahead, self._ahead = self._ahead, None
         return ahead if ahead is not None and ahead.is_of(keys) else _Batch(keys)
 
-    def _push(self, distinct: Int64Array, gradients: Array) -> None:
+    def _push(self, distinct: Int64s, gradients: Array) -> None:
         self.table.push_distinct(distinct, gradients, wait=self.wait)
 
     def _check(self, keys: Any, offsets: Any, weights: Any, is_ahead: bool = False) -> None:

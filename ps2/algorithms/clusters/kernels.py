@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 # Clusters whose products with a row are computed together: they stay in the first-level cache.
 TILE = 2048

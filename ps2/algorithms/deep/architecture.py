@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.array_types import Float32s
 from ps2.errors import ConfigError
 
-Float32Array = npt.NDArray[np.float32]
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
 # First parts of the layers' names: those of the two towers, and those of the other kinds.
@@ -40,7 +39,7 @@ class Layer:
     def size(self) -> int:
         return (self.inputs + 1) * self.outputs
 
-    def initial(self, rng: np.random.Generator) -> Float32Array:
+    def initial(self, rng: np.random.Generator) -> Float32s:
         """Return initial weights: Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
         bound = math.sqrt(6.0 / (self.inputs + self.outputs))
         made = np.zeros(self.shape, np.float32)
@@ -118,7 +117,7 @@ class Architecture:
             *_stack(RIGHT, (self.fields - self.deep) * self.k, self.hidden),
         )
 
-    def initial(self, seed: int) -> list[Float32Array]:
+    def initial(self, seed: int) -> list[Float32s]:
         """Return the initial weights of all layers, in the order of ``layers``."""
         return [layer.initial(np.random.default_rng([seed, number])) for number, layer in enumerate(self.layers())]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.array_types import Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 # Steps of SplitMix64 (Steele et al., 2014), whose hash of an element's number decides on dropout.
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

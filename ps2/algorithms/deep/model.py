@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture
@@ -17,12 +16,10 @@ from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
 from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.array_types import Float32s, Float64s
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 FORMAT = "ps2.deep.v1"
 TABLE = "table"
@@ -141,9 +138,9 @@ class DeepPredictor:
     architecture: Architecture
     hasher: FieldHasher
     table: EmbeddingTable
-    weights: Sequence[Float32Array]
+    weights: Sequence[Float32s]
 
-    def margins(self, rows: KeyRows) -> Float64Array:
+    def margins(self, rows: KeyRows) -> Float64s:
         """Return the margin of each row, float64 of shape (n,); for two towers, their cosine.
 
         Raises:
@@ -155,10 +152,10 @@ class DeepPredictor:
         made, keys = batch_of(rows)
         found = Pass(self.architecture, self.weights, made, self.table.pull_distinct(keys)).margins()
         check_margins(found)
-        margins: Float64Array = found.astype(np.float64)
+        margins: Float64s = found.astype(np.float64)
         return margins * self.architecture.temperature if self.architecture.has_towers else margins
 
-    def tower(self, batch: pa.RecordBatch, right: bool) -> Float32Array:
+    def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
         sizes = self.architecture
         firsts = self.hasher.first_numbers

@@ -16,10 +16,9 @@ from scipy.special import expit
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.kernels import embed, embed_slopes
 from ps2.algorithms.deep.layers import OnLayer, Stack
+from ps2.array_types import Int64s
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 # A vector of a tower that is shorter than this is divided by this, instead of by its length.
 SHORTEST = 1e-12
@@ -36,7 +35,7 @@ class Batch:
         x: value of each pair, shape (pairs,), in the dtype of the table.
     """
 
-    indptr: Int64Array
+    indptr: Int64s
     inverse: npt.NDArray[np.int32]
     field: npt.NDArray[np.int32]
     x: Array
@@ -177,7 +176,7 @@ class PositivePairs:
         weights: weights of the rows, shape (n,); None: all rows weigh 1.
     """
 
-    items: Int64Array
+    items: Int64s
     log_shares: Array
     weights: Array | None = None
 

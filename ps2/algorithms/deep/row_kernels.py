@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.array_types import Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 
 @kernel

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.deep.kernels import row_hashes
 from ps2.algorithms.deep.network import Batch
 from ps2.algorithms.deep.row_kernels import gather_rows, number_keys
+from ps2.array_types import Float64s, Int64s
 from ps2.data.key_rows import KeyRows
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +26,16 @@ class Minibatch:
     """
 
     batch: Batch
-    keys: Int64Array
-    labels: Float64Array
-    weights: Float64Array | None
-    numbers: Int64Array
+    keys: Int64s
+    labels: Float64s
+    weights: Float64s | None
+    numbers: Int64s
 
 
 class DeepRows:
     """All rows of one worker, with their labels and perhaps weights."""
 
-    def __init__(self, rows: KeyRows, labels: Float64Array, weights: Float64Array | None = None) -> None:
+    def __init__(self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
         self.labels, self.weights = labels, weights
         keys, inverse = rows.distinct()
@@ -49,11 +46,11 @@ class DeepRows:
     def __len__(self) -> int:
         return len(self._indptr) - 1
 
-    def order(self, seed: int, rank: int, epoch: int) -> Int64Array:
+    def order(self, seed: int, rank: int, epoch: int) -> Int64s:
         """Return the order of the rows in an epoch, int64 of shape (rows,): the same in every attempt of a task."""
         return np.random.default_rng([seed, rank, epoch]).permutation(len(self))
 
-    def take(self, numbers: Int64Array) -> Minibatch:
+    def take(self, numbers: Int64s) -> Minibatch:
         """Return the rows with these numbers, in this order."""
         indptr, inverse, field, x = gather_rows(self._indptr, self._inverse, self._field, self._x, numbers)
         distinct = number_keys(inverse, self._marks)
@@ -61,7 +58,7 @@ class DeepRows:
         weights = None if self.weights is None else self.weights[numbers]
         return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
 
-    def items(self, begin: int, end: int) -> tuple[Int64Array, Float64Array]:
+    def items(self, begin: int, end: int) -> tuple[Int64s, Float64s]:
         """Return the number of each row's item, and the share of rows that have it; each of shape (rows,).
 
         An item is what the keys of the fields [begin, end) say: rows with equal keys there have the same item.
@@ -71,7 +68,7 @@ class DeepRows:
         return item, counts[item] / len(self)
 
 
-def batch_of(rows: KeyRows) -> tuple[Batch, Int64Array]:
+def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
     """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
     keys, inverse = rows.numbered()
     return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Batch, Pass
+from ps2.array_types import Float64s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, ShapeError
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 
-def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float64Array:
+def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float64s:
     """Return the score of each row, float64 of shape (n,): the probability of label 1; for two towers, their cosine.
 
     Args:

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture, Layer
+from ps2.array_types import Float32s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import OutOfRangeError
-
-Float32Array = npt.NDArray[np.float32]
 
 # Rows of a layer's matrix, and how many there are: see ps2.algorithms.deep.ops.
 WEIGHT, GRADIENT, ROWS = 0, 3, 5
@@ -53,7 +51,7 @@ class SharedLayers:
     matrices: tuple[DCVMatrix, ...]
 
     @staticmethod
-    def new(architecture: Architecture, weights: Sequence[Float32Array], name: str = "") -> SharedLayers:
+    def new(architecture: Architecture, weights: Sequence[Float32s], name: str = "") -> SharedLayers:
         """Put layers on the servers of the active context.
 
         Args:
@@ -76,31 +74,31 @@ class SharedLayers:
         layers = architecture.layers()
         return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
 
-    def push(self, weights: Sequence[Float32Array]) -> None:
+    def push(self, weights: Sequence[Float32s]) -> None:
         """Overwrite all weights."""
         with batch():
             for matrix, weight in zip(self.matrices, weights, strict=True):
                 matrix.push([WEIGHT], weight.reshape(1, -1))
 
-    def pull(self) -> list[Float32Array]:
+    def pull(self) -> list[Float32s]:
         """Read all weights, in the order of ``layers``: one request per server."""
         with batch():
             found = [matrix.pull([WEIGHT]) for matrix in self.matrices]
         return [one.result().reshape(layer.shape) for one, layer in zip(found, self.layers, strict=True)]
 
-    def state(self) -> list[Float32Array]:
+    def state(self) -> list[Float32s]:
         """Read weights and the optimizer's state: of each layer, shape (4, inputs + 1, outputs)."""
         with batch():
             found = [matrix.pull(SAVED) for matrix in self.matrices]
         return [one.result().reshape(-1, *layer.shape) for one, layer in zip(found, self.layers, strict=True)]
 
-    def put_state(self, state: Sequence[Float32Array]) -> None:
+    def put_state(self, state: Sequence[Float32s]) -> None:
         """Overwrite what ``state`` reads."""
         with batch():
             for matrix, rows in zip(self.matrices, state, strict=True):
                 matrix.push(SAVED, rows.reshape(len(SAVED), -1))
 
-    def add(self, number: int, gradient: Float32Array, wait: bool = False) -> None:
+    def add(self, number: int, gradient: Float32s, wait: bool = False) -> None:
         """Add a worker's gradient of a layer to the sum on the servers.
 
         Args:
@@ -114,7 +112,7 @@ class SharedLayers:
         self._check(number, gradient)
         self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=wait)
 
-    def step_with(self, number: int, gradient: Float32Array, step: LayerStep, wait: bool = False) -> None:
+    def step_with(self, number: int, gradient: Float32s, step: LayerStep, wait: bool = False) -> None:
         """Take a step of a layer with one worker's gradient; arguments and errors are those of ``add``."""
         self._check(number, gradient)
         self.matrices[number].apply(
@@ -133,7 +131,7 @@ class SharedLayers:
             for matrix, layer in zip(self.matrices, self.layers, strict=True):
                 matrix.push([GRADIENT], np.zeros((1, layer.size), np.float32))
 
-    def _check(self, number: int, gradient: Float32Array) -> None:
+    def _check(self, number: int, gradient: Float32s) -> None:
         fits = np.abs(gradient) <= LARGEST_SQUARED
         if not fits.all():
             raise OutOfRangeError(

@@ -13,7 +13,8 @@ from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-from ps2.algorithms.training.streams.labelled_rows import Float64s, LabelledRows
+from ps2.algorithms.training.streams.labelled_rows import LabelledRows
+from ps2.array_types import Float64s
 
 
 @dataclass(frozen=True, eq=False)

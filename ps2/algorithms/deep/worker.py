@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.layers import OnLayer
@@ -17,8 +16,7 @@ from ps2.algorithms.deep.network import Pass, PositivePairs, logistic_loss, soft
 from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import DeepRows, Minibatch
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-
-Float64Array = npt.NDArray[np.float64]
+from ps2.array_types import Float64s
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Learner:
     layers: SharedLayers
     table: Any
 
-    def learn(self, part: Minibatch, shares: Float64Array | None, mean: float, seed: int) -> float:
+    def learn(self, part: Minibatch, shares: Float64s | None, mean: float, seed: int) -> float:
         """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
         Args:
@@ -79,7 +77,7 @@ class Learner:
         return loss
 
     def _loss(
-        self, one: Pass, part: Minibatch, shares: Float64Array | None, mean: float
+        self, one: Pass, part: Minibatch, shares: Float64s | None, mean: float
     ) -> tuple[float, Callable[[OnLayer], Any]]:
         """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
         if shares is None:

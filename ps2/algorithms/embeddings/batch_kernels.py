@@ -24,10 +24,9 @@ from ps2.algorithms.embeddings.training_kernels import (
     products,
     take_mean,
 )
-from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel, reduction
 
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 # Inputs of all groups; bounds of each group's inputs; outputs, shape (groups, 1 + negatives).
 Groups = tuple[Int32s, Int64s, Int32s]

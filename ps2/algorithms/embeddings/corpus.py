@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.ops.kernels import Int64s
+from ps2.array_types import Int32s, Int64s
 
-Int32s = npt.NDArray[np.int32]
 # Tokens of all sentences, concatenated; bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
 

@@ -25,9 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.array_types import Float32s, Float64s, Int64s
 
-Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 # Upper bound of the second derivative of log(1 + exp(x)).

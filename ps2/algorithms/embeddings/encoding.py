@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Int32s, Int64s
 from ps2.data.names import Names
-from ps2.ops.kernels import Int64s
-
-Int32s = npt.NDArray[np.int32]
 
 
 def numbered(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.array_types import Float32s
 from ps2.data.names import Names
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
 
 FORMAT = "ps2.embedding.v1"
 # Kind of training -> model class, and what errors call a name.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.embeddings.tables import VectorTable
 from ps2.algorithms.embeddings.worker_context import WorkerContext
-
-Float32s = npt.NDArray[np.float32]
+from ps2.array_types import Float32s
 
 
 def train_local(context: WorkerContext) -> None:

@@ -13,13 +13,11 @@ import pyarrow as pa
 from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding
 from ps2.algorithms.embeddings.word2vec_format import write_word2vec
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, ShapeError
-from ps2.ops.kernels import Int64s
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
 
 # Pairs scored at once.
 SOME_PAIRS = 1 << 16

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
 from ps2.algorithms.embeddings.sampling import SampledBatch
@@ -15,11 +14,8 @@ from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.tables import VectorTable
 from ps2.algorithms.embeddings.worker_context import WorkerContext
+from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s
-
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 
 # Limit of a piece's rows in one table.
 MOST_BYTES = 64 << 20

@@ -12,12 +12,9 @@ import numpy.typing as npt
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels
 from ps2.algorithms.embeddings.corpus import Batch, split
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
-
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 ONE = np.uint64(1)

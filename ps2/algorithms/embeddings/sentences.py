@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.walks import Graph, WalkSettings
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.array_types import Float64s, Int32s, Int64s
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 # Vertices of walks made at once.
 WALKED_AT_ONCE = 1 << 22

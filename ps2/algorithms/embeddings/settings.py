@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float32s, Int64s
 from ps2.errors import ConfigError
-from ps2.ops.kernels import Int64s
-
-Float32s = npt.NDArray[np.float32]
 
 Architecture = Literal["skipgram", "cbow", "edges"]
 Strategy = Literal["auto", "servers", "rows", "local"]

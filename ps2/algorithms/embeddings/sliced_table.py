@@ -7,14 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.array_types import Float32s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.matrix.partition import partition_bounds
 
-Float32s = npt.NDArray[np.float32]
 # Alias table entries sent at once.
 MOST_ALIASES = 1 << 22
 

@@ -8,20 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, recut
 from ps2.algorithms.embeddings.training_kernels import STATISTICS
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Float32s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s
-
-Float32s = npt.NDArray[np.float32]
 
 # A worker's report of a clock: the statistics of ``training_kernels``, tokens, and bytes moved.
 TOKENS, BYTES = STATISTICS, STATISTICS + 1

@@ -15,7 +15,7 @@ from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.program import EmbeddingProgram, Read
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.schedule import EpochSchedule, clock_tokens
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings, Float32s
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
 from ps2.algorithms.embeddings.strategy import StrategyChoice, choose
 from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, STALENESS, TOKENS, ServerTables
@@ -25,8 +25,8 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.errors import PS2Error
-from ps2.ops.kernels import Float64s, Int64s
 from ps2.run.message import Message
 from ps2.run.slots import cores_each
 from ps2.server.memory import available_bytes

@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.simd_kernels import INPUTS, OUTPUTS, multiply_lanes, update_lanes
-from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel, reduction
 from ps2.ops.simd import LANES
 
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.array_types import Float32s
 from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.storage.files import place, write_whole
-
-Float32s = npt.NDArray[np.float32]
 
 # Vectors converted to text at once.
 SOME = 4096

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import Batch, Sentences
 from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
@@ -15,10 +14,8 @@ from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler
 from ps2.algorithms.embeddings.schedule import ClockReader, EpochSchedule, key_of
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, TOKENS, ServerTables, VectorTable
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.cgroups import usable_cores
-from ps2.ops.kernels import Float64s, Int64s
-
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.special
 
-Float64Array = npt.NDArray[np.float64]
+from ps2.array_types import Float64s
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,13 @@ class ValueHead:
     classes: int | None = None
     link: Literal["exp"] | None = None
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         return np.exp(margins) if self.link == "exp" else margins
 
-    def probability(self, raw: Float64Array) -> None:
+    def probability(self, raw: Float64s) -> None:
         return None
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         return raw[:, 0]
 
 
@@ -43,13 +42,13 @@ class SharesHead:
 
     classes: int
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         return margins
 
-    def probability(self, raw: Float64Array) -> None:
+    def probability(self, raw: Float64s) -> None:
         return None
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         return np.argmax(raw, axis=1).astype(np.float64)
 
 
@@ -63,13 +62,13 @@ class VectorHead:
 
     classes: int
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         return margins
 
-    def probability(self, raw: Float64Array) -> None:
+    def probability(self, raw: Float64s) -> None:
         return None
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         return raw[:, 0]
 
 
@@ -83,13 +82,13 @@ class ClusterHead:
 
     classes: int
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         return margins
 
-    def probability(self, raw: Float64Array) -> None:
+    def probability(self, raw: Float64s) -> None:
         return None
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         return raw[:, 0]
 
 
@@ -105,14 +104,14 @@ class VotesHead:
     classes: int
     thresholds: tuple[float, ...] | None = None
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         return margins
 
-    def probability(self, raw: Float64Array) -> Float64Array:
+    def probability(self, raw: Float64s) -> Float64s:
         total = raw.sum(axis=1, keepdims=True)
         return np.divide(raw, total, out=np.full_like(raw, 1.0 / self.classes), where=total > 0)
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         return np.argmax(_by_thresholds(self.probability(raw), self.thresholds), axis=1).astype(np.float64)
 
 
@@ -133,12 +132,12 @@ class ClassHead:
     threshold: float | None = None
     thresholds: tuple[float, ...] | None = None
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         if self.link == "softmax":
             return margins
         return np.concatenate([-margins, margins], axis=1)
 
-    def probability(self, raw: Float64Array) -> Float64Array | None:
+    def probability(self, raw: Float64s) -> Float64s | None:
         if self.link is None:
             return None
         if self.link == "softmax":
@@ -146,7 +145,7 @@ class ClassHead:
         of_0 = scipy.special.expit(raw[:, :1])
         return np.concatenate([of_0, 1.0 - of_0], axis=1)
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         probability = self.probability(raw)
         score = raw if probability is None else probability
         if self.threshold is not None:
@@ -154,7 +153,7 @@ class ClassHead:
         return np.argmax(_by_thresholds(score, self.thresholds), axis=1).astype(np.float64)
 
 
-def _by_thresholds(score: Float64Array, thresholds: tuple[float, ...] | None) -> Float64Array:
+def _by_thresholds(score: Float64s, thresholds: tuple[float, ...] | None) -> Float64s:
     """Return scores divided by the classes' thresholds, if there are any."""
     if thresholds is None:
         return score
@@ -163,7 +162,7 @@ def _by_thresholds(score: Float64Array, thresholds: tuple[float, ...] | None) ->
     return np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
 
 
-def _softmax(margins: Float64Array) -> Float64Array:
+def _softmax(margins: Float64s) -> Float64s:
     """Return probabilities. A class with an infinite margin gets probability 1, as when training saw no other class."""
     certain = np.isposinf(margins)
     if certain.any():

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,14 +15,14 @@ from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.key_params import check_key_columns
 from ps2.algorithms.estimators.tables import column
+from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 from ps2.run.spark import map_in_arrow
 
-Float64Array = npt.NDArray[np.float64]
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
-Margins = Callable[[KeyRows], Float64Array]
+Margins = Callable[[KeyRows], Float64s]
 
 
 def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margins, params: Any) -> DataFrame:
@@ -85,7 +84,7 @@ def _type(what: str) -> Any:
     return DoubleType() if what == "prediction" else ArrayType(DoubleType(), False)
 
 
-def _columns(margins: Float64Array, head: ClassHead | None) -> dict[str, pa.Array]:
+def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
     if head is None:
         return {"prediction": pa.array(margins, pa.float64())}
     raw = head.raw(margins[:, None])
@@ -95,7 +94,7 @@ def _columns(margins: Float64Array, head: ClassHead | None) -> dict[str, pa.Arra
     return {**lists, "prediction": pa.array(head.prediction(raw), pa.float64())}
 
 
-def _lists(values: Float64Array) -> pa.Array:
+def _lists(values: Float64s) -> pa.Array:
     ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(values.reshape(-1)))
 

@@ -17,9 +17,8 @@ from ps2.algorithms.estimators.labels import Group, better_sums, finite_or_0
 from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of, outside
 from ps2.algorithms.training.reading import Reading, read
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
-
-Float64Array = npt.NDArray[np.float64]
 
 # The column of rows that says which rdd_partition of the DataFrame they are from.
 PART_COLUMN = "ps2_part"
@@ -40,7 +39,7 @@ class WorkerSurvey:
         dim: number of features.
     """
 
-    table: Float64Array
+    table: Float64s
     shift: float
     unit: float
     dim: int
@@ -129,7 +128,7 @@ class _Groups:
         reading: Reading,
         part: npt.NDArray[np.int32],
         held: npt.NDArray[np.bool_],
-        y: Float64Array,
+        y: Float64s,
         are_classes: bool,
     ) -> None:
         trained, out = reading.training, reading.held_out
@@ -141,7 +140,7 @@ class _Groups:
         self._held = np.column_stack([part[held], np.full(held.sum(), HELD_OUT)])
         self._held_costs = np.empty(0) if out is None else _costs(out)
 
-    def sums(self, shift: float, unit: float) -> Float64Array:
+    def sums(self, shift: float, unit: float) -> Float64s:
         """Return the groups in order, float64, shape (groups, len(FIELDS))."""
         found = []
         for part, of_class in np.unique(np.concatenate([self._keys, self._held]), axis=0).tolist():
@@ -158,14 +157,14 @@ class _Groups:
             return self._sums_of(self._y[mine], self._w[mine] * unit, shift)
 
     @staticmethod
-    def _sums_of(y: Float64Array, w: Float64Array, shift: float) -> list[float]:
+    def _sums_of(y: Float64s, w: Float64s, shift: float) -> list[float]:
         counted = y[w > 0]
         least, most = (counted.min(), counted.max()) if len(counted) else (np.nan, np.nan)
         y = y - shift
         return [least, most, w.max(), *(float(np.cumsum(values)[-1]) for values in (w, w * w, w * y, w * y * y))]
 
 
-def _costs(rows: LocalRows) -> Float64Array:
+def _costs(rows: LocalRows) -> Float64s:
     return 1.0 + np.diff(rows.x.indptr)
 
 

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
-from ps2.algorithms.estimators.predict import Float64Array, Head, rows_of, with_predictions
+from ps2.algorithms.estimators.predict import Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.jvm import new_model
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float64s
 from ps2.errors import UsageError
 
 M = TypeVar("M", bound="FleetModel")
@@ -136,7 +137,7 @@ class FleetModel(FittedModel, FleetParams):
         head = self._head()
         return float(head.prediction(self._raw(value))[0])
 
-    def _raw(self, value: Any) -> Float64Array:
+    def _raw(self, value: Any) -> Float64s:
         return self._head().raw(self._predicting.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
@@ -20,10 +19,10 @@ from pyspark.sql.types import ArrayType
 from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
 from ps2.errors import InputError, UsageError
 
-Float64Array = npt.NDArray[np.float64]
 _WHOLE = "ps2 predictions"
 # Of the struct that a task gets; vectors have no field of this name.
 MARGIN = "margin"
@@ -61,7 +60,7 @@ class Fitted(Protocol):
     def is_light(self) -> bool:
         """Whether the parameters may travel inside the function that uses them."""
 
-    def margins(self, x: sp.csr_array) -> Float64Array:
+    def margins(self, x: sp.csr_array) -> Float64s:
         """Compute the margins of rows, before any link function; shape (n, outputs)."""
 
 
@@ -82,13 +81,13 @@ class Head(Protocol):
     def classes(self) -> int | None:
         """Number of classes; None: predictions are numbers."""
 
-    def raw(self, margins: Float64Array) -> Float64Array:
+    def raw(self, margins: Float64s) -> Float64s:
         """Return raw predictions, shape (n, classes); (n, 1) for a regression."""
 
-    def probability(self, raw: Float64Array) -> Float64Array | None:
+    def probability(self, raw: Float64s) -> Float64s | None:
         """Return probabilities, shape (n, classes); None: the model has none."""
 
-    def prediction(self, raw: Float64Array) -> Float64Array:
+    def prediction(self, raw: Float64s) -> Float64s:
         """Return classes or values, shape (n,)."""
 
 
@@ -243,16 +242,16 @@ def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
     return read_numbers(numbers, columns.margin, before)[:, None]
 
 
-def _contributions(fitted: FittedTrees, x: sp.csr_array, starts: Any) -> Float64Array:
+def _contributions(fitted: FittedTrees, x: sp.csr_array, starts: Any) -> Float64s:
     """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
     found = fitted.contributions(x)
     found = found[:, None] if found.ndim == 2 else found
     found[:, :, -1] += starts
-    flat: Float64Array = found.reshape(found.shape[0], found.shape[1] * found.shape[2])
+    flat: Float64s = found.reshape(found.shape[0], found.shape[1] * found.shape[2])
     return flat
 
 
-def _predicted(head: Head, margins: Float64Array) -> pd.DataFrame:
+def _predicted(head: Head, margins: Float64s) -> pd.DataFrame:
     raw = head.raw(margins)
     probability = head.probability(raw)
     found = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(raw)), "prediction": head.prediction(raw)})

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_kernels import BLOCK, Float32s, Int32s, descend, measure, multiply
+from ps2.algorithms.factors.ccd_kernels import BLOCK, descend, measure, multiply
 from ps2.algorithms.factors.ccd_ratings import SideRatings
 from ps2.algorithms.factors.options import FactorOptions
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 # Numbers of the other side's vectors that a worker holds at a time, at most; of one user, or item, all are held.
 MOST_FLOATS = 1 << 25

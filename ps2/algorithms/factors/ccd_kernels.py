@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel, reduction
 
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 

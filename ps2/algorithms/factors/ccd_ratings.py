@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_kernels import Array, Float32s, Int32s
+from ps2.algorithms.factors.ccd_kernels import Array
 from ps2.algorithms.factors.options import FactorOptions
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 
 @dataclass(frozen=True, eq=False)

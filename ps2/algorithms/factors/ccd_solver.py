@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.factors.ccd_descent import padded
-from ps2.algorithms.factors.ccd_kernels import Float32s
 from ps2.algorithms.factors.ccd_reading import WorkersRatings, read_ratings
 from ps2.algorithms.factors.ccd_vectors import CcdSizes, CcdVectors
 from ps2.algorithms.factors.ccd_worker import CcdProgram
@@ -21,6 +20,7 @@ from ps2.algorithms.factors.plan import LAST
 from ps2.algorithms.factors.progress import Iteration, Stopping
 from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Float32s
 
 # Standard deviation of the numbers of new vectors, times the root of the rank.
 SPREAD = 0.3

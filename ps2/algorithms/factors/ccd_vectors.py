@@ -10,14 +10,13 @@ from typing import Literal
 import numpy as np
 
 from ps2.algorithms.factors.ccd_descent import gram_of, padded
-from ps2.algorithms.factors.ccd_kernels import Float32s
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
-from ps2.ops.kernels import Float64s, Int64s
 
 # Floats of vectors that travel at a time.
 MOST_FLOATS = 1 << 24

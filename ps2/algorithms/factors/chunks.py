@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Int32s
+
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
-Int32s = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 # Names of the columns that tasks get.

@@ -18,12 +18,11 @@ from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of
 from ps2.algorithms.training.balance import deal_by_cost
+from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 # Groups of blocks that take turns: while a worker computes on one block, another one travels.
 SLICES = 2

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.array_types import Float32s
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
 
 FORMAT = "ps2.factors.v1"
 MODEL_CLASS = "ps2.algorithms.recommendation.MatrixFactorizationModel"

@@ -12,12 +12,10 @@ import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
 from ps2.algorithms.factors.grid_kernels import count_cells, fill_cells, sort_cells
-from ps2.ops.kernels import Int64s
+from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.run.rotation import RotationSchedule
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

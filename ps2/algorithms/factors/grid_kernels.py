@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.array_types import Float32s, Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 
 @kernel

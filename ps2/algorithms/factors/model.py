@@ -17,13 +17,12 @@ from ps2.algorithms.factors.files import MODEL_CLASS, FactorsContent, SideConten
 from ps2.algorithms.factors.options import FittedFactors
 from ps2.algorithms.factors.top_k import Candidates, products_of
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError, ShapeError
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int64s = npt.NDArray[np.int64]
 
 # A product of two vectors has to be a float32.
 MOST_PRODUCT = 1e37

@@ -6,14 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
-
 from ps2.algorithms.training.record import TrainingHistory, Words
+from ps2.array_types import Float32s
 from ps2.data.ids import Ids
 from ps2.errors import ConfigError
 
-Float32s = npt.NDArray[np.float32]
 Solver = Literal["sgd", "ccd"]
 # Larger ratings, weights, penalties or confidences have squares that float32 does not hold.
 MOST_VALUE = 1e18

@@ -13,11 +13,9 @@ import pyarrow as pa
 from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
 from ps2.algorithms.factors.options import MOST_VALUE, FactorOptions, FittedFactors
 from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
+from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 # Workers number users and items with 32 bits.
 MOST_IDS = 2**31 - 1

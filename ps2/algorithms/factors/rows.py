@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions, FittedFactors
 from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, draw_rows
+from ps2.array_types import Float32s, Float64s
 from ps2.data.ids import UNKNOWN, Ids
 
 if TYPE_CHECKING:
     from ps2.algorithms.factors.ratings import RatingsSurvey
     from ps2.algorithms.factors.sgd import SgdSettings
 
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
 # Vectors, shape (n, rank), and biases, if there are biases.
 Vectors = tuple[Float32s, Float32s | None]
 

@@ -23,8 +23,7 @@ from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions
 from ps2.algorithms.factors.plan import Lengths, Place, Plan
 from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
-
-Float32s = npt.NDArray[np.float32]
+from ps2.array_types import Float32s
 
 # Ratings of one thread between two draws of the order; between two checks of the time, if turns have a budget.
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.factors.simd_kernels import dot_lanes, step_lanes
+from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import Int64s, kernel, reduction
+from ps2.ops.kernels import kernel, reduction
 from ps2.ops.prefetch import prefetch
 from ps2.ops.simd import LANES
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 # What follows a vector: the sums of squared gradients of its first numbers, of the others, and of the bias; the bias.
 SLOW, FAST, BIAS_SUM, BIAS = range(4)

@@ -15,8 +15,9 @@ from ps2.algorithms.factors.plan import STALENESS, Lengths
 from ps2.algorithms.factors.progress import Progress, Stopping
 from ps2.algorithms.factors.rows import Beginning, Scaling, Vectors, default_step
 from ps2.algorithms.factors.sgd import SgdProgram, SgdSettings
-from ps2.algorithms.factors.shared_factors import FleetSizes, Float32s, SharedFactors
+from ps2.algorithms.factors.shared_factors import FleetSizes, SharedFactors
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Float32s
 
 # Vectors that the driver pushes or pulls at once, in bytes.
 SOME_BYTES = 64 << 20

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from ps2.algorithms.factors.plan import GENERATIONS
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
-
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.options import MOST_VALUE
+from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SHOWN_CHARS = 200

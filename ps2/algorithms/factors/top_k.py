@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.factors.top_k_kernels import approximate_row, dot_pairs, order, select
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.ops.guards import readable
-
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 # Left and right vectors of a block, whose scores (512 KiB) stay in the second-level cache until the selection reads
 # them.

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float32s, Int64s
 from ps2.ops.kernels import kernel, reduction
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int64s = npt.NDArray[np.int64]
 
 # Scores that are compared with the least of the k largest at once, by SIMD instructions.
 RUN = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of
-from ps2.algorithms.factors.ccd_kernels import BLOCK, Float32s
+from ps2.algorithms.factors.ccd_kernels import BLOCK
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
@@ -13,7 +13,7 @@ from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
 from ps2.algorithms.training.balance import deal_by_cost
-from ps2.ops.kernels import Int64s
+from ps2.array_types import Float32s, Int64s
 from ps2.run.rotation import RotationSchedule
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Array, Parameters, columns_of
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.run.message import Message
 
@@ -28,11 +29,11 @@ class Center:
     means: DCV
     width: int
 
-    def push(self, means: Array, keys: Int64Array) -> None:
+    def push(self, means: Array, keys: Int64s) -> None:
         """Set the means of features."""
         self.means.push(np.repeat(means, self.width), columns_of(keys, self.width))
 
-    def of_features(self) -> Float64Array:
+    def of_features(self) -> Float64s:
         """Return the mean of each feature."""
         return np.asarray(self.means.pull())[:: self.width]
 
@@ -44,7 +45,7 @@ class Center:
         """Return a message to the workers: the shifts of the point that they are to evaluate."""
         return Message(shifts=np.asarray(shifts))
 
-    def correct(self, gradient: Parameters, slopes: Float64Array) -> None:
+    def correct(self, gradient: Parameters, slopes: Float64s) -> None:
         """Make a gradient by the weights that by those of centred features.
 
         Args:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s
 from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 SHARE = 0.997
 DEVIATIONS = 3.0
@@ -38,17 +38,17 @@ class LocalResult:
         shrink: what they make of a weight of 1 that has only a penalty.
     """
 
-    w: Float64Array
-    gradient: Float64Array
+    w: Float64s
+    gradient: Float64s
     oscillated: bool
     momenta: list[float]
     shrink: float = 1.0
 
 
 def ftsgd(  # noqa: PLR0913
-    gradient_of: Callable[[Float64Array], Float64Array],
+    gradient_of: Callable[[Float64s], Float64s],
     w: Array,
-    old_gradient: Float64Array | None,
+    old_gradient: Float64s | None,
     alpha: float,
     beta: float,
     local_steps: int,
@@ -88,7 +88,7 @@ def ftsgd(  # noqa: PLR0913
 
 
 def descend(
-    gradient_of: Callable[[Float64Array], Float64Array], w: Array, rate: float, local_steps: int, l2: float = 0.0
+    gradient_of: Callable[[Float64s], Float64s], w: Array, rate: float, local_steps: int, l2: float = 0.0
 ) -> LocalResult:
     """Take local steps w = w - rate g, without momentum (FTSGD, Algorithm 2).
 

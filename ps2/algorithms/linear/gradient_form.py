@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ps2.algorithms.linear.losses.loss import Evaluated, Loss
 from ps2.algorithms.linear.losses.softmax import FactoredGradient, SoftmaxLoss
-from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array
+from ps2.algorithms.linear.parameters import Array
 from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
@@ -22,7 +23,7 @@ class GradientForm:
     choice: FormChoice
 
     def gradient(
-        self, vector: DCV, rows: KeptRows, w: Array, b: Float64Array, columns: Int64Array, scale: float = 1.0
+        self, vector: DCV, rows: KeptRows, w: Array, b: Float64s, columns: Int64s, scale: float = 1.0
     ) -> tuple[Evaluated | FactoredGradient, SentValues | SentFactors]:
         """Compute loss and gradient.
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ps2.algorithms.linear.losses.loss import Array, Float64Array, Int64Array, Loss, checked_rows
+from ps2.algorithms.linear.losses.loss import Array, Loss, checked_rows
 from ps2.algorithms.linear.losses.margin import CODES
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.sgd_kernels import sgd_pass
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, OutOfRangeError
 
@@ -44,13 +45,13 @@ class LocalModel:
         next_step: number of the step that comes next.
     """
 
-    w: Float64Array
-    b: Float64Array
+    w: Float64s
+    b: Float64s
     shrink: float
     next_step: int
     threshold: float = 0.0
 
-    def unused(self, w: Array) -> Float64Array:
+    def unused(self, w: Array) -> Float64s:
         """Return what the pass makes of weights that no row uses."""
         w = np.asarray(w, np.float64)
         if self.threshold == 0.0:
@@ -69,9 +70,7 @@ def check_loss(problem: Problem) -> None:
         raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
 
 
-def local_sgd(
-    loss: Loss, rows: LocalRows, w: Array, b: Float64Array, order: Int64Array, steps: LocalSteps
-) -> LocalModel:
+def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s, steps: LocalSteps) -> LocalModel:
     """Pass over rows once, in time that depends on their entries, not on how many weights the penalty shrinks.
 
     Args:

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
 from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 # From here on, float32 has to do, and columns that the data do not use take no memory, unless all are asked for.
 SPARSE_FROM = 1 << 22
@@ -50,7 +49,7 @@ class Parameters:
         for mine, its in zip(self.each, other.each, strict=True):
             mine.copy(its)
 
-    def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64Array) -> None:
+    def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64s) -> None:
         """Set this one to ``sum_i alphas[i] others[i]``."""
         self.weight.combine([other.weight for other in others], alphas)
         self.bias.combine([other.bias for other in others], alphas)
@@ -128,14 +127,14 @@ class Space:
         return [self._names.give(vector.derive) for _ in range(count)]
 
 
-def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64Array]:
+def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:
     """Ask for inner products within ``batch()``; the returned function gives them after it."""
     of_weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
     of_biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
     return lambda: of_weights.result() + of_biases.result()
 
 
-def columns_of(keys: Int64Array, width: int) -> Int64Array:
+def columns_of(keys: Int64s, width: int) -> Int64s:
     """Return the columns of features: shape (len(keys) * width,), feature by feature."""
     if width == 1:
         return keys

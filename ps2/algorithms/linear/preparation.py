@@ -15,11 +15,10 @@ import numpy as np
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import Start
 from ps2.algorithms.linear.scaling import (
     Array,
-    Float64Array,
     column_sums,
     conditioning,
     deviations,
@@ -33,6 +32,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.data.spilled_rows import KeptRows
@@ -130,7 +130,7 @@ class Preparation:
             mean, *sizes = (answer.result() for answer in answers)
             of_squares.add(squared_distances(rows, mean, _shrinking(sizes, rows.keys)), rows.keys)
 
-    def _set_scale(self, scale: DCV, keys: Int64Array) -> Float64Array:
+    def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
         """Set the scale of features; return the first that has none, and its standard deviation: shape (1 or 0, 2)."""
         assert self.sums is not None
         with batch():
@@ -154,7 +154,7 @@ class Preparation:
             self.center.push(mean * factors, keys)
         return np.empty((0, 2))
 
-    def _begin(self, keys: Int64Array) -> None:
+    def _begin(self, keys: Int64s) -> None:
         weights, columns = self.loss.beginning(keys, self.seed), columns_of(keys, self.beginning.width)
         if self.start is not None:
             weights = unscaled(np.asarray(self.start.pull(columns), np.float64), self.scale, columns)
@@ -176,7 +176,7 @@ def begin_with(start: Start, context: SolverContext) -> None:
     context.beginning.bias.push(start.biases)
 
 
-def unscaled(weights: Float64Array, scale: DCV | None, columns: Int64Array) -> Float64Array:
+def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
     """Return weights of features that are multiplied by ``scale``: 0 where that is 0, as these features have none."""
     if scale is None:
         return weights
@@ -184,5 +184,5 @@ def unscaled(weights: Float64Array, scale: DCV | None, columns: Int64Array) -> F
     return np.divide(weights, factors, out=np.zeros(len(weights)), where=factors > 0.0)
 
 
-def _shrinking(sizes: list[Array], keys: Int64Array) -> Float64Array:
+def _shrinking(sizes: list[Array], keys: Int64s) -> Float64s:
     return shrinking(sizes[0]) if sizes else np.ones(len(keys))

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.training.sent_gradients import FactorsName
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
-
-Float64Array = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
 SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
@@ -104,10 +102,10 @@ class Bounds:
         lower_biases, upper_biases: float64, shape (biases,).
     """
 
-    lower: Float64Array
-    upper: Float64Array
-    lower_biases: Float64Array
-    upper_biases: Float64Array
+    lower: Float64s
+    upper: Float64s
+    lower_biases: Float64s
+    upper_biases: Float64s
 
     @property
     def are_on_biases(self) -> bool:
@@ -123,8 +121,8 @@ class Start:
         biases: float64, shape (biases,).
     """
 
-    weight: Float64Array | DCV
-    biases: Float64Array
+    weight: Float64s | DCV
+    biases: Float64s
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ import scipy.sparse as sp
 
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ShapeError
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class ColumnSums:
             at most the number of workers times it.
     """
 
-    means: Float64Array
-    weights: Float64Array
-    sizes: Float64Array
+    means: Float64s
+    weights: Float64s
+    sizes: Float64s
 
 
 def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
@@ -53,12 +53,12 @@ def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
     return ColumnSums(sums[0], sums[1], np.sqrt(sums[2]))
 
 
-def shrinking(sizes: Array) -> Float64Array:
+def shrinking(sizes: Array) -> Float64s:
     """Return the power of two h of each feature, so that its values times h^2 are below 1 and no less than needed."""
     return np.ldexp(1.0, -np.frexp(sizes)[1])
 
 
-def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64Array:
+def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
     """Sum the second round over a worker's rows: weight times ((value - mean) h^2)^2, where the value is not 0.
 
     Args:
@@ -78,7 +78,7 @@ def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64Array:
     return squares
 
 
-def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Facts) -> Float64Array:
+def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Facts) -> Float64s:
     """Return the standard deviation of each feature times h^2, unbiased for weighted rows.
 
     Args:
@@ -104,7 +104,7 @@ def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Fac
     return np.where(deviation > rounding * np.abs(mean), deviation, 0.0)
 
 
-def inverse(deviation: Array, h: Array) -> Float64Array:
+def inverse(deviation: Array, h: Array) -> Float64s:
     """Return 1 / std by the deviations times h^2: 0 where that is 0, infinite where it is out of float64's range."""
     inverses = np.zeros(len(deviation))
     np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
@@ -112,7 +112,7 @@ def inverse(deviation: Array, h: Array) -> Float64Array:
         return inverses * h
 
 
-def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64Array:
+def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
     """Return the factors of features by which the objective is about as curved along each weight: Jacobi's.
 
     Args:
@@ -136,7 +136,7 @@ def scaled(rows: LocalRows, factors: Array) -> LocalRows:
     return replace(rows, x=sp.csr_array((values, x.indices, x.indptr), shape=x.shape))
 
 
-def _weights_of(rows: LocalRows) -> Float64Array:
+def _weights_of(rows: LocalRows) -> Float64s:
     if rows.weights is None:
         return np.ones(len(rows))
     if rows.weights.shape != (len(rows),):
@@ -150,7 +150,7 @@ def _check_columns(name: str, given: Array, rows: KeptRows) -> None:
 
 
 @kernel
-def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64Array, share: float, sums: Float64Array) -> None:
+def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64s, share: float, sums: Float64s) -> None:
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             if values[position] != 0:
@@ -162,7 +162,7 @@ def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64Array, sha
 
 @kernel
 def _add_squares(
-    indptr: Array, columns: Array, values: Array, c: Float64Array, mean_and_h: Float64Array, squares: Float64Array
+    indptr: Array, columns: Array, values: Array, c: Float64s, mean_and_h: Float64s, squares: Float64s
 ) -> None:
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
@@ -174,6 +174,6 @@ def _add_squares(
 
 
 @kernel
-def _scale(columns: Array, values: Array, factors: Float64Array, out: Array) -> None:
+def _scale(columns: Array, values: Array, factors: Float64s, out: Array) -> None:
     for position in range(len(columns)):
         out[position] = np.float64(values[position]) * factors[columns[position]]

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.linear.losses.margin_kernels import margin_of, slope_of
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 # Below this the scale goes into the weights: often enough to keep their digits, and too seldom to cost anything.
 _LEAST_SCALE = 1e-6
@@ -23,11 +22,11 @@ def sgd_pass(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
-    order: Int64Array,
-    u: Float64Array,
-    b: Float64Array,
+    y: Float64s,
+    weights: Float64s,
+    order: Int64s,
+    u: Float64s,
+    b: Float64s,
     code: int,
     intercept: bool,
     batch: int,

@@ -13,7 +13,6 @@ from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.losses.loss import Float64Array
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation, begin_with
 from ps2.algorithms.linear.problem import Problem, SolverOptions
@@ -34,6 +33,7 @@ from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.algorithms.training.table import Facts, Table
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import Float
 from ps2.run.message import Message, Stop
@@ -61,7 +61,7 @@ class TrainedModel:
     """
 
     weight: DCV
-    biases: Float64Array
+    biases: Float64s
     history: TrainingHistory
     path: tuple[PathPoint, ...] = ()
 

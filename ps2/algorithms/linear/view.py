@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters
+from ps2.algorithms.linear.parameters import Array, Parameters
 from ps2.algorithms.training.sent_gradients import SentFactors, SentValues
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 
 # A loss of no rows: its sum, and that of their weights.
@@ -31,8 +32,8 @@ class ModelView:
         return (self._worker.message or {}).get(name, default)
 
     def pull(
-        self, model: Parameters, columns: Int64Array, before: Callable[[Int64Array], object] | None = None
-    ) -> tuple[Array, Float64Array]:
+        self, model: Parameters, columns: Int64s, before: Callable[[Int64s], object] | None = None
+    ) -> tuple[Array, Float64s]:
         """Return weights at columns, and biases.
 
         Args:
@@ -50,7 +51,7 @@ class ModelView:
         self,
         gradient: Parameters,
         sent: SentValues | SentFactors,
-        db: Float64Array,
+        db: Float64s,
         after: Callable[[], object] | None = None,
     ) -> None:
         """Add to the gradient of weights and of biases.

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import columns_of
 from ps2.algorithms.linear.problem import Problem
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.client.realign import moved_alone
 from ps2.data.rows import number_columns
@@ -20,7 +21,6 @@ from ps2.errors import BusyError, LimitError, ShapeError, StoppedError, UsageErr
 
 log = logging.getLogger(__name__)
 
-Float64Array = npt.NDArray[np.float64]
 
 # Models of more weights stay on the servers: 128 MiB.
 MOST_IN_DRIVER = 1 << 24
@@ -39,11 +39,11 @@ class Weights:
     """
 
     problem: Problem
-    weight: Float64Array | DCV
-    biases: Float64Array
+    weight: Float64s | DCV
+    biases: Float64s
 
     @staticmethod
-    def of(problem: Problem, weight: DCV, biases: Float64Array) -> Weights:
+    def of(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
         """Take over trained weights: into the driver if they are few, else into a matrix of their own.
 
         Those of the training, and their memory on the servers, go.
@@ -70,7 +70,7 @@ class Weights:
     def is_light(self) -> bool:
         return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
 
-    def array(self, what: str) -> Float64Array:
+    def array(self, what: str) -> Float64s:
         """Return the weights of shape (dim, width).
 
         Args:
@@ -86,7 +86,7 @@ class Weights:
             )
         return self.weight
 
-    def margins(self, x: sp.csr_array) -> Float64Array:
+    def margins(self, x: sp.csr_array) -> Float64s:
         """Compute margins of rows, before any link function; pulls only the weights of their features.
 
         Args:
@@ -143,7 +143,7 @@ def _alone(weight: DCV) -> DCV:
         return weight
 
 
-def _pulled(weight: DCV) -> Float64Array:
+def _pulled(weight: DCV) -> Float64s:
     """Read a whole vector."""
     if not weight.isSparse:
         return np.asarray(weight.pull(), np.float64)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
 from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
+from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
-
-Float64Array = npt.NDArray[np.float64]
 
 FORMAT = "ps2.metric.v1"
 MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
@@ -58,7 +56,7 @@ class Metric:
     def is_light(self) -> bool:
         return self.components.size < BROADCAST_FROM
 
-    def transform(self, x: Any) -> Float64Array:
+    def transform(self, x: Any) -> Float64s:
         """Return L x of each row, float64, shape (n, rank): Euclidean distances there are those of the metric.
 
         Args:
@@ -70,11 +68,11 @@ class Metric:
         """
         return np.asarray(finite_row_or_rows("x", x, self.dim) @ self.components.T)
 
-    def margins(self, x: sp.csr_array) -> Float64Array:
+    def margins(self, x: sp.csr_array) -> Float64s:
         """Return what ``transform`` does."""
         return self.transform(x)
 
-    def distances(self, x: Any, y: Any) -> Float64Array:
+    def distances(self, x: Any, y: Any) -> Float64s:
         """Return the distance of each row of x to the same row of y, float64, shape (n,).
 
         Raises:
@@ -88,7 +86,7 @@ class Metric:
         # The difference is mapped: a large offset of all rows would take the digits of each one's image.
         return np.asarray(np.linalg.norm(np.asarray((of_x - of_y) @ self.components.T), axis=1))
 
-    def matrix(self) -> Float64Array:
+    def matrix(self) -> Float64s:
         """Return M = L'L, float64, shape (features, features): distances are sqrt((x - y)' M (x - y)).
 
         Raises:

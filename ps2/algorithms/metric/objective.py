@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.metric.pairs import Mask
+from ps2.array_types import Float64s
 from ps2.errors import ShapeError
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +29,7 @@ class Evaluated:
     """
 
     loss: float
-    slopes: Float64Array
+    slopes: Float64s
 
 
 def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: float) -> Evaluated:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.array_types import Int64s
 from ps2.data.rows import LocalRows, number_columns
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 # Differences that are made at a time.
@@ -34,15 +34,15 @@ class Pairs:
     """
 
     x: sp.csr_array
-    keys: Int64Array
+    keys: Int64s
     similar: Mask
-    first: Int64Array | None = None
-    second: Int64Array | None = None
+    first: Int64s | None = None
+    second: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.similar)
 
-    def differences(self, numbers: Int64Array) -> sp.csr_array:
+    def differences(self, numbers: Int64s) -> sp.csr_array:
         """Return the differences of some pairs, shape (m, k)."""
         if self.first is None or self.second is None:
             return self.x if len(numbers) == len(self) else self.x[numbers]
@@ -54,7 +54,7 @@ class Pairs:
             return self
         return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 
-    def blocks(self) -> Iterator[Int64Array]:
+    def blocks(self) -> Iterator[Int64s]:
         """Yield the numbers of all pairs, in blocks whose differences take little memory."""
         step = max(1, BLOCK_VALUES // self._most_values)
         for begin in range(0, len(self), step):
@@ -65,7 +65,7 @@ class Pairs:
         """Stored values of a difference, about at most."""
         return 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
 
-    def sample(self, fraction: float, rng: np.random.Generator) -> Int64Array:
+    def sample(self, fraction: float, rng: np.random.Generator) -> Int64s:
         """Return the numbers of a minibatch: each pair with a probability; it may be empty."""
         if fraction == 1.0:
             return np.arange(len(self))

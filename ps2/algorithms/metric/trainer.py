@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.options import MetricOptions
@@ -20,6 +19,7 @@ from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.algorithms.training.table import Table
+from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import DivergedError, InputError
@@ -27,7 +27,6 @@ from ps2.run.message import Message, Stop
 
 log = logging.getLogger(__name__)
 
-Float64Array = npt.NDArray[np.float64]
 
 # Features are divided by their scale: that of a smaller one overflows.
 TINIEST = 2.0**-1022
@@ -164,7 +163,7 @@ class _Driver:
         for vector in (*self._states, program.gradient, program.control, program.weight):
             vector.free()
 
-    def _begin(self, found: Float64Array) -> None:
+    def _begin(self, found: Float64s) -> None:
         """Scale the features, and draw L so that the mean squared length of L d is 1.
 
         Args:

@@ -9,10 +9,11 @@ import numpy as np
 
 from ps2.algorithms.metric.objective import evaluate
 from ps2.algorithms.metric.options import MetricOptions
-from ps2.algorithms.metric.pairs import Int64Array, Pairs, drawn_pairs, given_pairs
+from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, given_pairs
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
+from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import number_columns
 
@@ -67,7 +68,7 @@ class MetricProgram:
             worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved, **choice.reported()})
 
     def _add_gradient(
-        self, pairs: Pairs, numbers: Int64Array, scale: float, count: float, choice: FormChoice
+        self, pairs: Pairs, numbers: Int64s, scale: float, count: float, choice: FormChoice
     ) -> tuple[float, int]:
         """Add the gradient of a minibatch; return its summed loss, and the bytes that travelled."""
         if not len(numbers):
@@ -106,7 +107,7 @@ class MetricProgram:
         return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
 
 
-def columns_of(keys: Int64Array, rank: int) -> Int64Array:
+def columns_of(keys: Int64s, rank: int) -> Int64s:
     """Return the columns of L's numbers of some features, feature by feature."""
     return (keys[:, None] * rank + np.arange(rank)).reshape(-1)
 

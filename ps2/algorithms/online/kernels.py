@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 # Of ``rates``: FTRL's alpha, beta, l1, l2; Adagrad's lr and eps; the L2 penalty of vectors, or of all with Adagrad.
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)

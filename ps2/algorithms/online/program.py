@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
-from ps2.algorithms.training.streams.labelled_rows import Float64s, Int64s, LabelledRows
+from ps2.algorithms.training.streams.labelled_rows import LabelledRows
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 from ps2.ops.guards import readable
-
-Float32s = npt.NDArray[np.float32]
-Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)

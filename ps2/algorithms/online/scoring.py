@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.online import kernels
+from ps2.array_types import Float32s, Float64s
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s
 
-Float32s = npt.NDArray[np.float32]
 # Name of the export's array that holds the intercept.
 BIAS = "bias"
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import digamma
 
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
+from ps2.array_types import Float64s, Int64s
 
 # Iterations before the first fit, and from one to the next.
 BURN_IN, EVERY = 20, 10

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 # 16 bits distinguish this many topics.
 SHORT = 1 << 16

@@ -14,12 +14,11 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.topics.sampling_kernels import Array, Int32s, uniform
-from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.algorithms.topics.sampling_kernels import Array, uniform
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel, reduction
 
-Float32s = npt.NDArray[np.float32]
 # Alpha, beta, V beta.
 Priors = tuple[Float32s, float, float]
 # Of all topics: shares of a word, weights of a token, 1 / (n_k + V beta).

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics.sampling_kernels import Int32s, first_above, uniform
+from ps2.algorithms.topics.sampling_kernels import first_above, uniform
 from ps2.algorithms.topics.sparse_kernels import GROUP
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, scrambled
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]

@@ -17,11 +17,10 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of, key_of, numbers_of
 from ps2.algorithms.topics.local_turns import ThreadTurns, document_bounds
 from ps2.algorithms.topics.options import SamplingOptions
+from ps2.array_types import Int32s, Int64s
 from ps2.data.rows import LocalRows
-from ps2.ops.kernels import Int64s
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(eq=False)

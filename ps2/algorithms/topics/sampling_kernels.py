@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
 
 WORD_BITS = np.uint64(32)
 ONE = np.uint64(1)

@@ -15,10 +15,10 @@ from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.array_types import Int64s
 from ps2.ops.blocks import fold, narrow_unsigned
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 

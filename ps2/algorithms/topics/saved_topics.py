@@ -11,12 +11,12 @@ import xxhash
 
 from ps2.algorithms.topics.corpus import Corpus, dtype_of
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 # Numbers per page. The pages of different workers are separate.
 PAGE = 1 << 14

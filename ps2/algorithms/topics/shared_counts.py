@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.saved_topics import SavedTopics
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError, PS2Error
-
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

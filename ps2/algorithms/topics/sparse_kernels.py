@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.topics.sampling_kernels import Array, Int32s, first_above, uniform
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.algorithms.topics.sampling_kernels import Array, first_above, uniform
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 # Of documents: where the list of each begins, and how long it is; topics; how often.
 Lists = tuple[Int64s, Int32s, Array, Array]

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.blocks import ring_of
@@ -33,11 +32,9 @@ from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, 
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, NotWhole, Training, run_training
 from ps2.algorithms.training.table import Table
+from ps2.array_types import Float64s, Int64s
 from ps2.errors import ConfigError, PS2Error
 from ps2.run.message import Message
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 # A field of an iteration's record in the journal, beside those of the workers' reports.
 SECONDS = "seconds"

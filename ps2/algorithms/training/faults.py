@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Float64s, Int64s
 from ps2.data.columns import dense_columns, feature_column, lengths_of, named_column, number_column
 from ps2.data.rows import Float
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 # Kinds, in the order in which they lie in the array of a worker; each with the column and what its rows do.
 KINDS = {
@@ -106,7 +105,7 @@ class Form:
         return bad & np.isfinite(counts) & ~np.isnan(values)
 
     @cached_property
-    def _counts(self) -> Float64Array:
+    def _counts(self) -> Float64s:
         """Each feature's number of categories, up to the last one that has some, and infinity for all after it."""
         counts = np.full(max(self.categories) + 2, np.inf)
         counts[list(self.categories)] = list(self.categories.values())
@@ -156,7 +155,7 @@ class Faults:
             self._note("null group", _nulls(named_column(batch, self.columns.group)))
         self.rows += batch.num_rows
 
-    def array(self) -> Float64Array:
+    def array(self) -> Float64s:
         """Return the faults as float64, shape (LENGTH,), for ``error_of``."""
         found = [self._found.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
         head = [float(self.rows), -1.0 if self.size is None else float(self.size)]
@@ -260,12 +259,12 @@ class _Lists:
         indices_lengths: as ``lengths``.
     """
 
-    sizes: Int64Array
-    lengths: Int64Array
+    sizes: Int64s
+    lengths: Int64s
     values: Array
     null: Mask
     indices: Array | None = None
-    indices_lengths: Int64Array | None = None
+    indices_lengths: Int64s | None = None
 
     @staticmethod
     def of(column: pa.Array) -> _Lists:
@@ -334,7 +333,7 @@ def outside(values: Array, count: int) -> Mask:
     return (values < 0) | (values >= count) | (values != np.floor(values))
 
 
-def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
+def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
     """Return the error for the faults of all workers' rows.
 
     Args:
@@ -363,7 +362,7 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
     return InputError("; ".join(found)) if found else None
 
 
-def _more(kind: str, found: Float64Array, columns: ColumnNames, form: Form) -> str:
+def _more(kind: str, found: Float64s, columns: ColumnNames, form: Form) -> str:
     """Name the wrong feature and what was expected, or the expected size; empty for other faults."""
     if kind == "sizes" and form.size is not None:
         return f": expected size {form.size}"
@@ -380,7 +379,7 @@ def _more(kind: str, found: Float64Array, columns: ColumnNames, form: Form) -> s
     return f": feature {name} has {count:,} categories, so expected NaN or a whole number from 0 to {count - 1:,}"
 
 
-def _sentence(name: str, what: str, found: Float64Array, total: int) -> str:
+def _sentence(name: str, what: str, found: Float64s, total: int) -> str:
     count = int(found[:, 0].sum())
     partition = int(np.argmax(found[:, 0] > 0))
     row, value = int(found[partition, 1]), found[partition, 2]
@@ -393,12 +392,12 @@ def _nulls(column: pa.Array) -> Mask:
     return np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
 
 
-def _rows_with(bad: Mask, lengths: Int64Array) -> Mask:
+def _rows_with(bad: Mask, lengths: Int64s) -> Mask:
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return np.bincount(rows[bad], minlength=len(lengths)) > 0
 
 
-def _spread(values: Array, rows: Int64Array, count: int) -> Array:
+def _spread(values: Array, rows: Int64s, count: int) -> Array:
     """Put values of some rows where these rows are among all."""
     spread = np.zeros(count, values.dtype)
     spread[rows] = values

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, Mask, outside, validation_column
+from ps2.array_types import Float64s
 from ps2.data.columns import named_column, read_features, read_numbers, read_weights
 from ps2.data.row_spill import RowSpill, Spilled
 from ps2.data.rows import LocalRows, RowParts
 from ps2.data.spilled_rows import KeptRows, SpilledRows
 from ps2.errors import InputError
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class Reading:
     training: LocalRows
     held_out: LocalRows | None
     size: int | None
-    faults: Float64Array
+    faults: Float64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class KeptReading:
     training: KeptRows
     held_out: KeptRows | None
     size: int | None
-    faults: Float64Array
+    faults: Float64s
     spilled: Spilled | None = None
 
 
@@ -120,7 +119,7 @@ class _Parts:
         self._columns = columns
         self._form = form
         self._held_out: list[Mask] = [np.zeros(0, bool)]
-        self._margins: list[Float64Array] = [np.zeros(0)]
+        self._margins: list[Float64s] = [np.zeros(0)]
         self._groups: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
 
     def add(self, batch: pa.RecordBatch) -> None:

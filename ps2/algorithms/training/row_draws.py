@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import kernel
 
-Int32s = npt.NDArray[np.int32]
 UInt64s = npt.NDArray[np.uint64]
 MODULUS = 2**64
 

@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.record import Gradients
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.factors import sizes
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 # Whether gradients travel as sufficient factors: where these take fewer bytes, or in any case, or never.
 FactorsName = Literal["auto", "always", "never"]
@@ -31,7 +29,7 @@ class SentValues:
     """A gradient at columns, value by value."""
 
     values: Array
-    columns: Int64Array
+    columns: Int64s
 
     @property
     def nbytes(self) -> int:
@@ -52,9 +50,9 @@ class SentFactors:
         nbytes: size on the network.
     """
 
-    slopes: Float64Array
+    slopes: Float64s
     x: Any
-    keys: Int64Array
+    keys: Int64s
     nbytes: int
 
     def add_to(self, vector: DCV) -> None:
@@ -73,7 +71,7 @@ class FormChoice:
     asked: FactorsName
     sent: dict[str, int] = field(default_factory=dict)
 
-    def factor_bytes(self, vector: DCV, width: int, x: Any, keys: Int64Array) -> int | None:
+    def factor_bytes(self, vector: DCV, width: int, x: Any, keys: Int64s) -> int | None:
         """Return the bytes of a gradient that is to travel as factors; None: value by value.
 
         Args:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Int64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 # Values that are sorted by insertion, at most.

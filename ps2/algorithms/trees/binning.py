@@ -15,15 +15,13 @@ from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Absent
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
-Float64s = npt.NDArray[np.float64]
 
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12

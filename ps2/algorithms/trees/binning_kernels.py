@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
+from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import HASH, kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)

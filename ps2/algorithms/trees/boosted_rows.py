@@ -17,13 +17,11 @@ from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
 from ps2.algorithms.trees.starts import starting_margins
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

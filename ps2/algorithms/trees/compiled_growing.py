@@ -20,10 +20,10 @@ from ps2.algorithms.trees.problem import BoostingOptions, GrowthName, TreeProble
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.tree import LEAF, Tree
 from ps2.algorithms.trees.tree_matrices import layout_row
+from ps2.array_types import Int64s
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 # Bytes that the histograms of one tree may take.
 MOST_BYTES = 1 << 28

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int32s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-Float64s = npt.NDArray[np.float64]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 # Of inner nodes: a feature's column, the threshold, whether missing values go left, and the node's set in all flags.
 SPLIT = np.dtype(

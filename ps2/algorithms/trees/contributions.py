@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from ps2.algorithms.trees import contribution_kernels as kernels
 from ps2.algorithms.trees.predict import matrix_of
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree
+from ps2.array_types import Float64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
 
 # Numbers of a block of rows that is laid out at a time.
 LAID_OUT = 1 << 22

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
+from ps2.array_types import Float64s, Int64s
+
 Bools = npt.NDArray[np.bool_]
 
 

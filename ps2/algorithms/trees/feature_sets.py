@@ -12,12 +12,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 WORD_BITS = 64

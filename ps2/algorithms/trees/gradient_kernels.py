@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)

@@ -13,12 +13,11 @@ from ps2.algorithms.trees import gradient_kernels as kernels
 from ps2.algorithms.trees.ranking import MOST_OF_GROUP, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.tree import LossName
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 CODES: dict[LossName, int] = {
     "logistic": kernels.LOGISTIC,

@@ -18,14 +18,13 @@ from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, layout_of, set_of
 from ps2.algorithms.trees.tree import Absent
+from ps2.array_types import Int32s, Int64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 # Cost of adding to a bin, in additions of array elements.
 COST = 4

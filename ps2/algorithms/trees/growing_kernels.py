@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.nonempty_bins import marks_of
+from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import kernel
 from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)

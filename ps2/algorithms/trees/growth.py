@@ -35,11 +35,10 @@ from ps2.algorithms.trees.problem import BoostingOptions, key_of
 from ps2.algorithms.trees.scan_kernels import weight_of
 from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import Tree, TreeBuilder
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 # Of a histogram matrix: its layout, and the histogram of a root; ``marks`` have the row between.
 LAYOUT, ROOT = 0, 2

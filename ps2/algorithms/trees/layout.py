@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 # The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
 # so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
@@ -17,8 +16,7 @@ from ps2.algorithms.trees.local_histograms import LocalHistograms
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree import Tree
 from ps2.algorithms.trees.worker import built
-
-Int64s = npt.NDArray[np.int64]
+from ps2.array_types import Int64s
 
 
 class LocalGrower:

@@ -19,13 +19,12 @@ from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
+from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 # Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
 MOST_BYTES = 1 << 31
 # Cost of adding a stored value, in additions of array elements.

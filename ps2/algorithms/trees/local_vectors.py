@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import merged
+from ps2.array_types import Int64s
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 
 class SumsVector(Protocol):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
@@ -22,9 +21,8 @@ from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
-
-Float64s = npt.NDArray[np.float64]
 
 # A clock grows rounds for so long: its own time is small beside it, and a worker that dies repeats no more than this.
 BUDGET_S = 0.5

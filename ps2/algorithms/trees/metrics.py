@@ -20,12 +20,12 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.tree import LossName
+from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
 # Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.

@@ -6,18 +6,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ps2.algorithms.estimators.heads import ClassHead, ValueHead
 from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.files import load_forest
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import Forest, Int32s
+from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.xgboost_file import save_xgboost
+from ps2.array_types import Float64s, Int32s
 from ps2.errors import ConfigError
-
-Float64s = npt.NDArray[np.float64]
 
 
 class GBTModel:

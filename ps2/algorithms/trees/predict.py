@@ -11,12 +11,12 @@ import scipy.sparse as sp
 
 from ps2.algorithms.estimators.given_rows import given_rows
 from ps2.algorithms.trees import predict_kernels as kernels
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Int32s, Tree
+from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree
+from ps2.array_types import Float64s, Int32s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
 
 # What a step of a row costs, in additions; and an entry of a sparse row.
 STEP_COST = 2

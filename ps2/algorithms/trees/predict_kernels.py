@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 UInt32s = npt.NDArray[np.uint32]
 # Whether each tree has sets; where each begins in their flags; the flags.
 Sets = tuple[Array, Int64s, Array]

@@ -42,6 +42,7 @@ from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns,
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
+from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
@@ -49,9 +50,6 @@ from ps2.errors import LimitError
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 UInt64s = npt.NDArray[np.uint64]
 
 # Turns of cutting cells; all clocks, those before the first cells included.

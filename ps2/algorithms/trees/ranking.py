@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from ps2.algorithms.trees import ranking_kernels as kernels
 from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.array_types import Float64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Float64s = npt.NDArray[np.float64]
 
 # Cost of a pair of rows, and of a row that is sorted, in additions.
 PAIR_COST, SORT_COST = 60, 100

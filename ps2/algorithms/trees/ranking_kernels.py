@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 # The gain of a label is 2^label - 1.
 LABELS = 32

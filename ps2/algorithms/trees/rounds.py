@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree import Tree
-
-Float64s = npt.NDArray[np.float64]
+from ps2.array_types import Float64s
 
 
 def first_scales(options: BoostingOptions, below: Float64s) -> tuple[float, float]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
-
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Absent
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
@@ -22,10 +23,7 @@ from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
-Float64s = npt.NDArray[np.float64]
 
 # Rows that hold this share of their features are stored dense.
 DENSE_FROM = 0.25

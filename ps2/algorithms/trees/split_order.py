@@ -11,16 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.driver_messages import NONE
 from ps2.algorithms.trees.growing import Split
-
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[Any]
+from ps2.array_types import Float64s, Int64s
 
 # Sort key; the node's number in the tree; the node.
 Queue = list[tuple[float, int, "Node"]]

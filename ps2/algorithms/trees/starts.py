@@ -6,14 +6,12 @@ import hashlib
 from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.tree import LEAF, Forest
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
-
-Float64s = npt.NDArray[np.float64]
 
 
 def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:

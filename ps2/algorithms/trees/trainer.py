@@ -8,7 +8,6 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
@@ -31,11 +30,9 @@ from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room, check_rows
 from ps2.algorithms.trees.worker import TreeProgram
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.run.message import Message
-
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

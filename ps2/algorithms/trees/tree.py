@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s, Int32s, Int64s
+
 Bools = npt.NDArray[np.bool_]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile", "lambdarank"]
 ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]

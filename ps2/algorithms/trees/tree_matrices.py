@@ -15,6 +15,7 @@ from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
@@ -22,7 +23,6 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import ConfigError, LimitError
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 
 # Of more rows, sums of 32 bits would leave too few to a row.
 MOST_ROWS_OF_32_BITS = 1 << 24

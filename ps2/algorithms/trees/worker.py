@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
@@ -20,14 +19,12 @@ from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import END, Quantiles
 from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids
 from ps2.algorithms.trees.tree_matrices import add_histograms
+from ps2.array_types import Int32s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Float64s, Forest, Int64s, Tree, TreeBuilder
+from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, TreeBuilder
+from ps2.array_types import Float64s, Int64s
 from ps2.errors import UsageError
 from ps2.storage.files import place, write_whole
 

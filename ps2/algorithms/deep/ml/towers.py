@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
@@ -19,11 +18,10 @@ from ps2.algorithms.deep.ml.params import TowerParams
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.params import setter
+from ps2.array_types import Float32s
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark import map_in_arrow
-
-Float32Array = npt.NDArray[np.float32]
 
 
 class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
@@ -105,7 +103,7 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
         return whole
 
 
-def _adding(vectors_of: Callable[[pa.RecordBatch], Float32Array], name: str) -> Any:
+def _adding(vectors_of: Callable[[pa.RecordBatch], Float32s], name: str) -> Any:
     def added(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             vectors = vectors_of(batch)

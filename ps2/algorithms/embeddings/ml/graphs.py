@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,12 +17,10 @@ from ps2.algorithms.embeddings.ml.params import WalkParams
 from ps2.algorithms.embeddings.ml.walking import fits_worker
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
 from ps2.algorithms.embeddings.walks import Graph, WalkSettings, walks_of
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids
 from ps2.data.names import Names
-from ps2.ops.kernels import Float64s, Int64s
-
-Int32s = npt.NDArray[np.int32]
 
 # Visited vertices that suffice to estimate frequencies.
 SOME_VISITS = 1 << 20

@@ -25,16 +25,16 @@ from ps2.algorithms.embeddings.ml.params import GraphParams
 from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings, Float32s
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.table import Table
+from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
-from ps2.ops.kernels import Int64s
 
 SCORE = "score"
 

@@ -29,10 +29,10 @@ from pyspark.sql.types import (
 
 from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.factors.model import MatrixFactors, Side
+from ps2.array_types import Int64s
 from ps2.errors import InputError
 
 Share = Callable[[], MatrixFactors]
-Int64s = npt.NDArray[np.int64]
 
 # Types of ids, in Arrow and in Spark.
 TYPES: dict[pa.DataType, DataType] = {

@@ -16,10 +16,8 @@ from ps2.algorithms.linear.coordinates.kernels import (
     chosen_rows,
     columns_dot,
 )
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
-
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 # A column that holds at least this share of the rows' weight has its mean subtracted from all rows.
 DENSE = 0.5
@@ -40,14 +38,14 @@ class LocalColumns:
         rows, values: int32 and float64: of each entry.
     """
 
-    keys: Int64Array
+    keys: Int64s
     n: int
-    starts: Int64Array
+    starts: Int64s
     rows: npt.NDArray[np.int32]
-    values: Float64Array
+    values: Float64s
 
     @staticmethod
-    def of(rows: LocalRows, dense: Int64Array, means: Float64Array) -> LocalColumns:
+    def of(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
         """Make the columns of rows; subtract means from those that are dense, whose products would cancel else.
 
         Args:
@@ -62,28 +60,28 @@ class LocalColumns:
         starts, at, values = by_column(x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts)
         return LocalColumns(keys, len(rows), starts, at, values)
 
-    def at(self, columns: Int64Array) -> Int64Array:
+    def at(self, columns: Int64s) -> Int64s:
         """Return the places of features among ``keys``; -1 where the rows do not hold one."""
         return _places(self.keys, columns)
 
-    def dot(self, s: Float64Array) -> Float64Array:
+    def dot(self, s: Float64s) -> Float64s:
         """Return the inner products of all columns with a vector of rows, shape (k,)."""
         out = np.empty(len(self.keys))
         all_columns_dot(self.starts, self.rows, self.values, s, out)
         return out
 
-    def dot_at(self, columns: Int64Array, s: Float64Array) -> Float64Array:
+    def dot_at(self, columns: Int64s, s: Float64s) -> Float64s:
         """Return the inner products of some features with a vector of rows."""
         out = np.empty(len(columns))
         columns_dot(self.starts, self.rows, self.values, self.at(columns), s, out)
         return out
 
-    def add_to(self, z: Float64Array, columns: Int64Array, factors: Float64Array) -> None:
+    def add_to(self, z: Float64s, columns: Int64s, factors: Float64s) -> None:
         """Add features times factors to a vector of rows."""
         # A message's arrays are read-only: a copy is not, and the kernel is compiled once.
         add_columns(self.starts, self.rows, self.values, self.at(columns), np.array(factors, np.float64), z)
 
-    def products(self, columns: Int64Array, new: int, h: Float64Array) -> Float64Array:
+    def products(self, columns: Int64s, new: int, h: Float64s) -> Float64s:
         """Return weighted products of features: each of the first ``new`` ones with itself and those after it.
 
         Args:
@@ -106,7 +104,7 @@ class LocalColumns:
         return found
 
 
-def _places(keys: Int64Array, columns: Int64Array) -> Int64Array:
+def _places(keys: Int64s, columns: Int64s) -> Int64s:
     """Return the places of columns among sorted keys, -1 for those that are not there."""
     if not len(keys):
         return np.full(len(columns), -1)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.algorithms.linear.losses.margin_kernels import HALF_SQUARED, Array, Float64Array, log_loss, loss_at, slope_of
-from ps2.ops.kernels import Int64s, kernel, reduction
+from ps2.algorithms.linear.losses.margin_kernels import HALF_SQUARED, Array, log_loss, loss_at, slope_of
+from ps2.array_types import Float64s, Int64s
+from ps2.ops.kernels import kernel, reduction
 
 
 @reduction
-def columns_dot(
-    starts: Array, rows: Array, values: Float64Array, at: Int64s, s: Float64Array, out: Float64Array
-) -> None:
+def columns_dot(starts: Array, rows: Array, values: Float64s, at: Int64s, s: Float64s, out: Float64s) -> None:
     """Set ``out[i]`` to the inner product of column ``at[i]`` with s; 0 where ``at[i]`` is -1."""
     for i in range(len(at)):
         j, total = at[i], 0.0
@@ -26,7 +25,7 @@ def columns_dot(
 
 
 @reduction
-def all_columns_dot(starts: Array, rows: Array, values: Float64Array, s: Float64Array, out: Float64Array) -> None:
+def all_columns_dot(starts: Array, rows: Array, values: Float64s, s: Float64s, out: Float64s) -> None:
     """Set ``out[j]`` to the inner product of each column with s."""
     for j in range(len(out)):
         total = 0.0
@@ -36,9 +35,7 @@ def all_columns_dot(starts: Array, rows: Array, values: Float64Array, s: Float64
 
 
 @kernel
-def add_columns(
-    starts: Array, rows: Array, values: Float64Array, at: Int64s, factors: Float64Array, z: Float64Array
-) -> None:
+def add_columns(starts: Array, rows: Array, values: Float64s, at: Int64s, factors: Float64s, z: Float64s) -> None:
     """Add ``factors[i]`` times column ``at[i]`` to z; -1 is a column of zeros."""
     for i in range(len(at)):
         j, factor = at[i], factors[i]
@@ -50,13 +47,13 @@ def add_columns(
 @kernel
 def slopes(
     code: int,
-    margins: Float64Array,
-    y: Float64Array,
-    weights: Float64Array,
+    margins: Float64s,
+    y: Float64s,
+    weights: Float64s,
     center: float,
     share: float,
-    slope: Float64Array,
-    curvature: Float64Array,
+    slope: Float64s,
+    curvature: Float64s,
 ) -> tuple[float, float]:
     """Set of each row the descent direction by its margin, and the second derivative, both times weight and share.
 
@@ -89,9 +86,7 @@ def slopes(
 
 
 @kernel
-def chosen_rows(
-    starts: Array, rows: Array, values: Float64Array, at: Int64s, n: int
-) -> tuple[Int64s, Array, Float64Array]:
+def chosen_rows(starts: Array, rows: Array, values: Float64s, at: Int64s, n: int) -> tuple[Int64s, Array, Float64s]:
     """Return some columns row by row: where rows begin, the number of each entry's column in ``at``, and the values."""
     begins = np.zeros(n + 1, np.int64)
     for i in range(len(at)):
@@ -114,9 +109,7 @@ def chosen_rows(
 
 
 @kernel
-def add_products(
-    begins: Int64s, numbers: Array, values: Float64Array, h: Float64Array, new: int, products: Float64Array
-) -> None:
+def add_products(begins: Int64s, numbers: Array, values: Float64s, h: Float64s, new: int, products: Float64s) -> None:
     """Add the weighted products of columns: of each of the first ``new`` ones with itself and all that come after it.
 
     Args:
@@ -138,7 +131,7 @@ def add_products(
 
 
 @kernel
-def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64Array, sums: Float64Array) -> None:
+def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, sums: Float64s) -> None:
     """Add up rows by column: weight where it is not 0, weight times value, and weight times its square.
 
     Args:
@@ -157,8 +150,8 @@ def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64Arr
 
 @kernel
 def by_column(
-    indptr: Array, columns: Array, values: Array, places: Int64s, means: Float64Array
-) -> tuple[Int64s, Array, Float64Array]:
+    indptr: Array, columns: Array, values: Array, places: Int64s, means: Float64s
+) -> tuple[Int64s, Array, Float64s]:
     """Turn rows into columns; those that are centred hold an entry of every row.
 
     Args:
@@ -191,9 +184,7 @@ def by_column(
 
 
 @kernel
-def sweep(
-    gram: Float64Array, q: Float64Array, w: Float64Array, l1: float, l2: float, some: Int64s
-) -> tuple[float, float]:
+def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, some: Int64s) -> tuple[float, float]:
     """Minimise along some coordinates, one after the other.
 
     The objective is ``1/2 d' gram d - q' d + l1 |w + d| + l2 / 2 (w + d)^2``; ``q`` and ``w`` go along.
@@ -231,9 +222,7 @@ def sweep(
 
 
 @kernel
-def descend(
-    gram: Float64Array, q: Float64Array, w: Float64Array, l1: float, l2: float, tol: float, most: int
-) -> tuple[float, int]:
+def descend(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, tol: float, most: int) -> tuple[float, int]:
     """Sweep over all coordinates, and in between over those that are not 0, until all gradients change little.
 
     Args:

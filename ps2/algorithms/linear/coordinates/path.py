@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float64s, Int64s
 from ps2.errors import ConfigError
-
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class PathPoint:
     """
 
     strength: float
-    columns: Int64Array
-    w: Float64Array
+    columns: Int64s
+    w: Float64s
     bias: float
     history: TrainingHistory

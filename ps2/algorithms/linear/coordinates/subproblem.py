@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.linear.coordinates.kernels import descend
-
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
+from ps2.array_types import Float64s, Int64s
 
 MOST_SWEEPS = 10_000
 NO_COLUMNS = np.empty(0, np.int64)
@@ -27,11 +24,11 @@ class Products:
         means: float64, shape (k,): of the rows' entries, weighted as in ``gram``, not divided by the weight.
     """
 
-    columns: Int64Array
-    gram: Float64Array
-    means: Float64Array
+    columns: Int64s
+    gram: Float64s
+    means: Float64s
 
-    def extended(self, columns: Int64Array, products: Float64Array, sums: Float64Array, weight: float) -> Products:
+    def extended(self, columns: Int64s, products: Float64s, sums: Float64s, weight: float) -> Products:
         """Return these and those of further features.
 
         Args:
@@ -68,8 +65,8 @@ class Step:
         sweeps: over the block.
     """
 
-    w: Float64Array
-    change: Float64Array
+    w: Float64s
+    change: Float64s
     intercept: float
     decrease: float
     sweeps: int
@@ -82,15 +79,15 @@ class Strengths:
     l1: float
     l2: float
 
-    def of(self, w: Float64Array) -> float:
+    def of(self, w: Float64s) -> float:
         """Return the penalties of weights."""
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
 
 
 def minimise(
     of: Products,
-    gradient: Float64Array,
-    w: Float64Array,
+    gradient: Float64s,
+    w: Float64s,
     intercept: tuple[float, float],
     strengths: Strengths,
     tol: float,
@@ -126,17 +123,17 @@ class Support:
         w: float64, shape (k,).
     """
 
-    columns: Int64Array
-    w: Float64Array
+    columns: Int64s
+    w: Float64s
 
-    def at(self, columns: Int64Array) -> Float64Array:
+    def at(self, columns: Int64s) -> Float64s:
         """Return the weights of any columns."""
         if not len(self.columns):
             return np.zeros(len(columns))
         places = np.minimum(np.searchsorted(self.columns, columns), len(self.columns) - 1)
         return np.where(self.columns[places] == columns, self.w[places], 0.0)
 
-    def replaced(self, columns: Int64Array, w: Float64Array) -> Support:
+    def replaced(self, columns: Int64s, w: Float64s) -> Support:
         """Return the support after some columns have got other weights."""
         others = ~np.isin(self.columns, columns)
         kept = w != 0.0

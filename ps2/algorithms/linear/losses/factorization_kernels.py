@@ -12,18 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.linear.losses.margin_kernels import loss_at, slope_of
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @kernel
-def machine_margin(
-    columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64Array
-) -> float:
+def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
     """Compute one row's sum of w x and of pairs <v_i, v_j> x_i x_j, and set ``sums[f]`` to the sum of v_f x.
 
     The pairs take time linear in the entries: half of the sum over f of (sum v_f x)^2 - sum (v_f x)^2 (Rendle 2010,
@@ -47,7 +44,7 @@ def machine_margin(
 
 @kernel
 def machine_margins(
-    indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64Array
+    indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64s
 ) -> None:
     sums = np.empty(width - 1)
     for row in range(len(out)):
@@ -59,15 +56,15 @@ def machine_gradient(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
+    y: Float64s,
+    weights: Float64s,
     w: Array,
     b: float,
     width: int,
     code: int,
     linear: bool,
-    dw: Float64Array,
-    found: Float64Array,
+    dw: Float64s,
+    found: Float64s,
 ) -> None:
     """Add losses, weights and derivatives by the intercept to ``found``, and the gradient to ``dw``.
 
@@ -98,7 +95,7 @@ def machine_gradient(
 
 
 @kernel
-def fill_normal(keys: Int64Array, seed: np.uint64, width: int, out: Float64Array) -> None:
+def fill_normal(keys: Int64s, seed: np.uint64, width: int, out: Float64s) -> None:
     """Set the factors of each key to standard normal numbers that depend on seed, key and factor only."""
     of_seed = scrambled(seed + GOLDEN)
     for i in range(len(keys)):

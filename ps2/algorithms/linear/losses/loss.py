@@ -11,13 +11,12 @@ import scipy.sparse as sp
 
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _NO_WEIGHTS = np.empty(0)
 
@@ -35,8 +34,8 @@ class Evaluated:
 
     loss: float
     weight: float
-    dw: Float64Array
-    db: Float64Array
+    dw: Float64s
+    db: Float64s
 
 
 class Loss(Protocol):
@@ -51,13 +50,13 @@ class Loss(Protocol):
     def problem(self) -> Problem:
         """What it is a loss of."""
 
-    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
         """Compute loss and gradient, block by block; the blocks make no difference to the result."""
 
-    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
+    def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         """Compute the summed loss, and the summed weight of the rows."""
 
-    def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
+    def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         """Compute what the model says of rows, float64, before any link function.
 
         Args:
@@ -69,15 +68,15 @@ class Loss(Protocol):
             Shape (n,); "softmax": (n, width).
         """
 
-    def beginning(self, keys: Int64Array, seed: int) -> Float64Array | None:
+    def beginning(self, keys: Int64s, seed: int) -> Float64s | None:
         """Return the weights of features to begin with, float64 of shape (len(keys) * width,), the same for a feature
         in whichever worker; None: zeros."""
 
-    def first_biases(self, facts: Facts) -> Float64Array:
+    def first_biases(self, facts: Facts) -> Float64s:
         """Return the biases to begin with: those of a model without features, where they are known."""
 
 
-def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64Array) -> None:
+def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64s) -> None:
     """Raise ShapeError unless the weights are those of the matrix's columns; compiled loops check nothing."""
     expected = x.shape[1] * problem.width
     if w.shape != (expected,):
@@ -86,7 +85,7 @@ def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64Array) -
         raise ShapeError(f"b: expected shape ({problem.biases},), got {b.shape}")
 
 
-def checked_rows(problem: Problem, rows: LocalRows, w: Array, b: Float64Array) -> tuple[Float64Array, Float64Array]:
+def checked_rows(problem: Problem, rows: LocalRows, w: Array, b: Float64s) -> tuple[Float64s, Float64s]:
     """Return labels and weights of rows, after ``check_matrix``; no weights, an empty array, mean 1 for every row.
 
     Raises:
@@ -108,7 +107,7 @@ def log_odds(facts: Facts) -> float:
     return float(logs[1] - logs[0])
 
 
-def log_priors(facts: Facts, classes: int) -> Float64Array:
+def log_priors(facts: Facts, classes: int) -> Float64s:
     """Return the logarithm of each class's weight, of mean 0; a class without rows counts as half a row."""
     weights = np.zeros(classes)
     given = np.array(facts.class_weights[:classes], np.float64)

@@ -9,17 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.linear.losses import margin_kernels as kernels
-from ps2.algorithms.linear.losses.loss import (
-    Array,
-    Evaluated,
-    Float64Array,
-    Int64Array,
-    check_matrix,
-    checked_rows,
-    log_odds,
-)
+from ps2.algorithms.linear.losses.loss import Array, Evaluated, check_matrix, checked_rows, log_odds
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s, Int64s
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ConfigError
 
@@ -48,7 +41,7 @@ class MarginLoss:
         if self.problem.loss == "huber" and not self.problem.epsilon > 1.0:
             raise ConfigError(f"huber: expected an epsilon above 1, got {self.problem.epsilon}")
 
-    def gradient(self, rows: KeptRows, w: Array, b: Float64Array) -> Evaluated:
+    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
         dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
         for block in rows.blocks():
             y, weights = checked_rows(self.problem, block, w, b)
@@ -60,7 +53,7 @@ class MarginLoss:
             db[0] = 0.0
         return Evaluated(float(sums[0]), float(sums[1]), dw, db)
 
-    def loss(self, rows: KeptRows, w: Array, b: Float64Array) -> tuple[float, float]:
+    def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         sigma, sums = math.exp(b[1]) if self.problem.loss == "huber" else 1.0, np.zeros(2)
         for block in rows.blocks():
             y, weights = checked_rows(self.problem, block, w, b)
@@ -68,16 +61,16 @@ class MarginLoss:
             kernels.summed_loss(margins, y, weights, self._code, sigma, self.problem.epsilon, sums)
         return float(sums[0]), float(sums[1])
 
-    def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
+    def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)
         out = np.empty(x.shape[0])
         kernels.linear_margins(x.indptr, x.indices, x.data, w, b[0], out)
         return out
 
-    def beginning(self, keys: Int64Array, seed: int) -> None:
+    def beginning(self, keys: Int64s, seed: int) -> None:
         return None
 
-    def first_biases(self, facts: Facts) -> Float64Array:
+    def first_biases(self, facts: Facts) -> Float64s:
         first = np.zeros(self.problem.biases)
         if self.problem.fit_intercept:
             if self.problem.loss == "logistic":

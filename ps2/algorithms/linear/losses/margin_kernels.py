@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s
 from ps2.ops.kernels import kernel, reduction
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
 
@@ -93,20 +93,20 @@ def margin_of(columns: Array, values: Array, begin: int, end: int, w: Array) -> 
 
 
 @kernel
-def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: float, out: Float64Array) -> None:
+def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: float, out: Float64s) -> None:
     for row in range(len(out)):
         out[row] = margin_of(columns, values, indptr[row], indptr[row + 1], w) + b
 
 
 @kernel
 def summed_loss(
-    margins: Float64Array,
-    y: Float64Array,
-    weights: Float64Array,
+    margins: Float64s,
+    y: Float64s,
+    weights: Float64s,
     code: int,
     sigma: float,
     epsilon: float,
-    sums: Float64Array,
+    sums: Float64s,
 ) -> None:
     """Add losses and weights of rows, by their margins, to ``sums``; sigma and epsilon are Huber's."""
     loss, weight = sums[0], sums[1]
@@ -127,15 +127,15 @@ def linear_gradient(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
+    y: Float64s,
+    weights: Float64s,
     w: Array,
-    b: Float64Array,
+    b: Float64s,
     code: int,
     epsilon: float,
-    dw: Float64Array,
-    db: Float64Array,
-    sums: Float64Array,
+    dw: Float64s,
+    db: Float64s,
+    sums: Float64s,
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``.
 

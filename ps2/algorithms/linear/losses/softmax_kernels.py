@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.array_types import Float64s
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 
 @kernel
-def class_margins(
-    columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64Array, out: Float64Array
-) -> None:
+def class_margins(columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64s, out: Float64s) -> None:
     """Set ``out[c]`` to one row's margin of class c."""
     classes = len(b)
     for c in range(classes):
@@ -33,7 +31,7 @@ def class_margins(
 
 
 @kernel
-def cross_entropy(margins: Float64Array, label: int) -> float:
+def cross_entropy(margins: Float64s, label: int) -> float:
     """Compute log sum exp(margins) - margins[label], and turn margins into probabilities in place."""
     largest = margins[0]
     for c in range(1, len(margins)):
@@ -49,7 +47,7 @@ def cross_entropy(margins: Float64Array, label: int) -> float:
 
 
 @kernel
-def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float64Array, out: Float64Array) -> None:
+def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float64s, out: Float64s) -> None:
     for row in range(len(out)):
         class_margins(columns, values, indptr[row], indptr[row + 1], w, b, out[row])
 
@@ -59,11 +57,11 @@ def softmax_slopes(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
+    y: Float64s,
+    weights: Float64s,
     w: Array,
-    b: Float64Array,
-    slopes: Float64Array,
+    b: Float64s,
+    slopes: Float64s,
 ) -> tuple[float, float]:
     """Sum losses and weights, and set ``slopes[row]``, 0 so far, to the derivatives by the row's margins."""
     loss, weight = 0.0, 0.0
@@ -86,13 +84,13 @@ def softmax_gradient(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
+    y: Float64s,
+    weights: Float64s,
     w: Array,
-    b: Float64Array,
-    dw: Float64Array,
-    db: Float64Array,
-    sums: Float64Array,
+    b: Float64s,
+    dw: Float64s,
+    db: Float64s,
+    sums: Float64s,
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; each row is read twice, in cache."""
     loss, weight = sums[0], sums[1]
@@ -124,11 +122,11 @@ def softmax_loss(
     indptr: Array,
     columns: Array,
     values: Array,
-    y: Float64Array,
-    weights: Float64Array,
+    y: Float64s,
+    weights: Float64s,
     w: Array,
-    b: Float64Array,
-    sums: Float64Array,
+    b: Float64s,
+    sums: Float64s,
 ) -> None:
     """Add losses and weights to ``sums``."""
     loss, weight = sums[0], sums[1]

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Bounds, Float64Array, Problem
+from ps2.algorithms.linear.problem import Bounds, Problem
+from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 
 ON_COEFFICIENTS = ("lowerBoundsOnCoefficients", "upperBoundsOnCoefficients")
@@ -57,7 +58,7 @@ def bounds_of(params: Any, problem: Problem) -> Bounds:
     return Bounds(lower, upper, lower_biases, upper_biases)
 
 
-def _given(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Float64Array:
+def _given(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Float64s:
     if not params.isSet(name):
         return np.full(shape, sign * np.inf)
     values = np.asarray(params.getOrDefault(name).toArray(), np.float64)

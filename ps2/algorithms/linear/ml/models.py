@@ -9,7 +9,8 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector, Matrix, SparseMatrix, Ve
 
 from ps2.algorithms.estimators.models import FleetModel
 from ps2.algorithms.linear.files import read_weights, write_weights
-from ps2.algorithms.linear.weights import Float64Array, Weights
+from ps2.algorithms.linear.weights import Weights
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.errors import UsageError
 
@@ -42,7 +43,7 @@ class WeightsModel(FleetModel):
         return read_weights(path, url, content)
 
 
-def as_vector(values: Float64Array) -> Vector:
+def as_vector(values: Float64s) -> Vector:
     """Return weights as the smaller of a dense and a sparse vector, as pyspark.ml does."""
     nonzero = np.flatnonzero(values)
     if 1.5 * (len(nonzero) + 1) < len(values):
@@ -50,7 +51,7 @@ def as_vector(values: Float64Array) -> Vector:
     return DenseVector(values)
 
 
-def as_matrix(rows: Float64Array, is_row: bool = False) -> Matrix:
+def as_matrix(rows: Float64s, is_row: bool = False) -> Matrix:
     """Return a matrix in the form of the fewest bytes, as pyspark.ml does: dense, or sparse by rows or by columns.
 
     Args:

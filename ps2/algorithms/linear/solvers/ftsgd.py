@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
-from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
+from ps2.algorithms.linear.losses.loss import Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.sent_gradients import SentValues
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop
@@ -98,7 +99,7 @@ class FtsgdWorker:
             )
 
     def _search(
-        self, shard: _Shard, begin: Float64Array, slope: Float64Array | None, number: int, step_size: float
+        self, shard: _Shard, begin: Float64s, slope: Float64s | None, number: int, step_size: float
     ) -> LocalResult:
         """Take a clock's local iterations."""
         options, l2 = self.options, self.loss.problem.l2
@@ -134,7 +135,7 @@ class _Shard:
         self.rows = 0
         self.first: tuple[float, float] | None = None
 
-    def __call__(self, at: Float64Array) -> Float64Array:
+    def __call__(self, at: Float64s) -> Float64s:
         rows = self._data.sample(self._fraction, self._rng)
         w, b = at[: self._weights], at[self._weights :]
         found = self._loss.gradient(rows, w, b)

@@ -7,9 +7,8 @@ coefficients follow from the inner products of these 2 m + 1 vectors, so that no
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Float64Array = npt.NDArray[np.float64]
+from ps2.array_types import Float64s
 
 # A step along which the gradient hardly grows gives no curvature.
 MIN_CURVATURE = 1e-10
@@ -41,7 +40,7 @@ class History:
     def is_empty(self) -> bool:
         return not self.slots
 
-    def add(self, products: Float64Array) -> None:
+    def add(self, products: Float64s) -> None:
         """Take in a step.
 
         Args:
@@ -65,7 +64,7 @@ class History:
         """Forget all steps; the gradient stays."""
         self.slots = []
 
-    def direction(self) -> tuple[Float64Array, float]:
+    def direction(self) -> tuple[Float64s, float]:
         """Return the coefficients of ``-H g`` over the basis, and its inner product with the gradient."""
         size, dots = self.size, self._dots
         coefficients = np.zeros(2 * size + 1)

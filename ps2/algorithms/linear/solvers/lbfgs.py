@@ -21,7 +21,7 @@ import numpy as np
 
 from ps2.algorithms.linear.gradient_form import GradientForm
 from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Float64Array, Parameters, columns_of, gram
+from ps2.algorithms.linear.parameters import Parameters, columns_of, gram
 from ps2.algorithms.linear.solvers.history import History
 from ps2.algorithms.linear.solvers.line_search import LineSearch
 from ps2.algorithms.linear.solvers.regions import Orthants, Region
@@ -29,6 +29,7 @@ from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.algorithms.training.sent_gradients import FormChoice
+from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import InputError
 from ps2.run.message import Message, Stop
@@ -69,7 +70,7 @@ class _Evaluation:
     value: float
     slope: float
     decrease: float | None
-    products: Float64Array
+    products: Float64s
     sums: Sums
 
     @property

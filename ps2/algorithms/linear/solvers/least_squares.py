@@ -12,11 +12,11 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.optimize
 
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 
 Array = npt.NDArray[Any]
-Float64Array = npt.NDArray[np.float64]
 
 # Entries of a block of rows as a dense matrix: 32 MiB.
 BLOCK_ENTRIES = 1 << 22
@@ -39,16 +39,16 @@ class Products:
         yy: of the label with itself.
     """
 
-    xx: Float64Array
-    xy: Float64Array
+    xx: Float64s
+    xy: Float64s
     yy: float
 
-    def packed(self) -> Float64Array:
+    def packed(self) -> Float64s:
         """Return one array, shape (packed_size(k),); those of several workers add up."""
         return np.concatenate([self.xx[_upper(len(self.xy))], self.xy, [self.yy]])
 
     @staticmethod
-    def unpacked(packed: Float64Array, k: int) -> Products:
+    def unpacked(packed: Float64s, k: int) -> Products:
         xx = np.zeros((k, k))
         xx[_upper(k)] = packed[: -k - 1]
         return Products(np.triu(xx, 1).T + xx, packed[-k - 1 : -1], float(packed[-1]))
@@ -58,7 +58,7 @@ def packed_size(k: int) -> int:
     return k * (k + 1) // 2 + k + 1
 
 
-def products(rows: KeptRows, mean: Float64Array, label_mean: float) -> Products:
+def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
     """Sum over a worker's rows, block by block.
 
     Args:
@@ -72,7 +72,7 @@ def products(rows: KeptRows, mean: Float64Array, label_mean: float) -> Products:
     return Products(xx, xy, yy)
 
 
-def _add_products(rows: LocalRows, mean: Float64Array, label_mean: float, xx: Float64Array, xy: Float64Array) -> float:
+def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float64s, xy: Float64s) -> float:
     """Add the products of a block's features to ``xx`` and ``xy``; return that of its labels."""
     assert rows.y is not None
     k, c = len(mean), np.ones(len(rows)) if rows.weights is None else rows.weights
@@ -102,9 +102,9 @@ class _DenseColumns:
 
     rows: LocalRows
     columns: npt.NDArray[np.int64]
-    mean: Float64Array
+    mean: Float64s
 
-    def blocks(self) -> Iterator[tuple[slice, Float64Array]]:
+    def blocks(self) -> Iterator[tuple[slice, Float64s]]:
         """Yield rows, and their features less the means."""
         rows, columns = self.rows, self.columns
         if not len(columns):
@@ -121,7 +121,7 @@ class _DenseColumns:
             yield part, block
 
 
-def slopes(rows: KeptRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
+def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     """Sum a worker's rows' features, less their means, times what weights leave of the labels: ``xy - xx w``.
 
     Products know that only to as many digits as ``xx w`` has; the rows know it better.
@@ -133,7 +133,7 @@ def slopes(rows: KeptRows, mean: Float64Array, label_mean: float, w: Float64Arra
     return sum((_slopes_of(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
 
 
-def _slopes_of(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
+def _slopes_of(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     assert rows.y is not None
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     found, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
@@ -154,7 +154,7 @@ def _slopes_of(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float6
 
 
 def _add_sparse_products(
-    dense: _DenseColumns, mean: Float64Array, c: Float64Array, y: Float64Array, xx: Float64Array, xy: Float64Array
+    dense: _DenseColumns, mean: Float64s, c: Float64s, y: Float64s, xx: Float64s, xy: Float64s
 ) -> None:
     """Add the products of all other features, which have small means, with each other, the dense ones and the label."""
     rows = dense.rows
@@ -189,12 +189,12 @@ class Solution:
         feature: that which has the least.
     """
 
-    w: Float64Array
-    factor: Float64Array | None = None
+    w: Float64s
+    factor: Float64s | None = None
     pivot: float = 1.0
     feature: int = 0
 
-    def refined(self, rest: Float64Array) -> Solution:
+    def refined(self, rest: Float64s) -> Solution:
         """Return better weights (the corrected seminormal equations: Björck 1987).
 
         Args:
@@ -202,19 +202,19 @@ class Solution:
         """
         return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), rest))
 
-    def inverse_diagonal(self) -> Float64Array:
+    def inverse_diagonal(self) -> Float64s:
         """Return the diagonal of (xx + diag(l2))^-1."""
         inverse, failed = scipy.linalg.lapack.dpotri(self.factor)
         assert not failed
         return np.asarray(np.diag(inverse))
 
-    def inverse_form(self, v: Float64Array) -> float:
+    def inverse_form(self, v: Float64s) -> float:
         """Return v' (xx + diag(l2))^-1 v."""
         root = scipy.linalg.solve_triangular(self.factor, v, trans="T")
         return float(root @ root)
 
 
-def solve(of: Products, l1: Float64Array, l2: Float64Array, steps: int, tol: float) -> Solution:
+def solve(of: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
     """Solve the normal equations; where they are singular, for the shortest weights; with an L1 penalty by L-BFGS-B.
 
     Args:
@@ -239,12 +239,12 @@ def solve(of: Products, l1: Float64Array, l2: Float64Array, steps: int, tol: flo
     return Solution(scipy.linalg.cho_solve((factor, False), of.xy), factor, float(pivots[feature]), feature)
 
 
-def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: float) -> Float64Array:
+def _with_l1(a: Float64s, of: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
     """Return weights as differences of numbers that are not negative, of labels of size 1."""
     size = math.sqrt(of.yy) or 1.0
     xy, l1 = of.xy / size, l1 / size
 
-    def objective(halves: Float64Array) -> tuple[float, Float64Array]:
+    def objective(halves: Float64s) -> tuple[float, Float64s]:
         plus, minus = halves.reshape(2, -1)
         slope = a @ (plus - minus) - xy
         value = 0.5 * (plus - minus) @ (slope - xy) + l1 @ (plus + minus)
@@ -262,7 +262,7 @@ def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: f
     return np.asarray((plus - minus) * size)
 
 
-def objective(of: Products, w: Float64Array, l1: Float64Array, l2: Float64Array) -> float:
+def objective(of: Products, w: Float64s, l1: Float64s, l2: Float64s) -> float:
     """Return half the mean squared error and the penalties at weights."""
     # Rounding may leave a perfect fit below 0.
     squares = max(float(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w), 0.0)

@@ -9,13 +9,14 @@ from typing import Any
 
 from ps2.algorithms.linear.gradient_form import GradientForm
 from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.sent_gradients import FormChoice
+from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.run.message import Message, Stop
 
@@ -69,7 +70,7 @@ class MinibatchWorker:
         optimizer = self.optimizer
         return None if optimizer is None else lambda: optimizer.step(number)
 
-    def _held_loss(self, data: Data, view: ModelView, columns: Int64Array, before: Any) -> tuple[float, float]:
+    def _held_loss(self, data: Data, view: ModelView, columns: Int64s, before: Any) -> tuple[float, float]:
         return NOTHING if data.held is None else self.loss.loss(data.held, *view.pull(self.model, columns, before))
 
 

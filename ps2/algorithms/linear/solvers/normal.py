@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.parameters import Float64Array, Parameters
+from ps2.algorithms.linear.parameters import Parameters
 from ps2.algorithms.linear.solvers.least_squares import (
     Products,
     Solution,
@@ -28,6 +28,7 @@ from ps2.algorithms.linear.solvers.least_squares import (
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.run.message import Stop
 
@@ -123,7 +124,7 @@ class Normal:
             return self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
         return None
 
-    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> Stop:
+    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64s) -> Stop:
         context, weight = self._context, self._context.facts.weight
         mean = np.zeros(len(found.w)) if context.center is None else context.center.of_features()
         context.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
@@ -146,7 +147,7 @@ class Normal:
             )
         return over
 
-    def _penalties(self, inverse_std: Float64Array) -> tuple[Float64Array, Float64Array]:
+    def _penalties(self, inverse_std: Float64s) -> tuple[Float64s, Float64s]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
         problem, facts = self._context.problem, self._context.facts
         # How much smaller pyspark.ml's deviations are, of features and of the label.

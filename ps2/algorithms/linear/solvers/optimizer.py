@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.linear.parameters import Int64Array, Parameters
+from ps2.algorithms.linear.parameters import Parameters
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
@@ -136,7 +137,7 @@ class CatchUp:
     l1: float
     l2: float
 
-    def to_step(self, number: int) -> Callable[[Int64Array | None], object]:
+    def to_step(self, number: int) -> Callable[[Int64s | None], object]:
         """Return a function of columns (None: all) that brings them up to a step."""
         scalars = {**self.rate, "l1": number * self.l1, "l2": number * self.l2}
         return lambda columns: self.weight.zip(*self.sums).apply(self.operation, columns, **scalars)

@@ -29,8 +29,6 @@ from ps2.algorithms.linear.coordinates.subproblem import (
     NO_PRODUCTS,
     NO_SUPPORT,
     NO_VALUES,
-    Float64Array,
-    Int64Array,
     Products,
     Strengths,
     Support,
@@ -43,6 +41,7 @@ from ps2.algorithms.linear.solvers.sap_worker import NOTHING, ColumnVectors, Sap
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.linear.view import Sums
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError, InputError
 from ps2.run.message import Message, Stop
@@ -137,8 +136,8 @@ class _State:
 class _Move:
     """A change of weights: of features, by how much, and that of the intercept."""
 
-    columns: Int64Array
-    changes: Float64Array
+    columns: Int64s
+    changes: Float64s
     intercept: float
 
 
@@ -328,7 +327,7 @@ class Sap:
             task=replace(state.task, block=block, new=len(block) - len(kept.columns)),
         )
 
-    def _drawn(self, count: int, number: int) -> Int64Array:
+    def _drawn(self, count: int, number: int) -> Int64s:
         options = self._context.options
         columns, keys = self._vectors.change.zip().apply(
             "linear.draw_coordinates",

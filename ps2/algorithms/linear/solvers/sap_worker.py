@@ -13,7 +13,7 @@ import numpy as np
 
 from ps2.algorithms.linear.coordinates.columns import DENSE, LocalColumns
 from ps2.algorithms.linear.coordinates.kernels import describe_columns, slopes
-from ps2.algorithms.linear.coordinates.subproblem import NO_COLUMNS, NO_VALUES, Float64Array, Int64Array
+from ps2.algorithms.linear.coordinates.subproblem import NO_COLUMNS, NO_VALUES
 from ps2.algorithms.linear.losses.loss import Array
 from ps2.algorithms.linear.losses.margin import CODES
 from ps2.algorithms.linear.losses.margin_kernels import summed_loss
@@ -22,6 +22,7 @@ from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.solver import Data
 from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
@@ -44,15 +45,15 @@ class Task:
     """
 
     bias: float
-    columns: Int64Array = field(default_factory=lambda: NO_COLUMNS)
-    changes: Float64Array = field(default_factory=lambda: NO_VALUES)
+    columns: Int64s = field(default_factory=lambda: NO_COLUMNS)
+    changes: Float64s = field(default_factory=lambda: NO_VALUES)
     full: bool = False
-    block: Int64Array = field(default_factory=lambda: NO_COLUMNS)
+    block: Int64s = field(default_factory=lambda: NO_COLUMNS)
     new: int = 0
-    direction: Int64Array = field(default_factory=lambda: NO_COLUMNS)
-    turns: Float64Array = field(default_factory=lambda: NO_VALUES)
+    direction: Int64s = field(default_factory=lambda: NO_COLUMNS)
+    turns: Float64s = field(default_factory=lambda: NO_VALUES)
     bias_turn: float = 0.0
-    lengths: Float64Array = field(default_factory=lambda: NO_VALUES)
+    lengths: Float64s = field(default_factory=lambda: NO_VALUES)
 
     @staticmethod
     def of(message: dict[str, Any]) -> Task:
@@ -87,7 +88,7 @@ class ColumnVectors:
 class _Margins:
     """A worker's columns, and what the model says of its rows."""
 
-    def __init__(self, columns: LocalColumns, z: Float64Array, epoch: int) -> None:
+    def __init__(self, columns: LocalColumns, z: Float64s, epoch: int) -> None:
         self.columns, self.z, self.epoch = columns, z, epoch
         self.slope, self.curvature = np.empty(len(z)), np.empty(len(z))
 
@@ -169,6 +170,6 @@ class SapWorker:
         view.report((loss, 0.0), gradient=gradient, entries=entries, products=products, **sums)
 
 
-def _labels(rows: LocalRows) -> tuple[Float64Array, Array]:
+def _labels(rows: LocalRows) -> tuple[Float64s, Array]:
     assert rows.y is not None
     return rows.y, NO_VALUES if rows.weights is None else rows.weights

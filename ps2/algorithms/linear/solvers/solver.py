@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
+from ps2.algorithms.linear.losses.loss import Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, Space
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
@@ -47,7 +48,7 @@ class Data:
         assert isinstance(self.rows, LocalRows)
         return self.rows
 
-    def held_loss(self, loss: Loss, w: Array, b: Float64Array) -> tuple[float, float]:
+    def held_loss(self, loss: Loss, w: Array, b: Float64s) -> tuple[float, float]:
         """Return the summed loss of the held-out rows, and their summed weight."""
         return NOTHING if self.held is None else loss.loss(self.held, w, b)
 

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.columns import named_column, read_numbers, read_weights
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-Float32s = npt.NDArray[np.float32]
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 # All rows weigh 1.
 NO_WEIGHTS: Float32s = np.empty(0, np.float32)
 NEVER = float("-inf")

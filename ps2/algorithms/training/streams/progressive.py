@@ -11,13 +11,11 @@ from math import exp, log1p
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.array_types import Float32s, Float64s
 from ps2.errors import InputError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, kernel
-
-Float32s = npt.NDArray[np.float32]
+from ps2.ops.kernels import kernel
 
 # Sums in a tally: rows, their weights, the weights of positive ones, of weight x probability and weight x log loss.
 ROWS, WEIGHT, POSITIVE, PREDICTED, LOSS = range(5)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.training.streams.labelled_rows import NEVER, Float64s
+from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.progressive import SIZE
+from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 
 # Columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, the largest time of a row.

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ps2.algorithms.training.streams.labelled_rows import NEVER, Float64s, LabelledReader, LabelledRows
+from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader, LabelledRows
 from ps2.algorithms.training.streams.progressive import tally_of
 from ps2.algorithms.training.streams.state import StreamState
+from ps2.array_types import Float64s
 from ps2.client.sessions import flush
 from ps2.errors import InputError, OutOfRangeError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
@@ -13,8 +12,6 @@ from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_rest
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.ops.guards import readable
 from ps2.ops.parallel import MAX_BLOCKS, MIN_BLOCK, MIN_BLOCKS, over_blocks
-
-Int64s = npt.NDArray[np.int64]
 
 
 class ForestGrower:

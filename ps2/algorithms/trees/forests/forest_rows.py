@@ -17,13 +17,11 @@ from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, binned, row_ids
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 UInt8s = npt.NDArray[np.uint8]
 
 NO_COLUMNS = readable(np.empty((0, 0), np.uint8))

@@ -15,10 +15,9 @@ from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.layout import set_of
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree
+from ps2.array_types import Float64s, Int64s
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,13 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE
 from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_rest
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
-
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 # Columns of ``opened``.
 TREE, NUMBER, PLACE, TURN, ROW = range(5)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
@@ -19,8 +18,6 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
-
-Int64s = npt.NDArray[np.int64]
 
 LAYOUT = 0
 # Histograms at a time, at most; and the share of the servers' free memory that they take, at most.

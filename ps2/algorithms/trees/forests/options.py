@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.problem import key_of
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
-
-Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 ImpurityName = Literal["gini", "entropy", "variance"]
 CODES: dict[ImpurityName, int] = {"gini": GINI, "entropy": ENTROPY, "variance": VARIANCE}

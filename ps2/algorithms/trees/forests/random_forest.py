@@ -14,11 +14,10 @@ from ps2.algorithms.estimators.heads import ValueHead, VotesHead
 from ps2.algorithms.trees.files import arrays_of, forest_of
 from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values, add_votes
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import Forest, Int32s, Int64s
+from ps2.algorithms.trees.tree import Forest
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Float64s = npt.NDArray[np.float64]
 
 FORMAT = "ps2.random_forest.v1"
 # Cost of adding what a leaf says, in additions.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import Int32s
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.ops.kernels import kernel
 
 
 @kernel

@@ -22,6 +22,7 @@ from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import END, Quantiles
 from ps2.algorithms.trees.rows import NodeRows
+from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
@@ -29,7 +30,6 @@ from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
 UInt8s = npt.NDArray[np.uint8]
 
 # Most clocks of a run.

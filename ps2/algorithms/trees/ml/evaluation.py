@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -20,9 +19,8 @@ from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import row_ids, with_all_columns
 from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
+from ps2.array_types import Float64s
 from ps2.errors import InputError
-
-Float64s = npt.NDArray[np.float64]
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:

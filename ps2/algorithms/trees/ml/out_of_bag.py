@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import scipy.sparse as sp
 
@@ -19,10 +18,9 @@ from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import row_ids
+from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
-
-Float64s = npt.NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pyspark.ml.linalg import Vector, Vectors
 
-from ps2.algorithms.trees.tree import Float64s
+from ps2.array_types import Float64s
 
 
 def as_sparse(numbers: Float64s) -> Vector:
