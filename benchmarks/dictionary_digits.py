@@ -12,7 +12,7 @@ from benchmarks.ml_part import Line
 
 ATOMS, ALPHA, ITERATIONS, EPOCHS = 50, 5.0, 50, 50
 # How much worse than scikit-learn's objective ours may be.
-MOST = 1.01
+MAX_RATIO = 1.01
 
 
 def measure(asked: Asked) -> Part:
@@ -54,7 +54,7 @@ def measure(asked: Asked) -> Part:
     ]
     best = min(objectives[peer] for peer in peers)
     share = objectives["servers"] / best
-    checks = [Check("objective over the best of scikit-learn's", share, MOST)]
+    checks = [Check("objective over the best of scikit-learn's", share, MAX_RATIO)]
     sizes = [
         {"way": way, "objective": f"{objectives[way]:,.0f}", "s": f"{min(seconds[way]):.1f}"} for way in objectives
     ]

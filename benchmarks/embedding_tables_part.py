@@ -20,7 +20,7 @@ K, KEYS = 16, 100_000
 ROWS, FIELDS = 4096, 40
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adagrad", "adam", "ftrl")
 WIRES: tuple[Wire | None, ...] = (None, "float16")
-MOST = 2**63 - 1
+MAX_KEY = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Batches:
 
     def __init__(self, asked: Asked) -> None:
         self.random = np.random.default_rng(0)
-        self.all = np.unique(self.random.integers(0, MOST, asked.keys))
+        self.all = np.unique(self.random.integers(0, MAX_KEY, asked.keys))
         self.gradients = self.random.normal(size=(max(ROWS * FIELDS, KEYS), K)).astype(np.float32)
         self._rounds = asked.rounds
 

@@ -14,7 +14,7 @@ from ps2 import PS2Context
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
-from ps2.algorithms.embeddings.tables import MOST_KEYS, ServerTables, VectorTable
+from ps2.algorithms.embeddings.tables import MAX_KEYS, ServerTables, VectorTable
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.ops.kernels import Int64s
 
@@ -22,7 +22,7 @@ VERTICES, SIZE = 1_000_000, 64
 # Number of vertices whose vectors change at a time.
 BLOCK = 50_000
 # Maximum memory for arbitrary ids, relative to ids from 0 on.
-MOST = 1.1
+LIMIT = 1.1
 SECOND = EmbeddingSettings(VERTICES, SIZE, total=1, architecture="edges", via="rows")
 FIRST = replace(SECOND, order=1)
 HASHED = replace(SECOND, keyed=True)
@@ -36,14 +36,14 @@ def measure(asked: Asked) -> Part:
     found = {
         NUMBERED: _taken(SECOND, ids),
         NEAR: _taken(HASHED, rng.permutation(ids)),
-        FAR: _taken(HASHED, rng.integers(0, MOST_KEYS, VERTICES, endpoint=False)),
+        FAR: _taken(HASHED, rng.integers(0, MAX_KEYS, VERTICES, endpoint=False)),
         FIRST_ROWS: _taken(FIRST, ids),
         FIRST_SERVERS: _taken(replace(FIRST, via="servers"), ids),
     }
     for what, (resident, counted) in found.items():
         tell(f"{what}: {resident:.0f} bytes a vertex in memory, {counted:.0f} of the servers' limits")
     return Part(
-        checks=[Check("hashed ids from anywhere over those from 0 on: memory", found[FAR][0] / found[NEAR][0], MOST)],
+        checks=[Check("hashed ids from anywhere over those from 0 on: memory", found[FAR][0] / found[NEAR][0], LIMIT)],
         facts={"vertices": f"{VERTICES:,}", "d": SIZE}
         | {what: f"{resident:.0f} ({counted:.0f}) B" for what, (resident, counted) in found.items()},
     )

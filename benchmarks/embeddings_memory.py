@@ -25,7 +25,7 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED
 SIZE, SENTENCE, BATCHES = 64, 40, 3
 WAYS: tuple[Strategy, ...] = ("rows", "servers")
 # Maximum relative to the size of vectors and contexts in float32.
-MOST = 1.2
+MAX_RATIO = 1.2
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def measure(asked: Asked) -> Part:
             taken = _taken(ps, settings)
             tell(f"{via}: {taken / 1e9:.2f} GB on {SERVERS} servers, at most")
             checks.append(
-                Check(f"{via}: memory of the servers over both tables'", taken / (2 * settings.table_bytes), MOST)
+                Check(f"{via}: memory of the servers over both tables'", taken / (2 * settings.table_bytes), MAX_RATIO)
             )
     return Part(
         checks=checks, facts={"vectors": f"{asked.vertices:,}", "d": SIZE, "GB": 2 * settings.table_bytes / 1e9}

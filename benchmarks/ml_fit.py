@@ -121,9 +121,9 @@ def steps_to(data: Data, params: dict[str, Any], target: float, most: int) -> in
 
 
 def _is_on_fleet(model: Any) -> bool:
-    from ps2.algorithms.linear.weights import MOST_IN_DRIVER
+    from ps2.algorithms.linear.weights import MAX_IN_DRIVER
 
-    return int(model.numFeatures) > MOST_IN_DRIVER
+    return int(model.numFeatures) > MAX_IN_DRIVER
 
 
 def _free(model: Any) -> None:

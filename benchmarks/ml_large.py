@@ -21,7 +21,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"solver": "ma-sgd", "stepSize": 0.3},
     {"solver": "l-bfgs", "tol": 0.0},
 )
-MOST_STEPS = 20
+MAX_STEPS = 20
 STEPS = {"ma-sgd": 5, "minibatch": 50, "l-bfgs": 20}
 FRACTION = 0.01
 
@@ -76,7 +76,7 @@ def _contest(data: Data, rounds: int, theirs: _Theirs | None, target: float) -> 
     steps: dict[str, int] = {}
     for way in WAYS:
         solver = way["solver"]
-        needed = steps_to(data, plain(strength, **way), target, MOST_STEPS)
+        needed = steps_to(data, plain(strength, **way), target, MAX_STEPS)
         tell(f"objective {target:.6f}: {solver} takes {needed or 'too many'} steps")
         if needed is None:
             continue

@@ -18,7 +18,7 @@ WARM_UPS = 1
 # What of ours may get there first.
 LBFGS: dict[str, Any] = {"solver": "l-bfgs", "tol": 0.0}
 AVERAGING: dict[str, Any] = {"solver": "ma-sgd", "stepSize": 3.0}
-MOST_STEPS = {"l-bfgs": 100, "ma-sgd": 12}
+MAX_STEPS = {"l-bfgs": 100, "ma-sgd": 12}
 # For information: a training that ends so near to the optimum, relatively.
 NEAR = 1e-3
 # What two ways of adding the same numbers may differ by, relatively.
@@ -82,7 +82,7 @@ def _reaching(data: Data, way: dict[str, Any], target: float) -> dict[str, Any] 
     """Return params with the ``maxIter`` that gets to an objective; None: it takes too many."""
     strength = 1.0 / data.rows
     params = plain(strength, **way)
-    needed = steps_to(data, params, target, MOST_STEPS[way["solver"]])
+    needed = steps_to(data, params, target, MAX_STEPS[way["solver"]])
     tell(f"objective {data.rows * target:.3f}: {way['solver']} takes {needed or 'too many'} steps")
     return None if needed is None else {**params, "maxIter": needed}
 

@@ -21,8 +21,8 @@ GOAL = 20.0
 # The best come first: no way is tried for longer than the best one before took. Twice the largest diverges.
 GRADIENT_STEP_SIZES = {"a9a": (2.0, 1.0, 0.5), "news20-bigram": (128.0, 64.0, 32.0)}
 AVERAGING_STEP_SIZES = {"a9a": (0.01, 0.003, 0.03), "news20-bigram": (3.0, 1.0, 10.0)}
-MOST_GRADIENT_STEPS = 500
-MOST_AVERAGING_STEPS = 40
+MAX_GRADIENT_STEPS = 500
+MAX_AVERAGING_STEPS = 40
 
 
 def measure(asked: Asked) -> Part:
@@ -36,8 +36,8 @@ def measure(asked: Asked) -> Part:
                 {"solver": "minibatch", "optimizer": "sgd", "stepSize": size} for size in GRADIENT_STEP_SIZES[one.name]
             ]
             averaging = [{"solver": "ma-sgd", "stepSize": size} for size in AVERAGING_STEP_SIZES[one.name]]
-            theirs, their_steps = search.best(gradients, MOST_GRADIENT_STEPS)
-            ours, our_steps = search.best(averaging, MOST_AVERAGING_STEPS)
+            theirs, their_steps = search.best(gradients, MAX_GRADIENT_STEPS)
+            ours, our_steps = search.best(averaging, MAX_AVERAGING_STEPS)
             facts |= {f"{one.name}, {way['solver']}": f"step size {way['stepSize']:g}" for way in (theirs, ours)}
             lines.append(
                 Line(

@@ -39,7 +39,7 @@ CLOCKS = 100_000
 GOAL = 1.2
 # Every way takes the best of these for itself, with the first seed.
 RATES = (1.0, 2.0, 4.0, 8.0)
-MOST_S = 6.0
+MAX_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _train(ps: PS2Context, clicks: Clicks, way: Way, rate: float, slower: float,
         if ends and now_s < ends[-1][0] + LOSS_EVERY_S:
             return None
         ends.append((now_s, clicks.loss(weight.pull())))
-        return STOP if ends[-1][1] <= loss or now_s > MOST_S else None
+        return STOP if ends[-1][1] <= loss or now_s > MAX_S else None
 
     counts = ps.run(
         clicks.rdd, _training(weight, through, way, rate, slower), WORKERS, staleness=way.staleness, onClock=end

@@ -20,7 +20,7 @@ from ps2 import PS2Context
 
 # Turns before the ones that count: Java compiles its code, Spark's Python workers import and compile theirs.
 WARM_UPS = 3
-MOST_S = 2.0
+MAX_S = 2.0
 PYSPARK_DATA = Path(pyspark.__file__).parent / "data" / "mllib"
 
 
@@ -111,7 +111,7 @@ def compared(spark: Any, asked: Asked, fits: Sequence[Fit]) -> Part:
         lines.append(Line(fit.what, "pyspark.ml", "s", 1.0, found.theirs, found.ours))
         sizes.append({"fit": fit.what, "Spark jobs": our_jobs, "pyspark.ml's": their_jobs})
     slowest = max(median(line.ours) for line in lines)
-    lines.append(Line("the slowest of these fits", f"{MOST_S:g} s", "s", 1.0, [MOST_S], [slowest]))
+    lines.append(Line("the slowest of these fits", f"{MAX_S:g} s", "s", 1.0, [MAX_S], [slowest]))
     return Part(lines, (), {"fits": len(fits)}, sizes)
 
 

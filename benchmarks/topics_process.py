@@ -24,7 +24,7 @@ from ps2.algorithms.topics.shared_counts import CountsSummary
 from ps2.data.rows import LocalRows
 
 TOPICS = (20, 100)
-ITERATIONS, MOST = 200, 400
+ITERATIONS, MAX_ITERATIONS = 200, 400
 
 
 def measure(asked: Asked) -> Part:
@@ -61,7 +61,7 @@ def _ours(counts: Any, topics: int, target: float) -> tuple[float, int]:
     prior = Prior(options.alphas, BETA, vocabulary)
     sampling = LocalSampling(options, LocalRows(np.arange(vocabulary), counts), WORKERS)
     began_s, iteration, likelihood = time.process_time(), 0, -np.inf
-    while likelihood < target and iteration < MOST:
+    while likelihood < target and iteration < MAX_ITERATIONS:
         iteration += 1
         sampling.sample(iteration, prior)
         of_words, totals, negative = ops.look(sampling.counts, np.array([BETA]))

@@ -32,7 +32,7 @@ HEAD = ("documents", "words in the vocabulary", "lines that follow")
 FIELDS = ("document", "word", "count")
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # Spark's indices and counts have 32 bits.
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 # Takes the place of a document's number for lines of the head and for malformed lines.
 OF_HEAD, MALFORMED = 0, -1
 OF_PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
@@ -138,7 +138,7 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
     except pa.ArrowInvalid:
         sizes = np.zeros_like(sizes)
     rows = numbers[is_row]
-    if not ((sizes == 1) | is_row).all() or (rows < 1).any() or (rows > MOST).any() or not len(sizes):
+    if not ((sizes == 1) | is_row).all() or (rows < 1).any() or (rows > MAX_COUNT).any() or not len(sizes):
         which, at = np.unique(files, return_index=True)
         none = np.zeros(len(which) + 1, np.int64)
         return _as_batch(which, blocks[at], np.full(len(which), MALFORMED), none, numbers[:0])
@@ -147,7 +147,7 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
     return _as_batch(files[begins], blocks[begins], document[begins], np.append(begins, len(document)), numbers)
 
 
-def fault_of(line: str, number: int, documents: int = MOST, words: int = MOST) -> str | None:
+def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
     """Describe what is wrong with a line; None: nothing.
 
     Args:
@@ -163,7 +163,7 @@ def fault_of(line: str, number: int, documents: int = MOST, words: int = MOST) -
         return None
     if len(fields) != len(FIELDS):
         return f"expected 'document word count', got {shown(line.strip())}"
-    for name, field, most in zip(FIELDS, fields, (documents, words, MOST), strict=True):
+    for name, field, most in zip(FIELDS, fields, (documents, words, MAX_COUNT), strict=True):
         if not NUMBER.fullmatch(field) or not 1 <= int(field) <= most:
             return f"{name}: expected a whole number from 1 to {most:,}, got {shown(field)}"
     return None
@@ -289,7 +289,7 @@ def _fault_in(spark: Any, lines: Any, number: int, count: int | None) -> str | N
     # Hadoop returns lines in the order of the text.
     numbered = spark.sparkContext.textFile(url).zipWithIndex()
     first = [line for line, _ in numbered.take(len(HEAD))]
-    limits = (MOST, MOST)
+    limits = (MAX_COUNT, MAX_COUNT)
     if len(first) == len(HEAD) and not any(fault_of(line, 1) for line in first):
         limits = (int(first[0]), int(first[1]))
     faulty = numbered.filter(lambda pair: fault_of(pair[0], pair[1] + 1, *limits) is not None).take(1)

@@ -28,8 +28,8 @@ BAD = "malformed"
 FILE, LINE = "file of the row", "line of the row"
 BYTE_ORDER_MARK = "\ufeff"
 RANGE = re.compile(r"([^\d,]*?)(\d+)\.\.\1(\d+)")
-MOST_IN_RANGE = 10_000
-LEAST_PROBABILITY = 1e-15
+MAX_IN_RANGE = 10_000
+MIN_PROBABILITY = 1e-15
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def measure(model: Any, test: ClickRows) -> dict[str, Any]:
     try:
         click_share = vector_to_array(F.col("probability"))[1]
         of_label = F.when(F.col("label") == 1, click_share).otherwise(1 - click_share)
-        loss = F.avg(-F.log(F.greatest(of_label, F.lit(LEAST_PROBABILITY))))
+        loss = F.avg(-F.log(F.greatest(of_label, F.lit(MIN_PROBABILITY))))
         found = scored.agg(loss, F.avg(click_share), F.avg("label")).first()
         auc = BinaryClassificationEvaluator(rawPredictionCol="rawPrediction").evaluate(scored)
     finally:
@@ -184,8 +184,8 @@ def names_in(text: str) -> tuple[str, ...]:
             names.append(part)
             continue
         first, last = int(found[2]), int(found[3])
-        if not 0 <= last - first < MOST_IN_RANGE:
-            raise ConfigError(f"expected a range such as c1..c26, of at most {MOST_IN_RANGE:,} names, got {part!r}")
+        if not 0 <= last - first < MAX_IN_RANGE:
+            raise ConfigError(f"expected a range such as c1..c26, of at most {MAX_IN_RANGE:,} names, got {part!r}")
         names.extend(f"{found[1]}{number}" for number in range(first, last + 1))
     if not all(names):
         raise ConfigError(f"expected names separated by commas, got {text!r}")

@@ -18,10 +18,10 @@ INDEX = re.compile(r"\d{1,10}", re.ASCII)
 # Number of hash values that decide which rows are held out.
 HASHES = 1 << 30
 # Spark's indices have 32 bits.
-MOST_FEATURES = 2**31 - 1
+MAX_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
 # The largest number of classes that an estimator takes; beyond it, not all labels are counted.
-MOST_CLASSES = 100
+MAX_CLASSES = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class LabelledRows:
         """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``most`` of them.
 
         Args:
-            most: from 2 to ``MOST_CLASSES``.
+            most: from 2 to ``MAX_CLASSES``.
         """
         if not 2 <= len(self.counts) <= most:
             expected = "two different values" if most == 2 else f"2 to {most} different values"
@@ -90,7 +90,7 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
     """
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
-        found = frame.groupBy("label").count().limit(MOST_CLASSES + 1).collect()
+        found = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()
     if not found:
         raise InputError(_no_row(path))
     return LabelledRows(path, frame, {row["label"]: row["count"] for row in found})
@@ -115,12 +115,12 @@ def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
 
 def count_features(spark: Any, path: str) -> int:
     """Return the largest index of a file, or of all files of a folder or glob; raises like ``read``."""
-    with _faults_named(spark, path, MOST_FEATURES):
+    with _faults_named(spark, path, MAX_FEATURES):
         schema = spark.read.format("libsvm").load(path).schema
     return int(schema["features"].metadata["numFeatures"])
 
 
-def fault_of(line: str, features: int = MOST_FEATURES) -> str | None:
+def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
     """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
     line = line.strip()
     if not line or line.startswith("#"):

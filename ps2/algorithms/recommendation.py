@@ -40,7 +40,7 @@ E = TypeVar("E", bound="MatrixFactorization")
 # Bytes of a number of a vector, and numbers that a vector has beside its rank in a training.
 NUMBER_BYTES, MORE = 4, 4
 # pyspark.ml's ids.
-LEAST_ID, MOST_ID = -(2**31), 2**31 - 1
+MIN_ID, MAX_ID = -(2**31), 2**31 - 1
 
 
 class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["MatrixFactorizationModel"]):
@@ -292,7 +292,7 @@ def _check_narrow(side: Side) -> None:
     if not side.names.are_integers:
         raise UsageError(f"{expected} strings")
     for id in (side.names[0], side.names[-1]):
-        if not LEAST_ID <= id <= MOST_ID:
+        if not MIN_ID <= id <= MAX_ID:
             raise UsageError(f"{expected} {id}")
 
 

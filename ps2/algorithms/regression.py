@@ -33,7 +33,7 @@ from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSett
 from ps2.algorithms.linear.ml.path import PathEstimator, PathParams
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import refused
-from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
+from ps2.algorithms.linear.solvers.normal import MAX_FEATURES
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.options import ImpurityName
 from ps2.algorithms.trees.forests.random_forest import RandomForest
@@ -51,7 +51,7 @@ from ps2.errors import ConfigError, InputError
 LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
 IMPURITIES: tuple[ImpurityName, ...] = ("variance",)
 # Leaves are float32, and may be as large as the range of the labels.
-MOST_LABEL = 1e38
+MAX_LABEL = 1e38
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
 
@@ -60,7 +60,7 @@ class _LinearParams(PathParams, _LinearRegressionParams):
         TrainingParams.solver,
         SOLVERS_OF_LEAST_SQUARES,
         f"how to train: {', '.join(SOLVERS_OF_LEAST_SQUARES)}; auto is minibatch if an optimizer is set, else "
-        f"normal for the squared error of up to {MOST_FEATURES} features, else l-bfgs",
+        f"normal for the squared error of up to {MAX_FEATURES} features, else l-bfgs",
     )
     loss: Param[str] = choice(_LinearRegressionParams.loss, LOSSES)
     _SOLVERS = SOLVERS_OF_LEAST_SQUARES
@@ -98,10 +98,10 @@ class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["L
 
     def _decided(self, options: SolverOptions, problem: Problem) -> SolverOptions:
         is_auto = options.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
-        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not options.validate:
+        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MAX_FEATURES and not options.validate:
             return replace(options, solver="normal")
-        if options.solver == "normal" and problem.dim > MOST_FEATURES:
-            raise ConfigError(f"solver: 'normal' takes {MOST_FEATURES:,} features at most, got {problem.dim:,}")
+        if options.solver == "normal" and problem.dim > MAX_FEATURES:
+            raise ConfigError(f"solver: 'normal' takes {MAX_FEATURES:,} features at most, got {problem.dim:,}")
         return options
 
     def _problem(self, found: Survey) -> Problem:
@@ -240,9 +240,9 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
         loss, facts = LOSSES_OF_TREES[self.getLossType()], found.facts
         least, most = facts.label_range
         name = f"column {self.getLabelCol()!r}"
-        if max(-least, most) > MOST_LABEL:
+        if max(-least, most) > MAX_LABEL:
             of = least if -least > most else most
-            raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, which leaves can say, got {of:g}")
+            raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, which leaves can say, got {of:g}")
         if loss == "poisson" and least < 0:
             raise InputError(f"{name}: expected counts for loss 'poisson', got labels down to {least:g}")
         if loss == "poisson" and not facts.label_mean > 0:

@@ -18,8 +18,8 @@ from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
 from ps2.ops.table import Array
 
 BUDGET_S = 0.04
-LEAST_ROUNDS = 3
-MOST_ROUNDS = 9
+MIN_ROUNDS = 3
+MAX_ROUNDS = 9
 # Costs expire, because the machine or the network may have been busy while they were measured.
 KEPT_S = 60.0
 
@@ -83,13 +83,13 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
 def fastest(probes: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
     """Return the shortest time of each probe over several rounds, in seconds.
 
-    No round starts later than ``budget_s``, except that there are always at least ``LEAST_ROUNDS``.
+    No round starts later than ``budget_s``, except that there are always at least ``MIN_ROUNDS``.
     """
     for probe in probes:  # warm-up: the first call opens connections and loads kernels
         probe()
     rounds: list[list[float]] = []
     end_s = time.perf_counter() + budget_s
-    while len(rounds) < LEAST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.perf_counter() < end_s):
+    while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < end_s):
         rounds.append([_seconds(probe) for probe in probes])
     return [min(times) for times in zip(*rounds, strict=True)]
 

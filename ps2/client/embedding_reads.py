@@ -20,9 +20,9 @@ from ps2.ops.table import Array
 from ps2.protocol.messages import key_digest
 
 # Prefetches that wait for the pull of their keys; the oldest are dropped first.
-MOST_READS = 8
+MAX_READS = 8
 # Grouped key sets that are kept for the push after a pull.
-MOST_KEY_SETS = MOST_READS
+MAX_KEY_SETS = MAX_READS
 
 # Digest and shape of the keys of a call.
 KeySetId = tuple[bytes, tuple[int, ...]]
@@ -47,7 +47,7 @@ class RecentKeys:
         found = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
         with self._lock:
             self._known[id] = found
-            if len(self._known) > MOST_KEY_SETS:
+            if len(self._known) > MAX_KEY_SETS:
                 self._known.popitem(last=False)
         return found
 
@@ -125,7 +125,7 @@ class PendingReads:
         self._open.pop(id, None)
         self._open[id] = read
         read.start()
-        if len(self._open) > MOST_READS:
+        if len(self._open) > MAX_READS:
             self._open.popitem(last=False)
 
     def take(self, keys: Int64s) -> EmbeddingRead | None:

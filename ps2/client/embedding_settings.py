@@ -14,7 +14,7 @@ from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.errors import CheckpointCorruptError, ConfigError, LimitError, OutOfRangeError
 from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Wire, hash_bucket
 
-MOST_HASH_BITS = 31
+MAX_HASH_BITS = 31
 FORMAT = "ps2.embedding-table.1"
 
 
@@ -38,8 +38,8 @@ class TableSettings:
 
     def __post_init__(self) -> None:
         bits, zeros = self.hash_bits, self.zero_columns
-        if bits is not None and not (is_whole(bits) and 1 <= bits <= MOST_HASH_BITS):
-            raise ConfigError(f"hashBits: expected None or an integer from 1 to {MOST_HASH_BITS}, got {bits!r}")
+        if bits is not None and not (is_whole(bits) and 1 <= bits <= MAX_HASH_BITS):
+            raise ConfigError(f"hashBits: expected None or an integer from 1 to {MAX_HASH_BITS}, got {bits!r}")
         if not is_whole(zeros) or not 0 <= zeros <= self.k:
             raise ConfigError(f"zeroColumns: expected an integer from 0 to k = {self.k}, got {zeros!r}")
         if self.wire is not None and self.wire not in WIRES:

@@ -33,7 +33,7 @@ MIN_NAMED_KEYS = 1024
 # reads requests with keys.
 NAMED_BLOCK_BYTES = WireConfig.block_bytes
 # Key sets up to this size are resent in full: servers answer requests with keys faster than those with a digest.
-MOST_SENT_BYTES = 20_000
+MAX_SENT_BYTES = 20_000
 # Memory limit of the cached splits in this process.
 REMEMBERED_BYTES = 128 << 20
 # Limit of key sets that were seen once; only their digests are kept.
@@ -117,7 +117,7 @@ class SplitKeys:
         columns = self.columns.copy()
         groups = tuple(
             replace(group, digest=key_digest(some))
-            if some.size >= least and keys_bytes(some) > MOST_SENT_BYTES
+            if some.size >= least and keys_bytes(some) > MAX_SENT_BYTES
             else group
             for group in self.groups
             for some in [columns[group.begin : group.end]]

@@ -12,7 +12,7 @@ from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch
 from ps2.client.calibration import measure
 from ps2.client.declared import declared
-from ps2.client.placement import MOST_BYTES, Pairs, Way, choose
+from ps2.client.placement import MAX_BYTES, Pairs, Way, choose
 from ps2.client.plans import Plan, Target, rows_fill, rows_pull, rows_push
 from ps2.client.session import Session
 from ps2.config import WireConfig
@@ -28,7 +28,7 @@ Coefficients = Callable[[Float64s], Any]
 PAIR_BYTES = 24
 # All changes use the rows' values before the update, so a server must get all pairs in one request. Larger updates
 # accumulate in spare rows first.
-MOST_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
+MAX_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def planned(session: Session, target: Target, pairs: Pairs) -> Way:
     """Return the way that should take less time, by costs that are measured at the first use."""
     work = pairs.workload(target)
     # Do not even measure rows that exceed the sample size.
-    if target.spec.kind == "sparse" or work.columns * work.itemsize > MOST_BYTES:
+    if target.spec.kind == "sparse" or work.columns * work.itemsize > MAX_BYTES:
         return "servers"
-    if work.pairs > MOST_ON_SERVERS:
+    if work.pairs > MAX_ON_SERVERS:
         return "rows"
     return choose(measure(session, target, pairs), work)
 
@@ -81,7 +81,7 @@ def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> F
     named = {"rows_a": pairs.a, "rows_b": pairs.b}
     dots: Float64s = session.dispatch.run([declared(target, "rows_dot", named)])[0]
     weights = _ask(coefficients, dots)
-    if pairs.a.size <= MOST_ON_SERVERS:
+    if pairs.a.size <= MAX_ON_SERVERS:
         session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": weights})])
     else:
         session.dispatch.run(_through_spare_rows(rows.spare(pairs.distinct.size), target, pairs, weights))

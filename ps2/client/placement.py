@@ -22,9 +22,9 @@ Way = Literal["servers", "rows"]
 PASSES = 3
 
 # Bounds of a sample.
-MOST_PAIRS = 1 << 14
-MOST_MADDS = 1 << 22
-MOST_BYTES = 4 << 20
+MAX_PAIRS = 1 << 14
+MAX_MADDS = 1 << 22
+MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def choose(costs: Costs, work: Workload) -> Way:
 
 def sample(work: Workload) -> Workload:
     """Return the part of a workload to measure with: all of it, or as much as takes a few milliseconds."""
-    pairs = min(work.pairs, MOST_PAIRS, max(MOST_MADDS // work.columns, 1))
-    rows = min(work.distinct_rows, MOST_PAIRS, max(MOST_BYTES // (work.columns * work.itemsize), 1))
+    pairs = min(work.pairs, MAX_PAIRS, max(MAX_MADDS // work.columns, 1))
+    rows = min(work.distinct_rows, MAX_PAIRS, max(MAX_BYTES // (work.columns * work.itemsize), 1))
     return replace(work, pairs=pairs, distinct_rows=rows)
 
 

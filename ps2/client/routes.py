@@ -7,7 +7,7 @@ import threading
 from ps2.matrix.route import Route
 
 # Routes of freed matrices are never asked for again. Routes of other matrices come back with each handle.
-MOST = 4096
+MAX_ROUTES = 4096
 
 
 class Routes:
@@ -28,7 +28,7 @@ class Routes:
         with self._lock:
             self.known[matrix] = route
             self.version = max(self.version, route.version)
-            if len(self.known) > MOST:
+            if len(self.known) > MAX_ROUTES:
                 del self.known[next(iter(self.known))]
 
     def newest(self, matrix: int, route: Route) -> Route:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Mask = npt.NDArray[np.bool_]
 
-MOST_COLUMNS = 2**31 - 1
+MAX_COLUMNS = 2**31 - 1
 # Folders in a sentence.
 SHOWN = 3
 
@@ -114,8 +114,8 @@ class RowSpill:
 
     def _append(self, rows: Rows, of: int) -> None:
         file, size = self._begun_file(), rows.x.shape[1]
-        if size > MOST_COLUMNS:
-            raise LimitError(f"rows in a file have at most {MOST_COLUMNS:,} columns, got {size:,}; use spill='never'")
+        if size > MAX_COLUMNS:
+            raise LimitError(f"rows in a file have at most {MAX_COLUMNS:,} columns, got {size:,}; use spill='never'")
         if self._used is None:
             self._used = UsedColumns(size)
         for block in self._cut(rows):

@@ -14,7 +14,7 @@ InitialKind = Literal["zeros", "normal", "uniform"]
 Clock = Literal["wall", "event"]
 
 # Largest ``admit_after``: the count of a waiting key's touches takes one byte.
-MOST_TOUCHES = 255
+MAX_TOUCHES = 255
 # ``Initial.end`` for "all rows".
 ALL_ROWS = 2**31 - 1
 
@@ -85,7 +85,7 @@ class KeyPolicy:
     clock: Clock = "wall"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "admit_after", _integer("admitAfter", self.admit_after, 1, MOST_TOUCHES))
+        object.__setattr__(self, "admit_after", _integer("admitAfter", self.admit_after, 1, MAX_TOUCHES))
         if self.expire_after_s is not None:
             seconds = _number("expireAfterS", self.expire_after_s)
             if seconds <= 0:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-# With more ticks than MOST_TIMES some times are forgotten: an age becomes too long by one part in ACCURACY at most.
-MOST_TIMES = 1 << 14
+# With more ticks than MAX_TIMES some times are forgotten: an age becomes too long by one part in ACCURACY at most.
+MAX_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1
 # The latest time of a matrix, in seconds: float64 still tells seconds apart.
@@ -49,8 +49,8 @@ class MatrixTime:
         self.ticks.append(self.tick)
         self.times_s.append(now_s)
         # Only at certain ticks, so that a copy of the shard forgets the same times.
-        quarter = MOST_TIMES // 4
-        if len(self.ticks) > MOST_TIMES and before // quarter < self.tick // quarter:
+        quarter = MAX_TIMES // 4
+        if len(self.ticks) > MAX_TIMES and before // quarter < self.tick // quarter:
             self._forget()
 
     def mark(self, tick: int) -> None:

@@ -22,10 +22,10 @@ from ps2.ops.prefetch import prefetch_short
 ABSENT = -1
 MIN_CELLS = 1024
 MIN_SLOTS = 512
-MOST_SLOTS = 2**31 - 2
-# A table is rebuilt when more than MOST / 16 of its cells hold a slot, or fewer than LEAST / 16. From SOON / 16 on, the
-# pages of the next table are touched bit by bit, as the system needs long for all of them at once.
-MOST, SOON, LEAST = 11, 9, 2
+MAX_SLOTS = 2**31 - 2
+# A table is rebuilt when more than MAX_LOAD / 16 of its cells hold a slot, or fewer than MIN_LOAD / 16. From SOON / 16
+# on, the pages of the next table are touched bit by bit, as the system needs long for all of them at once.
+MAX_LOAD, SOON, MIN_LOAD = 11, 9, 2
 TOUCHED_PER_KEY, TOUCHED_PER_CALL = 32, 1 << 15
 # Cells that an insertion or a removal moves from the old table: some for each key, and some more. A look-up moves them
 # as for fewer keys.
@@ -90,11 +90,11 @@ class ManagedIndex:
             LimitError: there are no slots left; nothing is added.
         """
         count = self._count + keys.size
-        if count > MOST_SLOTS:
-            raise LimitError(f"a partition has at most {MOST_SLOTS:,} active keys, got {count:,}")
+        if count > MAX_SLOTS:
+            raise LimitError(f"a partition has at most {MAX_SLOTS:,} active keys, got {count:,}")
         if count > self._keys.columns:
             self._keys.resize(self._slots_for(count))
-        if count * 16 > self._cells.columns * MOST:
+        if count * 16 > self._cells.columns * MAX_LOAD:
             self._rebuild(count)
         elif count * 16 > self._cells.columns * SOON and self._next is None and self._old is None:
             self._next, self._touched = MappedArray(1, 2 * self._cells.columns, np.int64), 0
@@ -122,7 +122,7 @@ class ManagedIndex:
     def settle(self, keys: int) -> None:
         """Move cells as if so many keys were removed, and begin a smaller table if this one is too large."""
         self._step(keys)
-        if self._count * 16 < self._cells.columns * LEAST and self._cells.columns > MIN_CELLS and self._old is None:
+        if self._count * 16 < self._cells.columns * MIN_LOAD and self._cells.columns > MIN_CELLS and self._old is None:
             self._rebuild(self._count)
 
     @property
@@ -144,7 +144,7 @@ class ManagedIndex:
         """
         self._step(2**62)
         cells = max(MIN_CELLS, self._cells.columns // 2)
-        while count * 16 * 3 > cells * MOST * 2:
+        while count * 16 * 3 > cells * MAX_LOAD * 2:
             cells *= 2
         following, self._next = self._next, None
         if cells == self._cells.columns:

@@ -30,7 +30,7 @@ LINE = DEPTH * OF_ROW
 # Each row has as many counters as the last window counted touches, between the bounds, and at most twice or half as
 # many as before. With one touch for each counter, a key that was never touched has an estimate of 1 or more with a
 # probability of 17%, and of 2 or more with two tenths of a percent.
-FIRST_WIDTH, MIN_WIDTH, MOST_WIDTH = 1 << 21, 1 << 16, 1 << 23
+FIRST_WIDTH, MIN_WIDTH, MAX_WIDTH = 1 << 21, 1 << 16, 1 << 23
 # Lines that a touch adds or removes: some for its keys, and some more. All are there before a quarter of the window's
 # touches have come.
 KEYS_PER_LINE, LINES_PER_CALL = 4, 1 << 10
@@ -97,7 +97,7 @@ class TouchSketch:
         if self._mapped is None:
             return
         width = MIN_WIDTH
-        while width < min(touches, MOST_WIDTH) and 2 * DEPTH * width * self.dtype.itemsize <= most_bytes:
+        while width < min(touches, MAX_WIDTH) and 2 * DEPTH * width * self.dtype.itemsize <= most_bytes:
             width *= 2
         half = power_above(self.lines + 1) // 2
         self.wanted = min(max(width // OF_ROW, half // 2), 2 * half)

@@ -71,8 +71,8 @@ VERSION_AT, NUMBER_AT, SETTLED_AT, STAGE_AT = 24, 32, 40, 48
 STEPS_AT, KEY_COUNT_AT, FIRST_AT, DIGEST_AT = (REQUEST.size + at for at in (28, 32, 40, 48))
 TAIL_AT = REQUEST.size + OPERATION.size  # of a request of one operation
 
-MOST_SIGNATURES = 4096
-MOST_HANDLES = 1024
+MAX_SIGNATURES = 4096
+MAX_HANDLES = 1024
 
 Parts = tuple[bytes, list[Array]]
 ReplyParts = tuple[bytes, list[Array | StreamedArray]]
@@ -134,7 +134,7 @@ def shape_of(request: Request) -> Shape | None:
 
 def note(handles: Handles, shape: Shape, handle: int) -> None:
     """Store the handle of a shape."""
-    if len(handles) >= MOST_HANDLES:
+    if len(handles) >= MAX_HANDLES:
         handles.clear()
     handles[shape] = handle
 
@@ -379,7 +379,7 @@ def _signature(encoded: bytes) -> Signature:
 
 
 def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> None:
-    if len(known) >= MOST_SIGNATURES:
+    if len(known) >= MAX_SIGNATURES:
         known.clear()
     known[key] = signature
 

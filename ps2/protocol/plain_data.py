@@ -21,7 +21,7 @@ LIMIT_BYTES = WireConfig().request_limit_bytes
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 DTYPES = frozenset(["bool", *INTEGERS, "float16", "float32", "float64"])
 # Nesting limit of lists and dicts. Protobuf reads 100 nested messages, and a dict takes three.
-MOST_LEVELS = 24
+MAX_LEVELS = 24
 EXPECTED = "None, a bool, a number, a string, a NumPy array of numbers, or a list or dict of these"
 
 
@@ -55,8 +55,8 @@ def decode(encoded: bytes) -> Any:
 
 
 def _fill(message: pb.PlainData, value: Any, name: str, level: int) -> None:
-    if level > MOST_LEVELS:
-        raise UsageError(f"{name}: expected at most {MOST_LEVELS} nested lists and dicts, got more")
+    if level > MAX_LEVELS:
+        raise UsageError(f"{name}: expected at most {MAX_LEVELS} nested lists and dicts, got more")
     if value is None:
         message.none = True
     elif isinstance(value, (bool, np.bool_)):

@@ -32,16 +32,16 @@ from ps2.run.timeline import (
 Floats = NDArray[np.float64]
 Span = tuple[float, float]  # begin and end, in seconds
 
-MOST_LANES = 32
+MAX_LANES = 32
 WIDTH_IN = 12.0
 # Approximate width of a lane in pixels, and so the maximum number of columns of shares; and the rows in each.
 COLUMNS = 1200
 COLUMN_ROWS = 2
 # Lanes with more rows are drawn as columns of shares instead of bars; lanes with fewer have lines between clocks.
-MOST_BARS = 150
-MOST_BORDERS = 80
+MAX_BARS = 150
+MAX_BORDERS = 80
 # Clocks are numbered in at most so many lanes, if a number has this share of the chart's width.
-MOST_NUMBERED = 12
+MAX_NUMBERED = 12
 NUMBER_ROOM = 0.016
 # Before the first clock and after the last one, the chart shows a margin of this share of the time between, or all of
 # it if that is not much longer.
@@ -79,7 +79,7 @@ LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 
 def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:
     """Draw a lane for each rank; see ``RunResult.plot``."""
-    ranks = some_ranks(tables, MOST_LANES)
+    ranks = some_ranks(tables, MAX_LANES)
     shown = [_within(tables[rank], clocks) for rank in ranks]
     if not any(map(len, shown)):
         raise ConfigError("plot: there is nothing to draw" + ("" if clocks is None else f" in clocks {clocks}"))
@@ -91,20 +91,20 @@ def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tu
     axes = chart.subplots()
     most = max(map(len, shown))
     edges = np.linspace(*view_s, min(COLUMNS, most // COLUMN_ROWS) + 1)
-    room_s = NUMBER_ROOM * (view_s[1] - view_s[0]) if len(ranks) <= MOST_NUMBERED else np.inf
+    room_s = NUMBER_ROOM * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED else np.inf
     for lane, table in enumerate(shown):
-        if most > MOST_BARS:
+        if most > MAX_BARS:
             _draw_shares(axes, lane, _bars(table), edges)
         else:
             _draw_bars(axes, lane, _bars(table))
             _draw_blocks(axes, lane, table)
-            if most <= MOST_BORDERS:
+            if most <= MAX_BORDERS:
                 _draw_borders(axes, lane, table, room_s)
     _dress(chart, axes, ranks, view_s)
     _tell_what_is_cut_off(axes, whole_s, view_s)
     _tell_of_empty_lanes(axes, shown, view_s)
     axes.set_title(_title(tables, staleness, len(ranks)), loc="left", fontsize=11)
-    if most > MOST_BARS:
+    if most > MAX_BARS:
         axes.set_xlabel("seconds since the run began; heights are shares of the time")
     elif any((table.block >= 0).any() for table in shown):
         axes.set_xlabel("seconds since the run began; numbers and bands: clock, block of a rotation")
@@ -246,4 +246,4 @@ def _tell_of_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) 
 
 def _title(tables: Sequence[ClockTable], staleness: int | None, lanes: int) -> str:
     title = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
-    return title if lanes == len(tables) else f"{title} (the {MOST_LANES // 2} busiest ranks and some more)"
+    return title if lanes == len(tables) else f"{title} (the {MAX_LANES // 2} busiest ranks and some more)"

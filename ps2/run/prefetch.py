@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ps2.client.session import Session
 
 # Reads of one worker under way at once, each in its own thread.
-MOST_READS = 16
+MAX_READS = 16
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Prefetches:
         self._session = session
         self._open: list[Prefetch] = []
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(MOST_READS, "ps2-prefetch")
+        self._threads = ThreadPoolExecutor(MAX_READS, "ps2-prefetch")
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
         """Read for the clock ``ahead`` clocks after this one, as soon as the other workers allow it."""

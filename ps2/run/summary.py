@@ -20,7 +20,7 @@ from ps2.run.timeline import (
     waited_for,
 )
 
-MOST_RANKS = 32
+MAX_RANKS = 32
 WIDTH = 80
 SHOWN = ("compute", "pull", "push", "wait", "onClock")
 HEAD = f"{'rank':>4}{'clocks':>8}{'outside':>8}" + "".join(f"{kind:>8}{'%':>4}" for kind in SHOWN)
@@ -33,7 +33,7 @@ def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None)
         tables: by rank.
         seconds: that the run took.
     """
-    shown = some_ranks(tables, MOST_RANKS)
+    shown = some_ranks(tables, MAX_RANKS)
     header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
     # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
     whole = f"{_seconds(seconds)} s from call to return"

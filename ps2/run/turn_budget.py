@@ -19,11 +19,11 @@ WINDOW = 16
 # Of the work that could be done a second, the budget may give up this share to leave less over.
 TOLERANCE = 0.05
 # What is done of a block in a turn: at least this share as the mean of all workers, and of each worker.
-LEAST_DONE, LEAST_OF_WORKER = 0.25, 0.05
+MIN_DONE, MIN_OF_WORKER = 0.25, 0.05
 # What a turn costs beside work and transfers: entering a clock.
 ENTER_S = 1e-3
 # Budgets that are compared.
-MOST_CANDIDATES = 64
+MAX_CANDIDATES = 64
 
 
 class TurnBudget:
@@ -73,7 +73,7 @@ def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], t
 
     With a budget B, a turn takes max(B, transfer), and a worker works for B - rest of it, until the block is done. Of
     each B, the shares of blocks that are done a second are known so. The longest B is wanted that does at least
-    1 - ``TOLERANCE`` of the best one's. If that leaves too much over (``LEAST_DONE``, ``LEAST_OF_WORKER``), B is the
+    1 - ``TOLERANCE`` of the best one's. If that leaves too much over (``MIN_DONE``, ``MIN_OF_WORKER``), B is the
     shortest one that does not.
 
     Args:
@@ -83,8 +83,8 @@ def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], t
         transfer_s: seconds that a block needs to the next worker.
     """
     ends = np.unique(whole_s + rest_s)
-    if len(ends) > MOST_CANDIDATES:
-        ends = np.quantile(ends, np.linspace(0, 1, MOST_CANDIDATES))
+    if len(ends) > MAX_CANDIDATES:
+        ends = np.quantile(ends, np.linspace(0, 1, MAX_CANDIDATES))
     budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
     budgets.sort()
     works = np.clip(budgets[:, None] - rest_s, 0.0, whole_s)
@@ -92,7 +92,7 @@ def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], t
     rates = done.mean(axis=1) / (budgets + ENTER_S)
     turns = np.bincount(ranks)
     of_workers = np.stack([np.bincount(ranks, one) for one in done])[:, turns > 0] / turns[turns > 0]
-    is_enough = (done.mean(axis=1) >= LEAST_DONE) & (of_workers.min(axis=1) >= LEAST_OF_WORKER)
+    is_enough = (done.mean(axis=1) >= MIN_DONE) & (of_workers.min(axis=1) >= MIN_OF_WORKER)
     wanted = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
     # More time never leaves more over, and all of it leaves nothing.
     return float(budgets[max(wanted, int(np.flatnonzero(is_enough)[0]))])

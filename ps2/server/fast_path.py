@@ -24,7 +24,7 @@ from ps2.transport.data_server import Ended, Generation
 log = logging.getLogger(__name__)
 
 # Maximum size of a connection's buffer: one block of values, and the rest of a request.
-MOST_BYTES = (4 << 20) + FIRST_BYTES
+MAX_BYTES = (4 << 20) + FIRST_BYTES
 # All buffers together take at most 1 / SHARE of the server's memory limit.
 SHARE = 16
 LINGER_MS = 100
@@ -169,6 +169,6 @@ class CompiledFastPath:
         """Enlarge the buffer for requests of this size, if it is too small and there is memory for it."""
         if size < self.buffer.size >= FIRST_BYTES:
             return
-        wanted = FIRST_BYTES if size < FIRST_BYTES else min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))
+        wanted = FIRST_BYTES if size < FIRST_BYTES else min(MAX_BYTES, FIRST_BYTES + (1 << size.bit_length()))
         if wanted > self.buffer.size:
             self._fast_paths.resize(self, wanted)

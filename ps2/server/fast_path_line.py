@@ -25,9 +25,9 @@ SLOTS = 64  # lines of a table: a power of two, as the lowest bits of a handle c
 COUNT_OF_KEYS, STEPS, STEP_BYTES, START, FOUND, CAME_BYTES, ANSWER_BYTES, SLOTS_AT, NARROW_AT = range(9)
 # Then, for each array except the keys: its dtype and element count, and where the buffer holds its values, as received
 # and widened to the shard's dtype.
-ARRAYS, OF_ARRAY, MOST_ARRAYS = 9, 4, 3
+ARRAYS, OF_ARRAY, MAX_ARRAYS = 9, 4, 3
 CAME, COUNT, VALUES_AT, WIDE_AT = range(OF_ARRAY)
-PLAN_WORDS = ARRAYS + OF_ARRAY * MOST_ARRAYS
+PLAN_WORDS = ARRAYS + OF_ARRAY * MAX_ARRAYS
 # The arrays of ``columns_add_some``.
 SIZES, PLACES, CHANGES = range(ARRAYS, PLAN_WORDS, OF_ARRAY)
 
@@ -52,10 +52,10 @@ REPLY_AT = 1020
 SCRATCH_AT = 1104
 PLAN_AT = 1248
 ARRAYS_AT = 1424
-MOST_HEADER = 800
+MAX_HEADER = 800
 
 # Sizes and field offsets of the binary form, in bytes.
-HEAD_BYTES, LEAST_HEADER = HEAD.size, binary.TAIL_AT
+HEAD_BYTES, MIN_HEADER = HEAD.size, binary.TAIL_AT
 REPLY_HEADER, ARRAY_BYTES = binary.REPLY.size + binary.RESULT.size, binary.ARRAY.size
 A_REPLY = binary.A_REPLY
 STEPS_BYTE, BECOMES_BYTE = binary.STEPS_AT, binary.STEPS_AT + 2

@@ -48,9 +48,9 @@ from ps2.server.fast_path_line import (
     KIND,
     LAID_OUT,
     LAYOUT,
-    LEAST_HEADER,
-    MOST_ARRAYS,
-    MOST_HEADER,
+    MAX_ARRAYS,
+    MAX_HEADER,
+    MIN_HEADER,
     MUTEX,
     NARROW_AT,
     NUMBER_WORD,
@@ -155,9 +155,9 @@ def serve(
             if error_number() == EINTR:
                 continue
             return CLOSED
-        peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MOST_HEADER, MSG_PEEK | MSG_DONTWAIT)
+        peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MAX_HEADER, MSG_PEEK | MSG_DONTWAIT)
         # -- is the request plain? The header suffices to decide.
-        if peeked < HEAD_BYTES + LEAST_HEADER or generation[0] != expected:
+        if peeked < HEAD_BYTES + MIN_HEADER or generation[0] != expected:
             return OTHER
         length, size, handle = head32[1], head64[0], header32[HANDLE_WORD]
         line = table[handle & (SLOTS - 1)]
@@ -173,10 +173,10 @@ def serve(
         # -- receive it, with aligned arrays
         set_part(message, 0, at + Address(HEAD_AT), HEAD_BYTES + length)
         set_part(message, 1, at + Address(ARRAYS_AT), plan[STEP_BYTES])
-        for number in range(MOST_ARRAYS):
+        for number in range(MAX_ARRAYS):
             array = plan[ARRAYS + OF_ARRAY * number :]
             set_part(message, 2 + number, at + Address(array[VALUES_AT]), array[COUNT] * ITEMS[array[CAME]])
-        if not receive_parts(descriptor, message, 2 + MOST_ARRAYS):
+        if not receive_parts(descriptor, message, 2 + MAX_ARRAYS):
             return CLOSED
         began_ns = now_ns(timespec)
         slots = carray(pointer(at + Address(plan[SLOTS_AT])), plan[COUNT_OF_KEYS], np.int64)

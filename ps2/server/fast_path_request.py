@@ -38,9 +38,9 @@ from ps2.server.fast_path_line import (
     ITEMS,
     KEYS_WORD,
     KIND,
-    LEAST_HEADER,
     LIVE,
-    MOST_ARRAYS,
+    MAX_ARRAYS,
+    MIN_HEADER,
     NARROW_AT,
     OF_ARRAY,
     PLACES,
@@ -78,7 +78,7 @@ def changes(kind: int) -> bool:
 @kernel
 def arrays_of(kind: int) -> int:
     """Return the number of arrays that a plain operation brings, without its keys."""
-    return MOST_ARRAYS if kind == COLUMNS_ADD_SOME else int(changes(kind))
+    return MAX_ARRAYS if kind == COLUMNS_ADD_SOME else int(changes(kind))
 
 
 @kernel
@@ -101,7 +101,7 @@ def is_of_form(line: Int64s, header: Any) -> bool:
         _equals(line, header, 0, VERSION_BYTE)
         and _equals(line, header, STAGE_BYTE, STEPS_BYTE - STAGE_BYTE)
         and _equals(line, header, STEPS_BYTE + 1, 1)
-        and _equals(line, header, LEAST_HEADER, 8 * line[SCALARS_AT] - LEAST_HEADER)
+        and _equals(line, header, MIN_HEADER, 8 * line[SCALARS_AT] - MIN_HEADER)
         and _equals(line, header, names, line[FORM_BYTES] - names)
     )
 

@@ -29,7 +29,7 @@ from ps2.server.fast_path_line import (
     LAID_OUT,
     LAYOUT,
     LIVE,
-    MOST_HEADER,
+    MAX_HEADER,
     MUTEX,
     SCALARS,
     SCALARS_AT,
@@ -71,7 +71,7 @@ class HandleTable:
         slot = self._slots.get(shape, len(self._slots) if len(self._slots) < SLOTS else serial % SLOTS)
         handle = (serial & 0xFFFFFF) * SLOTS + slot
         header, _ = binary.request_parts(request, {shape: handle})
-        if len(header) > MOST_HEADER:
+        if len(header) > MAX_HEADER:
             return 0
         self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {shape: slot}
         line = self.lines[slot]

@@ -19,7 +19,7 @@ from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
 from ps2.server.keycache import KeySet
 from ps2.server.managed_shard import ManagedShard
-from ps2.server.removed_keys import MOST_KEYS
+from ps2.server.removed_keys import MAX_KEYS
 from ps2.server.shard import Shard
 
 # Slots that one request looks at, and keys that it removes: a few milliseconds.
@@ -29,7 +29,7 @@ SETTLED = 1 << 16
 # Bytes of the keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
 # The most bytes of each read's answer.
-LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MOST_KEYS}
+LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MAX_KEYS}
 
 # The range of each parameter. Ticks fit the 32 bits of a slot's tick.
 RANGES = {

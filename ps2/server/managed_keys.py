@@ -28,8 +28,8 @@ SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 16 << 20
 TICK_SHARE = 64
 # The tick of slots that an eviction must not remove.
 PROTECTED = 2**32 - 1
-# Ticks of slots have 32 bits: at MOST_TICK all ticks are lowered, so that the current one becomes KEPT_TICKS.
-MOST_TICK, KEPT_TICKS = 2**31 - 1, 2**30
+# Ticks of slots have 32 bits: at MAX_TICK all ticks are lowered, so that the current one becomes KEPT_TICKS.
+MAX_TICK, KEPT_TICKS = 2**31 - 1, 2**30
 
 
 @dataclass
@@ -165,7 +165,7 @@ class ManagedKeys:
     def _lower_ticks(self) -> None:
         """Lower all ticks if they become too large for a slot's 32 bits. Earlier marks then become stale."""
         by = self.time.tick - KEPT_TICKS
-        if self.time.tick < MOST_TICK:
+        if self.time.tick < MAX_TICK:
             return
         self.ticks[:] = np.maximum(self.ticks, by + 1) - np.uint32(by)
         self.time.lower(by)

@@ -15,9 +15,9 @@ from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
-# A full shard evicts more keys than needed: this share of its limit, at most MOST_SLACK. So not every request has to
+# A full shard evicts more keys than needed: this share of its limit, at most MAX_SLACK. So not every request has to
 # look for the oldest keys.
-SLACK_SHARE, MOST_SLACK = 16, 4096
+SLACK_SHARE, MAX_SLACK = 16, 4096
 # A prime, so that evictions begin at slots all over the shard.
 STRIDE = 1_000_003
 
@@ -137,7 +137,7 @@ class ManagedShard(Shard):
                 f"{most:,}"
             )
         self.managed.protect(slots)
-        slack = min(most // SLACK_SHARE, MOST_SLACK)
+        slack = min(most // SLACK_SHARE, MAX_SLACK)
         self.evict(max(most - added - slack, staying), self.live)
         return True
 

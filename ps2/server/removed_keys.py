@@ -10,7 +10,7 @@ from ps2.ops.table import Array
 
 MIN_ROOM = 256
 # Most removals that are kept; beyond, the older half is dropped.
-MOST_KEYS = 1 << 20
+MAX_KEYS = 1 << 20
 
 
 class RemovedKeys:
@@ -37,9 +37,9 @@ class RemovedKeys:
         """Note that keys were removed in a tick, which is not before that of the last call."""
         if self.complete_from is None:
             return
-        if self._count + keys.size > MOST_KEYS:
-            self._forget((self._count + 1) // 2 if keys.size <= MOST_KEYS // 2 else self._count)
-        keys = keys[-MOST_KEYS:]
+        if self._count + keys.size > MAX_KEYS:
+            self._forget((self._count + 1) // 2 if keys.size <= MAX_KEYS // 2 else self._count)
+        keys = keys[-MAX_KEYS:]
         if self._count + keys.size > len(self._keys):
             room = max(MIN_ROOM, 2 * (self._count + keys.size))
             self._keys, self._ticks = np.resize(self._keys, room), np.resize(self._ticks, room)

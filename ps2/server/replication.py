@@ -34,7 +34,7 @@ LONGEST_PAUSE_S = 1.0
 PATIENCE_S = 3.0
 # Bytes of a filling that are sent without waiting for replies.
 WINDOW_BYTES = 32 << 20
-MOST_OPERATIONS = 1000  # in one request of a filling
+MAX_OPERATIONS = 1000  # in one request of a filling
 
 
 class _Backup:
@@ -338,7 +338,7 @@ def _windows(operations: Iterator[Operation]) -> Iterator[list[list[Operation]]]
         if window[0] and (alone or total + added > WINDOW_BYTES):
             yield window
             window, size, total = [[]], 0, 0
-        if window[-1] and (size + added > BLOCK_BYTES or len(window[-1]) == MOST_OPERATIONS):
+        if window[-1] and (size + added > BLOCK_BYTES or len(window[-1]) == MAX_OPERATIONS):
             window.append([])
             size = 0
         window[-1].append(operation)

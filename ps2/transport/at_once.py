@@ -12,7 +12,7 @@ from ps2.errors import TransientError
 from ps2.interrupts import SHIELD, check
 
 # Maximum number of concurrent calls; further calls wait.
-MOST = 32
+MAX_CALLS = 32
 POLL_S = 0.02
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Calls(Generic[T]):
                     except BaseException as error:
                         self._errors[number] = error
 
-        count = min(len(things), MOST)
+        count = min(len(things), MAX_CALLS)
         self._threads = [threading.Thread(target=run, name="ps2-ask", daemon=True) for _ in range(count)]
         with SHIELD:
             try:

@@ -48,7 +48,7 @@ REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
 # Size of the first read if the size of the reply is not known.
 SCRATCH_BYTES = 1024
 # Limit of cached headers per connection.
-MOST_HEADERS = 1024
+MAX_HEADERS = 1024
 DONE = Reply((NO_RESULT,))
 
 
@@ -123,7 +123,7 @@ def prepare(
         )
         header = connection.headers.get(key)
         if header is None:
-            if len(connection.headers) >= MOST_HEADERS:
+            if len(connection.headers) >= MAX_HEADERS:
                 connection.headers.clear()
             header = connection.headers[key] = PreparedHeader(request, connection.handles)
         try:

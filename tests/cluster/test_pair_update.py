@@ -68,7 +68,7 @@ def test_pair_update_when_rows_are_shared_then_numpy(ps, via, dtype):
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
 def test_pair_update_when_over_server_limit_then_is_still_atomic(ps, monkeypatch, make):
     """A second time, as what is added up comes into rows that are not empty any more."""
-    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
+    monkeypatch.setattr(pairs, "MAX_ON_SERVERS", len(A) - 1)
     _, values = a_matrix()
     m = make(DIM, K, "float64").matrix().add(range(K), values, range(DIM))
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_pair_update_when_over_server_limit_then_is_still_atomic(ps, monkeypatch
 
 
 def test_pair_update_when_over_server_limit_then_auto_pulls_rows(ps, monkeypatch):
-    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
+    monkeypatch.setattr(pairs, "MAX_ON_SERVERS", len(A) - 1)
     m, values = a_matrix()
     np.testing.assert_allclose(m.pairUpdate(A, B, step), oracle(values, A, B, step), **TOLERANCE["float64"])
     np.testing.assert_allclose(m.pull(range(K)), values, **TOLERANCE["float64"])
@@ -274,7 +274,7 @@ def test_measure_when_threads_ask_at_once_then_one_measures(ps):
 
 def test_plan_when_row_is_too_long_then_servers_unmeasured(ps, requests_by, monkeypatch):
     m, _ = a_matrix()
-    monkeypatch.setattr(pairs, "MOST_BYTES", 8)
+    monkeypatch.setattr(pairs, "MAX_BYTES", 8)
     ways = []
     assert sum(requests_by(lambda: ways.append(pairs.planned(m._first._session, m._target(), Pairs.of(A, B, K))))) == 0
     assert ways == ["servers"]

@@ -338,7 +338,7 @@ def test_fit_when_labels_exceed_family_then_error(labelled):
 
 
 def test_fit_when_model_is_large_then_weights_stay_on_fleet(labelled, monkeypatch):
-    monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
     large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     monkeypatch.undo()
     small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
@@ -357,7 +357,7 @@ def test_fit_when_factors_exceed_servers_then_early_limit_error(labelled, ps):
 def test_fit_when_model_stays_on_fleet_then_takes_one_vector(labelled, statuses, monkeypatch, sparse_from):
     for constant in ("parameters.SPARSE_FROM", "trainer.SPARSE_FROM", "footprint.SPARSE_FROM"):
         monkeypatch.setattr(f"ps2.algorithms.linear.{constant}", sparse_from)
-    monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
 
     def held():
         return {matrix.matrix: matrix for status in statuses() for matrix in status.matrices}

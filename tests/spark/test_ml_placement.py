@@ -60,7 +60,7 @@ def test_fit_when_rows_are_few_then_spark_runs_one_job(spark, ps, rows):
 
 
 def test_fit_when_model_is_too_large_for_local_then_servers(ps, rows, monkeypatch):
-    monkeypatch.setattr(estimator, "MOST_LOCAL_WEIGHTS", 5)
+    monkeypatch.setattr(estimator, "MAX_LOCAL_WEIGHTS", 5)
     placement = LinearRegression().fit(rows).summary.placement
     assert (placement.via, placement.reason) == ("servers", "the model has 12 weights")
 

@@ -12,7 +12,7 @@ from training import Rows, logistic_gradient, make, objective, trained
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.linear.solvers.averaging import LEAST_FALL
+from ps2.algorithms.linear.solvers.averaging import MIN_FALL
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
@@ -146,7 +146,7 @@ def test_average_when_l1_objective_hardly_falls_then_halves_step(spark, ps):
     w, _, history = ended(ps, rows.frame(spark), rows, problem, recipe)
     np.testing.assert_allclose(w, alternated(rows, problem, recipe), rtol=1e-9, atol=1e-12)
     objectives = np.array(history.objective)
-    assert (objectives[1:-1] > (1 - LEAST_FALL) * objectives[:-2]).any()
+    assert (objectives[1:-1] > (1 - MIN_FALL) * objectives[:-2]).any()
 
 
 def alternated(rows, problem, recipe):
@@ -165,7 +165,7 @@ def alternated(rows, problem, recipe):
                 u = np.sign(u) * np.maximum(np.abs(u) - step_size * problem.l1, 0.0)
             models.append(shard.c.sum() / total * u)
         w = sum(models)
-        if now > (1 - LEAST_FALL) * before:
+        if now > (1 - MIN_FALL) * before:
             step_size /= 2
         before = now
     return w

@@ -100,7 +100,7 @@ def test_sap_when_trained_again_then_bits_are_the_same(ps, rows, frame, two, two
 def test_sap_when_sets_are_small_then_every_schedule_converges(
     ps, rows, frame, two, two_frame, problem, schedule, monkeypatch
 ):
-    for most in ("MOST_NEW", "MOST_KEPT", "MOST_ANEW"):
+    for most in ("MAX_NEW", "MAX_KEPT", "MAX_ANEW"):
         monkeypatch.setattr(sap, most, 4)
     given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
     recipe = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ps2.errors import RecoveryError, UnavailableError
-from ps2.transport.at_once import MOST, at_once
+from ps2.transport.at_once import MAX_CALLS, at_once
 
 
 def test_calls_when_more_than_limit_then_answers_keep_order():
@@ -23,13 +23,13 @@ def test_calls_when_more_than_limit_then_answers_keep_order():
             under_way -= 1
         return number * 10
 
-    assert at_once(range(3 * MOST), call) == [number * 10 for number in range(3 * MOST)]
-    assert 1 < most <= MOST
+    assert at_once(range(3 * MAX_CALLS), call) == [number * 10 for number in range(3 * MAX_CALLS)]
+    assert 1 < most <= MAX_CALLS
 
 
 def test_calls_when_each_waits_for_all_then_run_concurrently():
-    barrier = threading.Barrier(MOST, timeout=20)
-    assert len(at_once(range(MOST), lambda _: barrier.wait())) == MOST
+    barrier = threading.Barrier(MAX_CALLS, timeout=20)
+    assert len(at_once(range(MAX_CALLS), lambda _: barrier.wait())) == MAX_CALLS
 
 
 def test_error_when_some_are_transient_then_other_one_is_raised():

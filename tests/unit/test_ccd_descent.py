@@ -72,7 +72,7 @@ def test_descent_when_iterated_then_objective_falls(kind, weighted):
 def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
     _, expected = begun(options_of(**kind))
     if changed == "parts":
-        monkeypatch.setattr(ccd_descent, "MOST_FLOATS", 9 * 6)
+        monkeypatch.setattr(ccd_descent, "MAX_FLOATS", 9 * 6)
     _, found = begun(options_of(**kind), threads=3 if changed == "threads" else 1)
     assert len(found.items._parts) > 1 or changed == "threads"
     for descent in (expected, found):

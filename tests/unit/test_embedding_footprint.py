@@ -10,7 +10,7 @@ from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import LimitError
 
 WORDS, TOKENS, DRIVER = 1000, 10**6, 16 << 30
-MOST = 2**31 - 1
+MAX_SIZE = 2**31 - 1
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ MOST = 2**31 - 1
             "take 4,000,000,000,000 bytes in 1 table, and the driver",
         ),
         (
-            {"window": MOST},
+            {"window": MAX_SIZE},
             "windowSize=2,147,483,647 and negative=5, .* a worker needs [0-9,]+ bytes .* of 4,294,967,296",
         ),
         ({"window": 10**6, "via": "local"}, "windowSize=1,000,000 and negative=5"),
-        ({"negative": MOST}, "windowSize=5 and negative=2,147,483,647"),
-        ({"negative": MOST, "via": "servers"}, "negative=2,147,483,647"),
+        ({"negative": MAX_SIZE}, "windowSize=5 and negative=2,147,483,647"),
+        ({"negative": MAX_SIZE, "via": "servers"}, "negative=2,147,483,647"),
         ({"negative": 10**8, "architecture": "edges", "via": "rows"}, "^negative=100,000,000, of vectorSize=100"),
     ],
 )
@@ -45,9 +45,9 @@ def test_training_when_sizes_are_usual_then_it_fits(via):
 
 def test_walks_when_they_cannot_be_then_params_are_named():
     with pytest.raises(LimitError, match="walkLength=2,147,483,647: a walk takes 17,179,869,176 bytes"):
-        check_walks(WalkSettings(1, MOST), 10)
+        check_walks(WalkSettings(1, MAX_SIZE), 10)
     with pytest.raises(LimitError, match="numWalks=2,147,483,647: from 1,000,000,000 vertices they are"):
-        check_walks(WalkSettings(MOST, 80), 10**9)
+        check_walks(WalkSettings(MAX_SIZE, 80), 10**9)
     check_walks(WalkSettings(1000, 10_000), 10**9)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ps2.algorithms.embeddings.files import MODELS
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.embeddings.plotting import MOST, draw_plane
+from ps2.algorithms.embeddings.plotting import MAX_POINTS, draw_plane
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -246,7 +246,7 @@ def test_picture_when_names_have_classes_then_each_has_colour(words):
     (axes,) = chart.axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["others", "tree", "season"]
     assert {text.get_text() for text in axes.texts} == set(WORDS)
-    many = Embedding(range(MOST + 1), np.random.default_rng(0).normal(size=(MOST + 1, 2)))
+    many = Embedding(range(MAX_POINTS + 1), np.random.default_rng(0).normal(size=(MAX_POINTS + 1, 2)))
     (axes,) = draw_plane(many, {}).axes
-    assert f"the {MOST:,} most frequent" in axes.get_title("left")
+    assert f"the {MAX_POINTS:,} most frequent" in axes.get_title("left")
     assert not axes.texts

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.algorithms.estimators import anew
-from ps2.algorithms.estimators.anew import MOST_BEGINNINGS, done_anew
+from ps2.algorithms.estimators.anew import MAX_BEGINNINGS, done_anew
 from ps2.algorithms.training.run import NotWhole
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 
@@ -103,8 +103,8 @@ def test_a_fit_when_it_fails_by_itself_then_raises_that(context):
 
 
 def test_a_fit_when_servers_die_for_ever_then_names_the_count(context):
-    with pytest.raises(RecoveryError, match=f"a fit has begun {MOST_BEGINNINGS} times"):
-        done_anew(losing(context(), MOST_BEGINNINGS))
+    with pytest.raises(RecoveryError, match=f"a fit has begun {MAX_BEGINNINGS} times"):
+        done_anew(losing(context(), MAX_BEGINNINGS))
 
 
 def test_a_fit_when_it_goes_on_from_a_checkpoint_then_says_so(context):

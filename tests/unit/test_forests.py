@@ -18,7 +18,7 @@ from ps2.algorithms.trees.forests import (
     vote_kernels,
     warming,
 )
-from ps2.algorithms.trees.forests.options import MOST_DRAWS, ForestOptions, features_drawn
+from ps2.algorithms.trees.forests.options import MAX_DRAWS, ForestOptions, features_drawn
 from ps2.algorithms.trees.forests.warming import forest_here
 from ps2.data.rows import LocalRows
 
@@ -100,7 +100,7 @@ def test_draws_when_bootstrap_then_poisson():
     options = replace(ONE_TREE, bootstrap=True, rate=0.8)
     draws = np.empty(200_000, np.uint8)
     draw_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draws_below, draws)
-    assert draws.max() < MOST_DRAWS
+    assert draws.max() < MAX_DRAWS
     assert (draws.mean(), draws.var()) == (pytest.approx(0.8, abs=0.01), pytest.approx(0.8, abs=0.01))
 
 

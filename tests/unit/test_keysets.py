@@ -123,7 +123,7 @@ ROUTE = routed(SPEC, 2)
 
 
 def test_cache_when_columns_repeat_then_groups_are_named(monkeypatch):
-    monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
+    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 1000)
     cache = SplitCache()
     digests = [[group.digest for group in cache.split(SPEC, ROUTE, MANY).groups] for _ in range(3)]
     parts = split(SPEC, ROUTE, MANY)

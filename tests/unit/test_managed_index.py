@@ -283,7 +283,7 @@ def test_waiting_when_states_are_merged_then_counts_go_on(monkeypatch, admit_aft
 
 
 def test_time_when_many_ticks_then_ages_stay_close(monkeypatch):
-    monkeypatch.setattr(matrix_time, "MOST_TIMES", 64)
+    monkeypatch.setattr(matrix_time, "MAX_TIMES", 64)
     monkeypatch.setattr(matrix_time, "ACCURACY", 20)
     time = MatrixTime()
     for second in range(1, 2001):
@@ -307,7 +307,7 @@ def test_removed_when_too_many_then_older_ones_are_unknown(monkeypatch):
     from ps2.errors import StaleMarkError
     from ps2.server import removed_keys
 
-    monkeypatch.setattr(removed_keys, "MOST_KEYS", 100)
+    monkeypatch.setattr(removed_keys, "MAX_KEYS", 100)
     removed = RemovedKeys()
     removed.add(np.arange(5), 1)
     removed.begin(2)

@@ -75,7 +75,7 @@ def after_a_long_time(**policy):
 @pytest.mark.parametrize("policy", [{"max_keys": 500}, {"admit_after": 2}])
 def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
     expected = after_a_long_time(**policy)
-    monkeypatch.setattr(managed_keys, "MOST_TICK", 1000)
+    monkeypatch.setattr(managed_keys, "MAX_TICK", 1000)
     monkeypatch.setattr(managed_keys, "KEPT_TICKS", 900)
     shard = after_a_long_time(**policy)
     assert shard.managed.time.tick < 1000 < expected.managed.time.tick
@@ -85,7 +85,7 @@ def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
 
 
 def test_mark_when_ticks_were_lowered_then_is_stale(monkeypatch):
-    monkeypatch.setattr(managed_keys, "MOST_TICK", 100)
+    monkeypatch.setattr(managed_keys, "MAX_TICK", 100)
     monkeypatch.setattr(managed_keys, "KEPT_TICKS", 50)
     shard = shard_with(1 << 30)
     before, tick = shard.managed.lineage, shard.managed.mark(98)

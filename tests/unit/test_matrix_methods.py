@@ -133,7 +133,7 @@ def test_fill_when_the_number_does_not_fit_then_dtype_error(session):
 @pytest.mark.parametrize("fault", [None, DropsTheAck])
 def test_pairs_when_over_one_request_then_still_atomic_and_once(session, monkeypatch, fault):
     """A second time, as what is added up comes into rows that are not empty any more."""
-    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 5)
+    monkeypatch.setattr(pairs, "MAX_ON_SERVERS", 5)
     rng = np.random.default_rng(0)
     values, matrix = rng.integers(-9, 9, (K, DIM)).astype(float), DCV.dense(DIM, K, "float64").matrix()
     matrix.push(range(K), values)
@@ -151,7 +151,7 @@ def test_pairs_when_over_one_request_then_still_atomic_and_once(session, monkeyp
 
 
 def test_pairs_when_matrix_is_gone_then_helper_rows_are_too(fleet, session, monkeypatch):
-    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 1)
+    monkeypatch.setattr(pairs, "MAX_ON_SERVERS", 1)
     vector = DCV.dense(DIM, K, "float64")
     matrix = vector.matrix()
     matrix.pairUpdate([0, 1], [2, 3], lambda dots: dots, "servers")

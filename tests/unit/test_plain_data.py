@@ -71,7 +71,7 @@ def test_message_when_it_contains_itself_then_is_refused():
 
 def test_message_when_it_is_nested_deeply_then_is_decoded():
     value = 1
-    for _ in range(plain_data.MOST_LEVELS):
+    for _ in range(plain_data.MAX_LEVELS):
         value = {"a": value}
     assert decode(Message(value).encoded) == value
 

@@ -169,7 +169,7 @@ def test_addition_when_sent_in_16_bits_then_overlays_received(wire):
 
 
 def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
-    monkeypatch.setattr(keysets, "MOST_SENT_BYTES", 1000)
+    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 1000)
     spec = MatrixSpec(10_000, 1, "float64")
     target = Target(1, spec, Route(0, (0, 5_000, 10_000), ("a", "b")), (0,))
     at = np.arange(0, 10_000, 3)

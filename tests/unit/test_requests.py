@@ -145,4 +145,4 @@ def test_pair_update_when_pairs_are_at_limit_then_request_fits():
         given = {"rows_a": rows, "rows_b": rows, "coefficients": np.zeros(count)}
         return sum(operation.nbytes for operation in declared(target, "rows_pair_update", given).operations)
 
-    assert size(pairs.MOST_ON_SERVERS) <= limit_bytes < size(pairs.MOST_ON_SERVERS + 1)
+    assert size(pairs.MAX_ON_SERVERS) <= limit_bytes < size(pairs.MAX_ON_SERVERS + 1)

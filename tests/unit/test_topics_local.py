@@ -13,7 +13,7 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.local_turns import document_bounds
-from ps2.algorithms.topics.placement import MOST_BYTES, SamplingSize, place
+from ps2.algorithms.topics.placement import MAX_BYTES, SamplingSize, place
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
 
@@ -126,7 +126,7 @@ def test_auto_when_costs_are_known_then_takes_the_faster(size, wanted, via, work
     found = place("auto", size, wanted)
     assert (found.via, found.workers) == (via, workers)
     assert reason in found.reason
-    assert (size.bytes > MOST_BYTES) == ("one worker would take" in reason)
+    assert (size.bytes > MAX_BYTES) == ("one worker would take" in reason)
 
 
 def test_local_when_turns_end_by_time_then_error():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.trees.cost_model import MOST_VALUES, Cores, Work, choose, seconds
+from ps2.algorithms.trees.cost_model import MAX_VALUES, Cores, Work, choose, seconds
 from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.errors import ConfigError
 
@@ -40,7 +40,7 @@ def test_choose_when_auto_then_takes_the_faster(work, cores, via):
         (("servers", None, SMALL), "servers", "as requested"),
         (("local", 1, LARGE), "local", "as requested"),
         (("auto", 2, SMALL), "servers", "numWorkers is 2"),
-        (("auto", None, Work(10, MOST_VALUES + 1, 9, 1)), "servers", "50,000,001 stored values are more than"),
+        (("auto", None, Work(10, MAX_VALUES + 1, 9, 1)), "servers", "50,000,001 stored values are more than"),
     ],
 )
 def test_choose_when_something_decides_then_says_what(given, via, reason):

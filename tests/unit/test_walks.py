@@ -72,14 +72,14 @@ def test_second_order_when_directed_then_previous_edge_counts():
 
 @functools.cache
 def walking(rejections):
-    """Return the kernel for that ``MOST_REJECTIONS``; numba's cache, which does not know of it, keeps none."""
+    """Return the kernel for that ``MAX_REJECTIONS``; numba's cache, which does not know of it, keeps none."""
     return njit(error_model="numpy")(walk_kernels.walk.py_func)
 
 
 @pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
 @pytest.mark.parametrize("refused", [1, 2])
 def test_second_order_when_proposals_are_few_then_stay_exact(edges, refused, monkeypatch):
-    monkeypatch.setattr(walk_kernels, "MOST_REJECTIONS", refused)
+    monkeypatch.setattr(walk_kernels, "MAX_REJECTIONS", refused)
     monkeypatch.setattr(walk_kernels, "walk", walking(refused))
     check_chances(Edges(edges, VERTICES), WalkSettings(epochs=600, length=12, seed=6, p=4.0, q=0.25), with_before=True)
 

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 # Numbers of the products of rows and centres that are in memory at a time.
 PRODUCTS = 1 << 20
 # Exponents of the largest value beyond which squares may leave the range of float32.
-MOST_EXPONENT = 50
+MAX_EXPONENT = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ def exponent_of(*arrays: Array) -> int:
     """Return the power of two by which values are to be divided so that their squares stay within float32's range."""
     largest = max((float(np.abs(array).max(initial=0.0)) for array in arrays), default=0.0)
     exponent = int(np.frexp(largest)[1])
-    return exponent if abs(exponent) > MOST_EXPONENT else 0
+    return exponent if abs(exponent) > MAX_EXPONENT else 0
 
 
 def shifted(values: Array, exponent: int) -> Array:

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 FORMAT = "ps2.clusters.v1"
 MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
 # Numbers of centres that may travel inside a function.
-MOST_LIGHT = 1 << 14
+MAX_LIGHT = 1 << 14
 DISTANCES = ("euclidean", "cosine")
 
 
@@ -113,7 +113,7 @@ class KMeansClusters:
 
     @property
     def is_light(self) -> bool:
-        return self.centres.size <= MOST_LIGHT
+        return self.centres.size <= MAX_LIGHT
 
     def predict(self, x: Any) -> Int64s:
         """Return the cluster of each row, int64, shape (n,); of several centres that are equally near, the first one.

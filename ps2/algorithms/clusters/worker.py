@@ -46,7 +46,7 @@ DO, DRAW, LEAST, CANDIDATES, CHOSEN, CLUSTERS, SCALE = (
 # Binary digits of a sum of all rows, and of a weight among them.
 DIGITS = 51
 # The least unit of sums that can be divided by.
-LEAST_UNIT = 2.0**-1000
+MIN_UNIT = 2.0**-1000
 # Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
 DIRECTION_UNIT = 2.0**-42
 # Candidates whose distances are computed together, and the bytes of their numbers at most.
@@ -279,7 +279,7 @@ class _Prepared:
         else:
             sizes = shifted(fleet.sizes.pull(rows.keys), -scale.exponent)
             largest = np.frexp(sizes)[1].astype(np.int64)
-        units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), LEAST_UNIT)
+        units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), MIN_UNIT)
         return _Prepared(Points.of(x, options.dim), weights, units)
 
     def columns(self) -> Any:

@@ -25,7 +25,7 @@ NonNegative = Annotated[float, Range(at_least=0)]
 STEP_COST = 4
 WEIGHT, VELOCITY, SQUARE, GRADIENT, STEPS = range(5)
 # Beyond, float32 does not count, and the moments have no bias.
-MOST_STEPS = 1 << 24
+MAX_STEPS = 1 << 24
 
 Layer = Annotated[Block, Tiny(lambda dtype: np.zeros((5, 1), dtype))]
 
@@ -75,7 +75,7 @@ def _step(layer: Array, gradient: Array, rates: tuple[float, float, float, float
     if not layer.shape[1]:
         return
     weight, count = layer[WEIGHT], int(layer[STEPS, 0])
-    if count < MOST_STEPS:
+    if count < MAX_STEPS:
         layer[STEPS] = count = count + 1
     if decay:
         weight *= weight.dtype.type(1.0 - rates[0] * decay)

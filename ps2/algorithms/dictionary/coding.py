@@ -20,9 +20,9 @@ TOLERANCE = 1e-6
 # Numbers of codes that are in memory at a time with their zeros.
 AT_ONCE = 1 << 20
 # Exponents of the largest value beyond which squares may leave the range of float64.
-MOST_EXPONENT = 50
+MAX_EXPONENT = 50
 # A penalty beyond this leaves no code of rows that are scaled.
-MOST_PENALTY = 1e100
+MAX_PENALTY = 1e100
 
 
 def code(
@@ -45,7 +45,7 @@ def code(
         end = min(begin + step, rows)
         found = np.zeros((end - begin, count))
         given = readable(x.indptr[begin : end + 1]), indices, data, atoms, products
-        kernels.code_rows(*given, min(penalty, MOST_PENALTY), positive, TOLERANCE, found, losses[begin:end])
+        kernels.code_rows(*given, min(penalty, MAX_PENALTY), positive, TOLERANCE, found, losses[begin:end])
         parts.append(sp.csr_array(found))
     codes = sp.csr_array(sp.vstack(parts, format="csr")) if parts else sp.csr_array((0, count))
     return codes, losses
@@ -58,7 +58,7 @@ def exponent_of(largest: float) -> int:
         largest: absolute value.
     """
     exponent = math.frexp(largest)[1]
-    return exponent if abs(exponent) > MOST_EXPONENT else 0
+    return exponent if abs(exponent) > MAX_EXPONENT else 0
 
 
 def shifted(values: Any, exponent: Any) -> Any:

@@ -18,7 +18,7 @@ from ps2.ops.kernels import Float64s
 FORMAT = "ps2.dictionary.v1"
 MODEL_CLASS = "ps2.algorithms.feature.DictionaryLearningModel"
 # Numbers of a dictionary that may travel inside a function.
-MOST_LIGHT = 1 << 14
+MAX_LIGHT = 1 << 14
 
 
 class SparseCoder:
@@ -110,7 +110,7 @@ class SparseCoder:
 
     @property
     def is_light(self) -> bool:
-        return self.dictionary.size <= MOST_LIGHT
+        return self.dictionary.size <= MAX_LIGHT
 
     def transform(self, x: Any) -> sp.csr_array:
         """Return the codes of rows: a scipy CSR array of float64, shape (n, k).

@@ -11,9 +11,9 @@ from ps2.errors import ConfigError, LimitError
 from ps2.ops.kernels import Float64s
 
 # Servers send products of all pairs of atoms, four numbers of 8 bytes for each pair, in one reply.
-MOST_ATOMS = 1 << 10
+MAX_ATOMS = 1 << 10
 # Numbers of the dictionary: it comes to the driver in the end.
-MOST_NUMBERS = 1 << 26
+MAX_NUMBERS = 1 << 26
 # Bytes on the servers: of a number of the dictionary with its sum, and of a pair of atoms with its sum.
 NUMBER_BYTES = PAIR_BYTES = 16
 WORDS = Words("iteration", "objective")
@@ -62,12 +62,12 @@ class DictionaryOptions:
         """Raise ConfigError or LimitError if so many rows can have no such dictionary."""
         if self.atoms > rows:
             raise ConfigError(f"k: expected at most the number of rows, {rows:,}, got {self.atoms:,}")
-        if self.atoms > MOST_ATOMS:
-            raise LimitError(f"k: expected at most {MOST_ATOMS:,} atoms, got {self.atoms:,}")
-        if self.numbers > MOST_NUMBERS:
+        if self.atoms > MAX_ATOMS:
+            raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.atoms:,}")
+        if self.numbers > MAX_NUMBERS:
             raise LimitError(
                 f"k={self.atoms:,} and {self.dim:,} features make {self.numbers:,} numbers, and at most "
-                f"{MOST_NUMBERS:,} come to the driver; take fewer atoms"
+                f"{MAX_NUMBERS:,} come to the driver; take fewer atoms"
             )
 
 

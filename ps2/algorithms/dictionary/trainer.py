@@ -51,7 +51,7 @@ from ps2.ops.kernels import Float64s
 # found last.
 OTHER_CLOCKS = 4
 # Largest values of rows that differ by more leave squares of the smaller ones no digits in sums.
-MOST_SPREAD = 2.0**20
+MAX_SPREAD = 2.0**20
 # Growth of the objective, relative, that is not worth a warning.
 ROUNDING = 1e-9
 
@@ -160,7 +160,7 @@ class _Driver:
         if not heard["largest"] > 0.0:
             name = self._table.columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {heard['rows']:,} rows of zeros alone")
-        if (least := -heard["negative_least"]) < heard["largest"] / MOST_SPREAD:
+        if (least := -heard["negative_least"]) < heard["largest"] / MAX_SPREAD:
             log.warning(
                 "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small "
                 "rows may count for nothing; scale rows, or leave outliers out",

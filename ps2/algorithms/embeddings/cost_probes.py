@@ -17,12 +17,12 @@ from ps2.algorithms.embeddings.tables import VectorTable, make_columns
 from ps2.client.calibration import fastest
 
 # Maximum size of these tables; multiply-adds to measure.
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 MADDS = 1 << 27
 SENTENCE = 40
 BUDGET_S = 0.15
 # A measured zero counts as this much, so that it does not decide the choice.
-LEAST_S = 1e-13
+MIN_S = 1e-13
 
 
 def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
@@ -34,7 +34,7 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
     Raises:
         LimitError: not even these tables fit.
     """
-    words = max(2, min(settings.vocabulary, MOST_BYTES // (4 * settings.size)))
+    words = max(2, min(settings.vocabulary, MAX_BYTES // (4 * settings.size)))
     rng = np.random.default_rng(settings.seed)
     small = replace(settings, vocabulary=words, sample=0.0)
     each = PASSES * settings.size * (1 + settings.negative) * (settings.window + 1)
@@ -72,8 +72,8 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
     return UnitCosts(
         latency_s=one_s,
         byte_s=byte_s,
-        here_s=max(here_s / madds, LEAST_S),
-        server_s=max((there_s - requests * one_s - moved * byte_s) / madds, LEAST_S),
+        here_s=max(here_s / madds, MIN_S),
+        server_s=max((there_s - requests * one_s - moved * byte_s) / madds, MIN_S),
     )
 
 

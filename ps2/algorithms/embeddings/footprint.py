@@ -11,10 +11,10 @@ from ps2.errors import LimitError
 
 NUMBER_BYTES = 4
 # Limit of the random numbers of a worker's batch, and of the work on one word and its contexts.
-MOST_BATCH_BYTES = 4 << 30
+MAX_BATCH_BYTES = 4 << 30
 # Bytes of a vertex in a walk; limit of a walk.
-VERTEX_BYTES, MOST_WALK_BYTES = 8, 1 << 30
-MOST_TOKENS = 1 << 60
+VERTEX_BYTES, MAX_WALK_BYTES = 8, 1 << 30
+MAX_TOKENS = 1 << 60
 # More work is warned of: multiplications for one word; steps from one vertex.
 USUAL_PRODUCTS, USUAL_STEPS = 10**7, 10**7
 
@@ -59,11 +59,11 @@ def check_memory(settings: EmbeddingSettings, longest: int, driver: int) -> None
             f"{settings.tables} table{'s' if settings.tables > 1 else ''}, and the driver, which gets them in the end, "
             f"may take {driver:,}"
         )
-    if (needed := batch_bytes(settings, longest)) > MOST_BATCH_BYTES:
+    if (needed := batch_bytes(settings, longest)) > MAX_BATCH_BYTES:
         window = f"windowSize={settings.window:,} and " if settings.architecture != "edges" else ""
         raise LimitError(
             f"{window}negative={settings.negative:,}, of vectorSize={settings.size:,} and sentences of up to "
-            f"{longest:,} words: a worker needs {needed:,} bytes for what is drawn at once, of {MOST_BATCH_BYTES:,} at "
+            f"{longest:,} words: a worker needs {needed:,} bytes for what is drawn at once, of {MAX_BATCH_BYTES:,} at "
             "most"
         )
     if (products := products_of_word(settings, longest)) > USUAL_PRODUCTS:
@@ -79,12 +79,12 @@ def check_memory(settings: EmbeddingSettings, longest: int, driver: int) -> None
 def check_walks(walks: WalkSettings, vertices: int) -> None:
     """Raise LimitError if walks cannot fit: one in a row of Spark, all in a counter. Warn of excessive work."""
     needed = VERTEX_BYTES * walks.length
-    if needed > MOST_WALK_BYTES:
-        raise LimitError(f"walkLength={walks.length:,}: a walk takes {needed:,} bytes, of {MOST_WALK_BYTES:,} at most")
+    if needed > MAX_WALK_BYTES:
+        raise LimitError(f"walkLength={walks.length:,}: a walk takes {needed:,} bytes, of {MAX_WALK_BYTES:,} at most")
     steps = walks.epochs * walks.length * vertices
-    if steps > MOST_TOKENS:
+    if steps > MAX_TOKENS:
         raise LimitError(
-            f"numWalks={walks.epochs:,}: from {vertices:,} vertices they are {steps:,} steps, of {MOST_TOKENS:,}"
+            f"numWalks={walks.epochs:,}: from {vertices:,} vertices they are {steps:,} steps, of {MAX_TOKENS:,}"
         )
     if walks.epochs * walks.length > USUAL_STEPS:
         warnings.warn(

@@ -15,8 +15,8 @@ from ps2.run.chart import BLUE, DPI, GREEN, GREY, ORANGE, PINK, SKY, Chart
 SIDE_IN = 7.0
 # Colours of the largest classes; all others are grey.
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY)
-# Up to FEW points are labelled; up to MOST are drawn.
-FEW, MOST = 60, 50_000
+# Up to FEW points are labelled; up to MAX_POINTS are drawn.
+FEW, MAX_POINTS = 60, 50_000
 
 
 def draw_plane(embedding: Embedding, classes: Mapping[Any, Any]) -> Chart:
@@ -26,7 +26,7 @@ def draw_plane(embedding: Embedding, classes: Mapping[Any, Any]) -> Chart:
         classes: name -> class; each class has its colour, and names without a class are grey.
     """
     points, share = embedding.plane()
-    shown = np.arange(min(len(points), MOST))
+    shown = np.arange(min(len(points), MAX_POINTS))
     chart = Chart(figsize=(SIDE_IN, SIDE_IN), dpi=DPI, layout="constrained")
     axes = chart.subplots()
     size = float(np.clip(40_000 / max(len(shown), 1), 2, 30))

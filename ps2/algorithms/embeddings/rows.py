@@ -18,7 +18,7 @@ from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.ops.guards import readable
 
 # Limit of a piece's rows in one table.
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ def _pieces(context: WorkerContext, clock: int) -> Iterator[SampledBatch]:
 
 
 def piece_groups(settings: EmbeddingSettings) -> int:
-    """Return the maximum number of words (or edges) of a piece, so that its rows fit ``MOST_BYTES``."""
-    return max(1, MOST_BYTES // (4 * settings.size * (1 + settings.negative)))
+    """Return the maximum number of words (or edges) of a piece, so that its rows fit ``MAX_BYTES``."""
+    return max(1, MAX_BYTES // (4 * settings.size * (1 + settings.negative)))
 
 
 def batch_tokens(settings: EmbeddingSettings) -> int:

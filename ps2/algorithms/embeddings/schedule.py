@@ -17,7 +17,7 @@ CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
 # A single worker's clocks are longer by this factor: only checkpoints need its changes.
 ONLY_NEIGHBOUR = 10
 # Minimum clocks of a training; workers see each other's changes between clocks.
-LEAST_CLOCKS = 10
+MIN_CLOCKS = 10
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EpochSchedule:
         tokens: of a worker in a clock, approximately.
         """
         own = settings.total * settings.tokens_per_example / workers
-        each = max(-(-own // tokens), -(-LEAST_CLOCKS // settings.epochs))
+        each = max(-(-own // tokens), -(-MIN_CLOCKS // settings.epochs))
         return EpochSchedule(settings.epochs, int(min(each, own)) or 1, first)
 
     @property

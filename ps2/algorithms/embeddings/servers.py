@@ -19,9 +19,9 @@ from ps2.ops.guards import readable
 KINDS = {"skipgram": SKIPGRAM, "cbow": CBOW}
 # Limits of a pair of requests, whose dot products are all of the vectors before it: tokens; and updates of the most
 # frequent word at a step size of 1. Beyond these, more tokens do not change it further.
-PIECE_TOKENS, MOST_UPDATES, LEAST_UPDATES = 1_000, 10.0, 1e-9
+PIECE_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
 # Limit of a request's dot products.
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 # Difference between the keys of consecutive pieces.
 NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
 
@@ -46,9 +46,9 @@ def piece_tokens(settings: EmbeddingSettings, updates: float, parts: int) -> int
     Args:
         updates: of the most frequent word, for one token of each worker.
     """
-    most = MOST_BYTES / (4 * settings.inputs_per_token * (1 + settings.negative))
+    most = MAX_BYTES / (4 * settings.inputs_per_token * (1 + settings.negative))
     if parts > 1:
-        most = min(most, PIECE_TOKENS, MOST_UPDATES / max(updates * settings.step_size, LEAST_UPDATES))
+        most = min(most, PIECE_TOKENS, MAX_UPDATES / max(updates * settings.step_size, MIN_UPDATES))
     return max(int(most), 1)
 
 

@@ -15,9 +15,9 @@ from ps2.errors import ConfigError
 Architecture = Literal["skipgram", "cbow", "edges"]
 Strategy = Literal["auto", "servers", "rows", "local"]
 
-MOST_WORDS = 2**31 - 1
+MAX_WORDS = 2**31 - 1
 # The final step size, relative to the initial one.
-LEAST_STEP = 1e-4
+MIN_STEP = 1e-4
 # A training has diverged if its loss exceeds this multiple of the loss of zero vectors. Trainings that learned
 # something stayed below it at any step size; diverging ones were at 16 times and far beyond.
 DIVERGED_FACTOR = 10.0
@@ -38,7 +38,7 @@ class EmbeddingSettings:
         order: of "edges": 1 if contexts are the vectors themselves, 2 if they are separate.
         exponent: of the frequencies, for drawing negatives.
         sample: threshold of word2vec's subsampling, as a share of all tokens; 0: no subsampling.
-        step_size: initial; falls linearly with the progress, to ``LEAST_STEP`` times that.
+        step_size: initial; falls linearly with the progress, to ``MIN_STEP`` times that.
         epochs: passes over all sentences.
         via: strategy: "local" (workers hold both tables), "rows" (workers pull the rows that they need), "servers"
             (only dot products travel), or "auto": the fastest by prediction.
@@ -65,7 +65,7 @@ class EmbeddingSettings:
     keyed: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in (("vocabulary", MOST_WORDS), ("size", None), ("total", None), ("window", None)):
+        for name, most in (("vocabulary", MAX_WORDS), ("size", None), ("total", None), ("window", None)):
             value = getattr(self, name)
             if value < 1 or (most is not None and value > most):
                 raise ConfigError(f"{name}: expected a number from 1{f' to {most:,}' if most else ''}, got {value}")
@@ -126,7 +126,7 @@ class EmbeddingSettings:
         Args:
             progress: epochs, the finished share of the current one included.
         """
-        return self.step_size * max(LEAST_STEP, 1.0 - progress / self.epochs)
+        return self.step_size * max(MIN_STEP, 1.0 - progress / self.epochs)
 
 
 @dataclass(frozen=True, eq=False)

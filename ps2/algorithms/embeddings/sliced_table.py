@@ -15,7 +15,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.matrix.partition import partition_bounds
 
 # Alias table entries sent at once.
-MOST_ALIASES = 1 << 22
+MAX_ALIASES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +97,8 @@ def _joined(settings: EmbeddingSettings, numbers: Any, bounds: tuple[int, ...]) 
 def put_aliases(vectors: SlicedTable, contexts: SlicedTable, thresholds: Any, aliases: Any) -> None:
     """Send an alias table to all servers."""
     matrix, other = vectors.matrix, contexts.matrix
-    for begin in range(0, len(thresholds), MOST_ALIASES):
-        some = slice(begin, begin + MOST_ALIASES)
+    for begin in range(0, len(thresholds), MAX_ALIASES):
+        some = slice(begin, begin + MAX_ALIASES)
         matrix.apply(
             "skipgrams.put_aliases",
             contexts=other,

@@ -27,7 +27,7 @@ REPORT_LENGTH = STATISTICS + 2
 STALENESS = 1
 # Bytes of a table moved by one request.
 REQUEST_BYTES = 32 << 20
-MOST_KEYS = 2**63
+MAX_KEYS = 2**63
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class ServerTables:
         except LimitError:
             vectors.free()
             raise
-        counts = names.give(lambda name: DCV.sparse(MOST_KEYS, 1, "int64", name=name)) if settings.keyed else None
+        counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if settings.keyed else None
         return ServerTables(vectors, contexts, counts)
 
     def for_keys(self, keys: Int64s) -> ServerTables:
@@ -195,7 +195,7 @@ def make_columns(settings: EmbeddingSettings, name: str | None) -> DCV:
 
 def make_keys(settings: EmbeddingSettings, name: str | None) -> DCV:
     """Allocate the columns of a ``KeyedTable``."""
-    return DCV.sparse(MOST_KEYS, settings.size, layout="column", name=name)
+    return DCV.sparse(MAX_KEYS, settings.size, layout="column", name=name)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
 # With fewer outputs, separate loops take less time than ``update``.
-LEAST_OUTPUTS = 4
+MIN_OUTPUTS = 4
 # The loss is computed for one of so many groups: logarithms take longer than the updates.
 LOSS_INTERVAL = 16
 # Statistics: sum of losses, number of pairs in it, number of all trained pairs.
@@ -187,7 +187,7 @@ def learn(
     # An input that comes twice has the same products both times.
     m = merge_inputs(inputs, m, times)
     copy_outputs(contexts, outputs, k, old)
-    at_once = m > 1 and LEAST_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
+    at_once = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
     if at_once:
         multiply(table, inputs, m, old, dots)
     else:

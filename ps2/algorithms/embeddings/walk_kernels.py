@@ -37,7 +37,7 @@ ONE = np.uint64(1)
 TWO = np.uint64(2)
 ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
 # Rejections in a row until a neighbour is chosen exactly. With p and q in [0.25, 4] one of 16 proposals is accepted.
-MOST_REJECTIONS = 256
+MAX_REJECTIONS = 256
 
 
 @kernel
@@ -122,7 +122,7 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
                     verdict = ACCEPTED if number < (near if is_neighbour(pack, before, found) else far) else REJECTED
                 if verdict == REJECTED:
                     refused += 1
-                    if refused < MOST_REJECTIONS:
+                    if refused < MAX_REJECTIONS:
                         continue
                     found = _chosen(pack, weights, before, here, uniform(key, proposal, 0), bias)
                     proposal += 1
@@ -221,7 +221,7 @@ def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int,
     going, count = 0, 0
     for i in range(len(active)):
         walker = active[i]
-        if walkers[1][walker] - walkers[4][walker] >= MOST_REJECTIONS:
+        if walkers[1][walker] - walkers[4][walker] >= MAX_REJECTIONS:
             stuck[count] = walker
             count += 1
         elif walkers[2][walker] < walkers[3].shape[1]:

@@ -18,10 +18,10 @@ from ps2.ops.kernels import Float64s, Int64s
 Array = npt.NDArray[Any]
 
 # Limits of walkers at once, and of the vertices of their walks.
-MOST_WALKERS = 1 << 20
-MOST_NUMBERS = 1 << 26
+MAX_WALKERS = 1 << 20
+MAX_NUMBERS = 1 << 26
 # Edges added to lists at once.
-MOST_EDGES = 1 << 20
+MAX_EDGES = 1 << 20
 NO_WEIGHTS = np.empty(0)
 
 
@@ -107,8 +107,8 @@ class LocalGraph:
         pack = np.empty(cut.width, cut.dtype)
         pack[: len(begins)] = begins
         sums = NO_WEIGHTS if weights is None else np.zeros(cut.width)
-        for begin in range(0, len(sources), MOST_EDGES):
-            some = slice(begin, begin + MOST_EDGES)
+        for begin in range(0, len(sources), MAX_EDGES):
+            some = slice(begin, begin + MAX_EDGES)
             slots, neighbours = sources[some].astype(np.int64), targets[some].astype(cut.dtype)
             given = readable(NO_WEIGHTS if weights is None else weights[some])
             adjacency_kernels.append(pack, sums, readable(slots), readable(neighbours), given)
@@ -150,6 +150,6 @@ def walks_of(graph: Graph, settings: WalkSettings, rank: int, workers: int) -> I
     """Yield one worker's walks; those of all workers in rank order are ordered by epoch and vertex."""
     count = settings.epochs * graph.vertices
     begin, end = (count * turn // workers for turn in (rank, rank + 1))
-    step = max(1, min(MOST_WALKERS, MOST_NUMBERS // settings.length))
+    step = max(1, min(MAX_WALKERS, MAX_NUMBERS // settings.length))
     for start in range(begin, end, step):
         yield graph.walk(settings, np.arange(start, min(start + step, end)))

@@ -17,7 +17,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # How often a fit may begin.
-MOST_BEGINNINGS = 20
+MAX_BEGINNINGS = 20
 
 
 def done_anew(fit: Callable[[], T]) -> T:
@@ -28,7 +28,7 @@ def done_anew(fit: Callable[[], T]) -> T:
     clocks, a run whose workers may be in different clocks cannot roll back (``NotWhole``).
 
     Raises:
-        RecoveryError: the fit has begun ``MOST_BEGINNINGS`` times, or it continues another driver's training.
+        RecoveryError: the fit has begun ``MAX_BEGINNINGS`` times, or it continues another driver's training.
     """
     for beginning in itertools.count(1):
         ps, failure = PS2Context.getActive(), None
@@ -48,7 +48,7 @@ def done_anew(fit: Callable[[], T]) -> T:
         assert ps is not None
         with suppress(RolledBack):
             ps._session.check_epoch(ps._fleet.master.last_rollback)  # it is dealt with
-        if beginning == MOST_BEGINNINGS or ps.conf.restore is not None:
+        if beginning == MAX_BEGINNINGS or ps.conf.restore is not None:
             why = (
                 f"a fit has begun {beginning} times"
                 if ps.conf.restore is None

@@ -39,7 +39,7 @@ UNEVEN = 0.05
 CANDIDATES = 32
 
 # Buckets of groups for each worker, and in all.
-BUCKETS, MOST_BUCKETS = 64, 4096
+BUCKETS, MAX_BUCKETS = 64, 4096
 
 # The column that says where a row goes.
 WORKER = "ps2_worker"
@@ -206,7 +206,7 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     workers than buckets with rows.
     """
     assert columns.group is not None
-    count = min(BUCKETS * workers, max(MOST_BUCKETS, workers))
+    count = min(BUCKETS * workers, max(MAX_BUCKETS, workers))
     bucket = F.pmod(F.xxhash64(column(columns.group)), F.lit(count))
     costs = rows.groupBy(bucket.alias("bucket")).agg(F.sum(cost_of(rows, columns.features)).alias("cost")).collect()
     workers = min(workers, len(costs))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
 MAX_CLASSES = 100
 # If the largest weight is outside these bounds, all weights are multiplied by a power of two.
-LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
+MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
-MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
+MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
 
 # Sums over the rows of one rdd_partition and class (-1: held out), by name; ``least`` and ``most`` are None where no
 # row has a weight.
@@ -76,7 +76,7 @@ def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> t
     if classes is None and not least <= shift <= most:
         shift = least  # the first row does not count, and may be far away
     heaviest = max(row["heaviest"] for row in counted)
-    if LEAST_WEIGHT < heaviest < MOST_WEIGHT:
+    if MIN_WEIGHT < heaviest < MAX_WEIGHT:
         return shift, 1.0
     return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
 
@@ -114,13 +114,13 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
 def _check_size(labels: Labels, least: float, most: float) -> None:
     """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
-    if max(-least, most) > MOST_LABEL:
+    if max(-least, most) > MAX_LABEL:
         of = least if -least > most else most
-        raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, got {of:g}, whose square is too large")
+        raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, got {of:g}, whose square is too large")
     spread = most - least or abs(most)
-    if 0 < spread < LEAST_SPREAD:
+    if 0 < spread < MIN_SPREAD:
         raise InputError(
-            f"{name}: expected labels that differ by {LEAST_SPREAD:g} at least, got {least:g} to {most:g}, whose "
+            f"{name}: expected labels that differ by {MIN_SPREAD:g} at least, got {least:g} to {most:g}, whose "
             "squares are too small; multiply them by something"
         )
 

@@ -10,7 +10,7 @@ from pyspark.ml.param import Param
 from ps2.algorithms.estimators.estimator import has_checkpoints
 from ps2.algorithms.estimators.params import ByName, Check, any_case, getter, one_of, own_param, setter
 from ps2.algorithms.training.placement import ViaName
-from ps2.algorithms.training.placement_costs import MOST_LOCAL_WEIGHTS
+from ps2.algorithms.training.placement_costs import MAX_LOCAL_WEIGHTS
 
 VIAS: tuple[ViaName, ...] = get_args(ViaName)
 # For the ranges of a family's params.
@@ -46,4 +46,4 @@ def why_on_servers(name: str, numbers: int, what: str) -> str:
         return "another driver may go on with this training"
     if has_checkpoints():
         return "checkpoints are made during the training"
-    return f"the {what} have {numbers:,} numbers" if numbers > MOST_LOCAL_WEIGHTS else ""
+    return f"the {what} have {numbers:,} numbers" if numbers > MAX_LOCAL_WEIGHTS else ""

@@ -16,7 +16,7 @@ from ps2.algorithms.factors.options import FactorOptions
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 # Numbers of the other side's vectors that a worker holds at a time, at most; of one user, or item, all are held.
-MOST_FLOATS = 1 << 25
+MAX_FLOATS = 1 << 25
 
 
 class Answer(Protocol):
@@ -95,7 +95,7 @@ class SideDescent:
         self.weight = ratings.weight
         self.held_weight = held_out.weight if held_out is not None else 0.0
         self._penalties = ratings.penalties
-        most = max(1, MOST_FLOATS // ranks)
+        most = max(1, MAX_FLOATS // ranks)
         self._parts = list(_parts(ratings, held_out, (0, ratings.own), most)) if ratings.own else []
         self.bytes = self.own.nbytes + sum(len(part.columns) for part in self._parts) * ranks * 4
 

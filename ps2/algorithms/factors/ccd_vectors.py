@@ -19,7 +19,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 
 # Floats of vectors that travel at a time.
-MOST_FLOATS = 1 << 24
+MAX_FLOATS = 1 << 24
 # Sums of products that there are: of the users, and of the items before and after an iteration.
 USERS, ITEMS, KINDS = 0, 1, 3
 
@@ -152,7 +152,7 @@ class CcdVectors:
 
     def _runs(self, count: int) -> Iterator[Int64s]:
         """Yield numbers, as many at a time as may travel together."""
-        length = max(1, MOST_FLOATS // self.sizes.ranks)
+        length = max(1, MAX_FLOATS // self.sizes.ranks)
         for begin in range(0, count, length):
             yield np.arange(begin, min(begin + length, count))
 

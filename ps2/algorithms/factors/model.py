@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, InputError, ShapeError
 Array = npt.NDArray[Any]
 
 # A product of two vectors has to be a float32.
-MOST_PRODUCT = 1e37
+MAX_PRODUCT = 1e37
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +154,9 @@ class MatrixFactors:
         if user.bias is None and self.mean:
             raise InputError(f"mean: expected 0 for a model without biases, got {self.mean:g}")
         largest = [float(np.abs(matrix).max()) for matrix in (self._left, self._right.vectors)]
-        if not largest[0] * largest[1] * self._left.shape[1] < MOST_PRODUCT:
+        if not largest[0] * largest[1] * self._left.shape[1] < MAX_PRODUCT:
             raise InputError(
-                f"factors: expected vectors whose products are below {MOST_PRODUCT:g}, got elements up to "
+                f"factors: expected vectors whose products are below {MAX_PRODUCT:g}, got elements up to "
                 f"{largest[0]:g} and {largest[1]:g}"
             )
 

@@ -13,11 +13,11 @@ from ps2.errors import ConfigError
 
 Solver = Literal["sgd", "ccd"]
 # Larger ratings, weights, penalties or confidences have squares that float32 does not hold.
-MOST_VALUE = 1e18
-MOST_RANK = 4096
+MAX_VALUE = 1e18
+MAX_RANK = 4096
 AUTO = "auto"
 # The default step of tables with many ratings for each vector; smaller tables have a larger one.
-LEAST_STEP = 0.1
+MIN_STEP = 0.1
 WORDS, IMPLICIT_WORDS = Words("iteration", "RMSE"), Words("iteration", "loss")
 
 
@@ -69,11 +69,11 @@ class FactorOptions:
     name: str = ""
 
     def __post_init__(self) -> None:
-        self._check("rank", 1 <= self.rank <= MOST_RANK, f"a number from 1 to {MOST_RANK:,}")
+        self._check("rank", 1 <= self.rank <= MAX_RANK, f"a number from 1 to {MAX_RANK:,}")
         self._check("iterations", self.iterations >= 1, "1 at least")
-        self._check("reg", 0 <= self.reg <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
+        self._check("reg", 0 <= self.reg <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}")
         self._check("solver", self.solver in get_args(Solver), f"one of {', '.join(get_args(Solver))}")
-        self._check("alpha", 0 <= self.alpha <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}")
+        self._check("alpha", 0 <= self.alpha <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}")
         is_step = self.step_size is None or 0 < self.step_size < math.inf
         self._check("step_size", is_step, "a finite positive number, or None")
         is_budget = self.budget_s in (None, AUTO) or (isinstance(self.budget_s, float) and self.budget_s > 0)

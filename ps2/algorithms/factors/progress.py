@@ -22,7 +22,7 @@ from ps2.algorithms.factors.plan import HALVED, LAST, RESTART, SLOT, Kind, Lengt
 # A field that the driver adds.
 SECONDS = "seconds"
 # How often a training begins anew with half the step.
-MOST_HALVINGS = 10
+MAX_HALVINGS = 10
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Progress:
         return told
 
     def _diverged(self, clock: int, one: Iteration) -> dict[str, Any]:
-        if self.halvings == MOST_HALVINGS:
+        if self.halvings == MAX_HALVINGS:
             self.failure = (
                 f"iteration {len(self.results) + 1}: the RMSE is {one.objective}: the training has diverged, also with "
                 f"a step of 1/{2**self.halvings} of the first one; a smaller stepSize, or a smaller regParam, may help"

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
-from ps2.algorithms.factors.options import MOST_VALUE, FactorOptions, FittedFactors
+from ps2.algorithms.factors.options import MAX_VALUE, FactorOptions, FittedFactors
 from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 
 # Workers number users and items with 32 bits.
-MOST_IDS = 2**31 - 1
+MAX_IDS = 2**31 - 1
 ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights", HELD: "marks of held-out rows"}
 
 
@@ -214,8 +214,8 @@ def _checked(found: Surveyed, columns: RatingColumns, options: FactorOptions) ->
     if not found.sums.weight > 0:
         raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
     for name, ids in (("users", found.users.ids), ("items", found.items.ids)):
-        if len(ids) > MOST_IDS:
-            raise LimitError(f"{name}: at most {MOST_IDS:,}, got {len(ids):,}")
+        if len(ids) > MAX_IDS:
+            raise LimitError(f"{name}: at most {MAX_IDS:,}, got {len(ids):,}")
     sums, users, items = found.sums, found.users, found.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
     sizes = (sums.rows, sums.held_out, sums.mean, std, found.rows_in)
@@ -233,8 +233,8 @@ def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total
     )
     least = " that are not negative" if role == WEIGHT or _refuses(options) else ""
     expected = {
-        RATING: f"finite ratings up to {MOST_VALUE:g}{least}" + (f" ({_refuses(options)})" if least else ""),
-        WEIGHT: f"finite weights up to {MOST_VALUE:g}{least}",
+        RATING: f"finite ratings up to {MAX_VALUE:g}{least}" + (f" ({_refuses(options)})" if least else ""),
+        WEIGHT: f"finite weights up to {MAX_VALUE:g}{least}",
         HELD: "true or false",
     }.get(role, ROLES[role])
     raise InputError(

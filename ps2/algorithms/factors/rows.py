@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions, FittedFactors
+from ps2.algorithms.factors.options import MIN_STEP, FactorOptions, FittedFactors
 from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, draw_rows
 from ps2.array_types import Float32s, Float64s
 from ps2.data.ids import UNKNOWN, Ids
@@ -23,13 +23,13 @@ Vectors = tuple[Float32s, Float32s | None]
 # Seeds of items differ from those of users by this.
 OF_ITEMS = 0x5BF03635
 # A standard deviation below this share of the mean is rounding.
-LEAST_SPREAD = 1e-7
+MIN_SPREAD = 1e-7
 # The largest number that is drawn, for vectors of rank 1.
 NOISE = 0.5
 # From so many ratings on, the default step is the least one; and the largest one.
-MANY_RATINGS, MOST_STEP = 100_000, 0.3
+MANY_RATINGS, MAX_STEP = 100_000, 0.3
 # Values with a mean nearer to 0 than this have none to begin with.
-LEAST_LEVEL = 0.25
+MIN_LEVEL = 0.25
 
 
 def default_step(ratings: int) -> float:
@@ -38,7 +38,7 @@ def default_step(ratings: int) -> float:
     Few steps have to be larger. On MovieLens' million ratings .2 ends worse than .1. On 20 to 600 ratings .1 learns
     next to nothing in ten iterations, and .5 diverges.
     """
-    return min(max(LEAST_STEP, LEAST_STEP * (MANY_RATINGS / max(ratings, 1)) ** (1 / 6)), MOST_STEP)
+    return min(max(MIN_STEP, MIN_STEP * (MANY_RATINGS / max(ratings, 1)) ** (1 / 6)), MAX_STEP)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Scaling:
     @staticmethod
     def of(survey: RatingsSurvey, options: FactorOptions) -> Scaling:
         mean = survey.mean if options.biases else 0.0
-        scale = survey.std if survey.std > LEAST_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
+        scale = survey.std if survey.std > MIN_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
         unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
         return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
 
@@ -96,7 +96,7 @@ class Beginning:
         rows = np.empty((len(numbers), self.settings.width), np.float32)
         most = NOISE / math.sqrt(options.rank)
         draw_rows(numbers, seed_of(options.seed, kind), options.rank, 0.0 if options.nonnegative else -most, most, rows)
-        if abs(scaling.level) >= LEAST_LEVEL:
+        if abs(scaling.level) >= MIN_LEVEL:
             # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
             # no mean, as with biases.
             rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)

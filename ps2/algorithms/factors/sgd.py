@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
-from ps2.algorithms.factors.options import LEAST_STEP, FactorOptions
+from ps2.algorithms.factors.options import MIN_STEP, FactorOptions
 from ps2.algorithms.factors.plan import Lengths, Place, Plan
 from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
@@ -41,7 +41,7 @@ class SgdSettings:
 
     options: FactorOptions
     scale: float
-    step_size: float = LEAST_STEP
+    step_size: float = MIN_STEP
 
     def rates(self, halvings: int = 0) -> Float32s:
         """Return the first step, and the weight of the penalties of vectors and of biases.

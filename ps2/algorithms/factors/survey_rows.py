@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
-from ps2.algorithms.factors.options import MOST_VALUE
+from ps2.algorithms.factors.options import MAX_VALUE
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
 
@@ -173,7 +173,7 @@ class Surveyor:
         if kind == "infinite":
             return np.isinf(values)
         if kind == "large":
-            return np.isfinite(values) & (np.abs(values) > MOST_VALUE)
+            return np.isfinite(values) & (np.abs(values) > MAX_VALUE)
         if name == RATING and not self._refuses_negative:
             return np.zeros(len(values), np.bool_)
         return values < 0

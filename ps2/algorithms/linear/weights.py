@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 # Models of more weights stay on the servers: 128 MiB.
-MOST_IN_DRIVER = 1 << 24
+MAX_IN_DRIVER = 1 << 24
 # Smaller ones travel with the function that uses them.
 BROADCAST_FROM = 1 << 17
 
@@ -48,7 +48,7 @@ class Weights:
 
         Those of the training, and their memory on the servers, go.
         """
-        if problem.size > MOST_IN_DRIVER:
+        if problem.size > MAX_IN_DRIVER:
             return Weights(problem, _alone(weight), biases)
         pulled = _pulled(weight)
         weight.free()
@@ -81,7 +81,7 @@ class Weights:
         """
         if isinstance(self.weight, DCV):
             raise UsageError(
-                f"{what}: the model has {self.problem.size:,} weights, and up to {MOST_IN_DRIVER:,} are held in the "
+                f"{what}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
                 "driver; they are on the servers, weightVector pulls from there"
             )
         return self.weight

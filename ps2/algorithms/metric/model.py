@@ -15,7 +15,7 @@ from ps2.errors import LimitError, ShapeError
 FORMAT = "ps2.metric.v1"
 MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
 # Features of ``matrix``: 2 GiB.
-MOST_FEATURES = 1 << 14
+MAX_FEATURES = 1 << 14
 # Larger models travel once per executor.
 BROADCAST_FROM = 1 << 17
 
@@ -92,9 +92,9 @@ class Metric:
         Raises:
             LimitError: there are more than 16,384 features.
         """
-        if self.dim > MOST_FEATURES:
+        if self.dim > MAX_FEATURES:
             raise LimitError(
-                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers; up to {MOST_FEATURES:,} features are "
+                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers; up to {MAX_FEATURES:,} features are "
                 "allowed; components has the same in fewer"
             )
         return self.components.T @ self.components

@@ -12,7 +12,7 @@ from ps2.errors import ConfigError, LimitError
 OptimizerName = Literal["adagrad", "sgd"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 # Numbers of L: the model comes to the driver in the end.
-MOST_NUMBERS = 1 << 26
+MAX_NUMBERS = 1 << 26
 # From here on, servers and workers hold float32.
 FLOAT32_FROM = 1 << 22
 
@@ -50,10 +50,10 @@ class MetricOptions:
         """Raise ConfigError or LimitError if there can be no L for so many features."""
         if self.rank > dim:
             raise ConfigError(f"rank: expected at most the number of features, {dim:,}, got {self.rank:,}")
-        if self.rank * dim > MOST_NUMBERS:
+        if self.rank * dim > MAX_NUMBERS:
             raise LimitError(
                 f"rank: {self.rank:,} rows for {dim:,} features are {self.rank * dim:,} numbers, and at most "
-                f"{MOST_NUMBERS:,} come to the driver; take a smaller rank"
+                f"{MAX_NUMBERS:,} come to the driver; take a smaller rank"
             )
 
     def is_small(self, dim: int) -> bool:

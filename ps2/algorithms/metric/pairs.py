@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 # Differences that are made at a time.
 BLOCK_VALUES = 1 << 22
 # Differences of at most so many values are made once, and kept: 200 MB.
-MOST_KEPT_VALUES = 1 << 24
+MAX_KEPT_VALUES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Pairs:
 
     def subtracted(self) -> Pairs:
         """Return the same pairs with all differences made, or these if that would take much memory."""
-        if self.first is None or len(self) * self._most_values > MOST_KEPT_VALUES:
+        if self.first is None or len(self) * self._most_values > MAX_KEPT_VALUES:
             return self
         return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 

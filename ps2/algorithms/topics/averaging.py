@@ -32,7 +32,7 @@ from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
 # Below this, the scale goes into the local lambda.
-LEAST_SCALE = 1e-6
+MIN_SCALE = 1e-6
 # Bytes of a local lambda's number: as it was pulled, and as it steps.
 NUMBER_BYTES = 12
 # Of a worker's free memory, for its lambda.
@@ -107,7 +107,7 @@ class LocalLambda:
     def _decay(self, kept: float) -> None:
         self.kept *= kept
         self._scale *= kept
-        if self._scale < LEAST_SCALE:
+        if self._scale < MIN_SCALE:
             self._u *= self._scale
             self._scale = 1.0
 

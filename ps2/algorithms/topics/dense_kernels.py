@@ -4,7 +4,7 @@ The probability is that of ``sparse_kernels``, and so are the counts. But a docu
 weigh all topics is two SIMD instructions for every few of them, and nothing is looked up. For a hundred topics that is
 quicker than to follow the list of those that the document has.
 
-Rows and what is multiplied with them are float32, in which counts are exact below MOST_TOKENS. They are padded with
+Rows and what is multiplied with them are float32, in which counts are exact below MAX_TOKENS. They are padded with
 zeros to a multiple of GROUP, of which alpha is 0 too.
 """
 
@@ -27,7 +27,7 @@ Room = tuple[Float32s, Float32s, Float32s]
 # Topics that are summed at once when one of them is looked for.
 GROUP = 16
 # Tokens of a document.
-MOST_TOKENS = 1 << 24
+MAX_TOKENS = 1 << 24
 
 
 @kernel

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 # Mean change of gamma at which a document is done, as in pyspark.ml; and turns that it takes at most.
 REST = 1e-3
-MOST_TURNS = 1000
+MAX_TURNS = 1000
 # Tokens of a document at which a topic is none of its.
 NOTHING = 1e-12
 # Added to what a word's weights sum up to, which may be 0.
@@ -43,7 +43,7 @@ C5, C6 = 2709398569 / 367873228800, -499769010050743 / 24103053950976000
 # Of exp: a sum with this has its whole part in the lowest bits; log(2) in two parts; where it is as good as 0.
 WHOLE = 1.5 * 2.0**52
 PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1 / math.log(2), 6.93145751953125e-1, 1.42860682030941723212e-6
-MOST = 700.0
+MAX_EXPONENT = 700.0
 E2, E3, E4, E5, E6, E7, E8 = (1 / math.factorial(i) for i in range(2, 9))
 EXPONENT_BIAS, FRACTION_BITS = 1023, 52
 
@@ -71,7 +71,7 @@ def exp_digamma(x: float) -> float:
     ``digamma`` has eight, and fewer terms of both series. There is no branch, so loops become SIMD instructions.
     """
     t = x * (x + 3.0)
-    b = min((2.0 * x + 3.0) * (2.0 * t + 2.0) / (t * (t + 2.0)), MOST)
+    b = min((2.0 * x + 3.0) * (2.0 * t + 2.0) / (t * (t + 2.0)), MAX_EXPONENT)
     y = x + 3.5
     z = 1.0 / (y * y)
     a = y * (1.0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5)))))
@@ -172,7 +172,7 @@ def infer(
             for k in range(topics):
                 theta[k] = exp_digamma(gamma[k])
         count = topics
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             _divide(own, given, theta, order[:count], sums, ratios)
             change, count = _turn(own, ratios, alpha, gamma, theta, rest, order, count, mine, fresh)
             if change <= REST * topics:

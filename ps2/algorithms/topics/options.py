@@ -14,7 +14,7 @@ from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError, LimitError
 
-MOST_TOPICS = 2**31 - 1
+MAX_TOPICS = 2**31 - 1
 SLICE_BYTES = 64 << 20
 
 SyncName = Literal["ssp", "rotation", "average"]
@@ -189,7 +189,7 @@ def check_room(options: SamplingOptions | OnlineOptions, driver: int) -> None:
 
 
 def _check_topics(topics: int, alpha: tuple[float, ...]) -> None:
-    if not 1 <= topics <= MOST_TOPICS:
-        raise ConfigError(f"topics: expected a number in [1, {MOST_TOPICS}], got {topics}")
+    if not 1 <= topics <= MAX_TOPICS:
+        raise ConfigError(f"topics: expected a number in [1, {MAX_TOPICS}], got {topics}")
     if len(alpha) not in (1, topics):
         raise ConfigError(f"alpha: expected 1 or {topics} numbers, one a topic, got {len(alpha)}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ps2.algorithms.training.placement import Placement, ViaName
 
 # Of a token: a part of its own, and one for each topic, which is smaller where documents have lists of their topics.
-TOKEN_S, TOPIC_S, LISTED_S, MOST_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
+TOKEN_S, TOPIC_S, LISTED_S, MAX_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
 # Of a count, to compute its part of the likelihood; to bring it from servers to a worker, and its change back.
 LOOK_S, EXCHANGE_S = 1e-9, 16e-9
 # Of an iteration: the clock, and requests for topics' totals and slices of words.
@@ -21,7 +21,7 @@ CLOCK_S, REQUESTS_S = 4e-3, 10e-3
 # Bytes of one worker: of a count, and of a token with its topic, its document and its part of the document's counts.
 COUNT_BYTES, TOKEN_BYTES = 4, 24
 # A worker with more than this may not fit its task.
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class SamplingSize:
 
     @property
     def token_s(self) -> float:
-        listed = max(self.topics - MOST_DENSE, 0)
-        return TOKEN_S + min(self.topics, MOST_DENSE) * TOPIC_S + listed * LISTED_S
+        listed = max(self.topics - MAX_DENSE, 0)
+        return TOKEN_S + min(self.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
 
     @property
     def local_s(self) -> float:
@@ -85,7 +85,7 @@ def place(via: ViaName, size: SamplingSize, wanted: int | None) -> Placement:
         return Placement(servers, 1, "servers", f"numWorkers is {wanted}")
     if size.by_time:
         return Placement(servers, 1, "servers", "budgetS is set")
-    if size.bytes > MOST_BYTES:
+    if size.bytes > MAX_BYTES:
         return Placement(servers, 1, "servers", f"one worker would take {size.bytes >> 20:,} MiB")
     predicted = f"an iteration is predicted to take {1e3 * size.local_s:.3g} ms with 'local'"
     reason = f"{predicted}, {1e3 * size.servers_s:.3g} ms with 'servers' and {size.workers} workers"

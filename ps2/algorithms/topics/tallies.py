@@ -22,9 +22,9 @@ TABLE = 32
 # Most counts of a topic in a document are below this.
 SMALL = 64
 # Beyond this many topics lists are faster, measured on documents of 136 tokens.
-MOST_DENSE = 256
+MAX_DENSE = 256
 # Rows may take this many times the memory of lists.
-MOST_ROOM = 2
+MAX_ROOM = 2
 
 
 class Tally(Protocol):
@@ -57,9 +57,9 @@ def tally_of(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) ->
 
 def _is_dense(corpus: Corpus, count: int) -> bool:
     lengths = corpus.lengths
-    if count > MOST_DENSE or lengths.max(initial=0) >= dense_kernels.MOST_TOKENS:
+    if count > MAX_DENSE or lengths.max(initial=0) >= dense_kernels.MAX_TOKENS:
         return False
-    return len(lengths) * count <= MOST_ROOM * int(np.minimum(lengths, count).sum())
+    return len(lengths) * count <= MAX_ROOM * int(np.minimum(lengths, count).sum())
 
 
 class Rises:

@@ -45,7 +45,7 @@ _HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
 # Sums of counts are held in int32, too.
-MOST_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Form:
         dtype: of the features in memory; an infinite value in it is a fault.
         missing: NaN, or a number that is null, is a missing value; else it is a fault.
         categories: how many a feature has, by its number: values are integers below this; of others: any numbers.
-        counts: values are whole numbers from 0 to ``MOST_COUNT``.
+        counts: values are whole numbers from 0 to ``MAX_COUNT``.
     """
 
     size: int | None = None
@@ -97,7 +97,7 @@ class Form:
     def strange(self, values: Array, features: Array) -> Mask:
         """Find the values that are none of their feature's categories, or no counts where they should be."""
         if self.counts:
-            return np.isfinite(values) & outside(values, MOST_COUNT + 1)
+            return np.isfinite(values) & outside(values, MAX_COUNT + 1)
         if not self.categories:
             return np.zeros(len(values), bool)
         counts = self._counts[np.minimum(features, len(self._counts) - 1)]
@@ -374,7 +374,7 @@ def _more(kind: str, found: Float64s, columns: ColumnNames, form: Form) -> str:
         missing = "NaN or " if form.missing else ""
         return f": feature {name}, where {missing}a finite number that fits {form.dtype} was expected"
     if form.counts:
-        return f": feature {name} is a count, so expected a whole number from 0 to {MOST_COUNT:,}"
+        return f": feature {name} is a count, so expected a whole number from 0 to {MAX_COUNT:,}"
     count = form.categories[feature]
     return f": feature {name} has {count:,} categories, so expected NaN or a whole number from 0 to {count - 1:,}"
 

@@ -19,7 +19,7 @@ READ_S = 40e-9
 # A weight on the network, each way.
 WEIGHT_S = 4e-9
 # Parameters that fit the message in which the only worker returns them.
-MOST_LOCAL_WEIGHTS = 1 << 22
+MAX_LOCAL_WEIGHTS = 1 << 22
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ UInt64s = npt.NDArray[np.uint64]
 
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
-LEAST_BLOCKS = 64
+MIN_BLOCKS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.
     categories[list(problem.categories)] = list(problem.categories.values())
     bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
     # Few large blocks leave small gaps, and many small ones give all servers the same.
-    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // LEAST_BLOCKS, LARGE_BLOCK))
+    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // MIN_BLOCKS, LARGE_BLOCK))
     return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
 
 

@@ -22,7 +22,7 @@ UInt64s = npt.NDArray[np.uint64]
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 SIGN, ONE = np.uint64(1 << 63), np.uint64(1)
 # How often, at least and at most, a cell that is cut is halved.
-LEAST_DEPTH, MOST_DEPTH = 4, 20
+MIN_DEPTH, MAX_DEPTH = 4, 20
 # Cells by which the bins of dense columns are looked up, at most; first bits by which cells are. A table has fewer
 # entries than this share of the values that are looked up in it.
 LOOKED_UP, LOOKED_UP_BITS, SHARE = 1 << 12, 12, 8
@@ -250,8 +250,8 @@ def choose_depths(
                 heavy += weights[cell]
         for cell in range(begin[f], begin[f + 1]):
             if width[cell] > 0 and weights[cell] * share > spare * total:
-                halved = LEAST_DEPTH
-                while halved < MOST_DEPTH and heavy << halved < budget * weights[cell]:
+                halved = MIN_DEPTH
+                while halved < MAX_DEPTH and heavy << halved < budget * weights[cell]:
                     halved += 1
                 depth[cell] = min(np.uint64(halved), width[cell])
 

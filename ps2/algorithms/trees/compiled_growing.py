@@ -26,9 +26,9 @@ from ps2.ops.guards import readable
 Array = npt.NDArray[Any]
 
 # Bytes that the histograms of one tree may take.
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 # Stored values above which several threads are faster, in calls for each level, or for each split.
-MOST_VALUES: Mapping[GrowthName, int] = {"level": 1 << 22, "leaf": 1 << 23}
+MAX_VALUES: Mapping[GrowthName, int] = {"level": 1 << 22, "leaf": 1 << 23}
 # In place of the rows of the other kind.
 NO_DENSE = (readable(np.empty((0, 0), np.uint8)), readable(np.empty((0, 0, 0), np.uint8)))
 NO_FIRST = readable(np.empty(0, np.uint64))
@@ -47,8 +47,8 @@ def is_compiled(options: BoostingOptions, rows: Binned) -> bool:
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
     return (
-        values <= MOST_VALUES[options.growth]
-        and _histograms(options, count) * _row_bytes(options, rows.bins) <= MOST_BYTES
+        values <= MAX_VALUES[options.growth]
+        and _histograms(options, count) * _row_bytes(options, rows.bins) <= MAX_BYTES
     )
 
 

@@ -20,7 +20,7 @@ CLOCK_S = 10e-3
 # What threads of one worker do, beside as many workers.
 SHARE_OF_THREADS = 0.8
 # Stored values that one worker takes, at most: with bins and gradients, about 1 GB.
-MOST_VALUES = 50_000_000
+MAX_VALUES = 50_000_000
 # Levels of a tree that grows by leaf, for each doubling of its leaves.
 LEVELS_BY_LEAF = 1.0
 # Clocks of a tree that grows by leaf, for each doubling of its leaves.
@@ -106,8 +106,8 @@ def choose(
         return _with(here if begun == "local" else there, "as the training began")
     if wanted is not None and wanted > 1:
         return _with(there, f"numWorkers is {wanted}")
-    if work.values > MOST_VALUES:
-        return _with(there, f"{work.values:,.0f} stored values are more than the {MOST_VALUES:,} of one worker")
+    if work.values > MAX_VALUES:
+        return _with(there, f"{work.values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker")
     local_s, servers_s = seconds(work, options, cores)
     predicted = f"predicted seconds: local {local_s:.3g}, servers {servers_s:.3g}"
     return _with(here if local_s <= servers_s else there, predicted)

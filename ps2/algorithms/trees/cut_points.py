@@ -26,7 +26,7 @@ UInt64s = npt.NDArray[np.uint64]
 
 # A cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile. Of
 # cells that have been cut by it already, those are cut again that hold so many times as much, into more.
-FINENESS, SPARE, LEAST_CHILDREN = 16, 4, 1 << 13
+FINENESS, SPARE, MIN_CHILDREN = 16, 4, 1 << 13
 # Of all values, and by how many of their first bits they are summed up first: sign and exponent.
 BITS, COARSE_BITS = 64, 12
 
@@ -141,7 +141,7 @@ class Refinement:
             depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
         else:
             share = FINENESS * bins
-            spare, budget = (1, 2 * share) if turn == 1 else (SPARE, max(2 * share, LEAST_CHILDREN))
+            spare, budget = (1, 2 * share) if turn == 1 else (SPARE, max(2 * share, MIN_CHILDREN))
             depth = np.zeros(len(cells.first), np.uint64)
             held = (readable(cells.begin), readable(cells.width), readable(cells.weights))
             kernels.choose_depths(*held, share, spare, budget, depth)

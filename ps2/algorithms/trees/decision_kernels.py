@@ -15,7 +15,7 @@ CHANCE = 100.0
 # Of ``rules``: as of ``ops.best_splits``. Of ``limits``: the least gain; the least gain by weight; how many rows there
 # are by a hessian of 1; what 1 of the third channel weighs, 0: hessians are the weights.
 G_UNIT, H_UNIT, REG_LAMBDA, REG_ALPHA, MIN_HESSIAN = range(5)
-LEAST_GAIN, MIN_INFO_GAIN, ROWS_BY_HESSIAN, WEIGHT_UNIT = range(4)
+MIN_GAIN, MIN_INFO_GAIN, ROWS_BY_HESSIAN, WEIGHT_UNIT = range(4)
 
 
 @kernel
@@ -49,7 +49,7 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rule
     Args:
         total, left: sums of the node, and of its left side.
     """
-    if not gain > limits[LEAST_GAIN]:
+    if not gain > limits[MIN_GAIN]:
         return False
     h, unit = total[0] * rules[H_UNIT], limits[WEIGHT_UNIT]
     weight = total[2] * unit if unit > 0.0 else h

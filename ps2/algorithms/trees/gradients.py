@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import gradient_kernels as kernels
-from ps2.algorithms.trees.ranking import MOST_OF_GROUP, lambda_gradients, lost_ndcg
+from ps2.algorithms.trees.ranking import MAX_OF_GROUP, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
@@ -29,7 +29,7 @@ CODES: dict[LossName, int] = {
 }
 NO_WEIGHTS = readable(np.empty(0))
 # As xgboost's max_delta_step.
-MOST_OF_POISSON = 0.7
+MAX_OF_POISSON = 0.7
 # Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
 KINDS = 3
 FROM_BITS = 1022
@@ -125,7 +125,7 @@ class Objective:
             return min(h * factor, self.width * self.most_hessian * weight), min(g * factor, most_g)
         if self.loss == "lambdarank":
             # A row may come to be ranked in any other way.
-            return MOST_OF_GROUP * weight, MOST_OF_GROUP * weight
+            return MAX_OF_GROUP * weight, MAX_OF_GROUP * weight
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
         of_one = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
@@ -135,7 +135,7 @@ class Objective:
     @property
     def most_weight(self) -> float:
         """Largest absolute value of a leaf: small for "poisson", whose exponential grows fast."""
-        return MOST_OF_POISSON if self.loss == "poisson" else math.inf
+        return MAX_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
     def classes(self) -> int | None:

@@ -32,9 +32,9 @@ WORD_BITS = 64
 # Features of a block, at most: their histogram stays in the second cache.
 BLOCK = 32
 # Pieces of a node's rows that threads add up apart, at most, and how many additions pay for that.
-MOST_PIECES, OF_PIECE = 8, 1 << 20
+MAX_PIECES, OF_PIECE = 8, 1 << 20
 # Largest exponent of a scale: its inverse is no subnormal number.
-MOST_EXPONENT = 1000
+MAX_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class DenseRows:
         """
         pairs, sums = packed(pairs, out)
         blocks, width = self.blocks, self.blocks.shape[2]
-        pieces = min(MOST_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
+        pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
         # Sums are whole numbers: the same, however many pieces there are.
         parts = [sums, *np.zeros((pieces - 1, *sums.shape), sums.dtype)]
         ends = [len(order) * i // pieces for i in range(pieces + 1)]
@@ -216,7 +216,7 @@ def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[flo
         )
     # Half of the dtype's range, as each row may be rounded up.
     bits = np.iinfo(dtype).bits - 2
-    h, g = (2.0 ** min(bits - np.frexp(below)[1], MOST_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
+    h, g = (2.0 ** min(bits - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
     return float(h), float(g)
 
 

@@ -18,8 +18,8 @@ from ps2.errors import LimitError
 PLACE_BITS = 13
 PLACES = (1 << PLACE_BITS) - 1
 # Of a feature; one of categories may lack values, too.
-MOST_BINS = 1 << 12
-MOST_CATEGORIES = MOST_BINS - 1
+MAX_BINS = 1 << 12
+MAX_CATEGORIES = MAX_BINS - 1
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 
 
@@ -39,9 +39,9 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
     Raises:
         LimitError: a feature has more than 4,096 bins.
     """
-    if len(sizes) and sizes.max() > MOST_BINS:
+    if len(sizes) and sizes.max() > MAX_BINS:
         worst = int(np.argmax(sizes))
-        raise LimitError(f"feature {worst}: expected at most {MOST_BINS:,} bins, got {sizes[worst]:,}")
+        raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {sizes[worst]:,}")
     places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     columns = np.repeat(first[:-1], sizes) + places
     layout = np.zeros((int(first[-1]), channels), np.int64)

@@ -26,7 +26,7 @@ from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 # Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
-MOST_BYTES = 1 << 31
+MAX_BYTES = 1 << 31
 # Cost of adding a stored value, in additions of array elements.
 ADDITION = 4
 
@@ -43,7 +43,7 @@ class LocalHistograms:
         self._count = int(bins.first[-1])
         columns, dtype = columns_of(bins, options), np.dtype(options.sums_dtype)
         count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
-        most = max(MOST_BYTES // (columns * dtype.itemsize), ROOT + 1)
+        most = max(MAX_BYTES // (columns * dtype.itemsize), ROOT + 1)
         self._m = np.zeros((min(max(count, ROOT + 1), most), columns), dtype)
         self._m[LAYOUT, : self._count * options.channels] = layout_row(bins, problem, options)
 

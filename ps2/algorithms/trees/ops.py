@@ -34,12 +34,12 @@ from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, 
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
 # Of random forests: one a class.
-MOST_CHANNELS = 1 << 12
-ManyChannels = Annotated[int, Range(at_least=2, below=MOST_CHANNELS)]
+MAX_CHANNELS = 1 << 12
+ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 
 # Numbers of a histogram that a thread looks through at a time, and the cost of one, in additions of array elements.
 TILE, SEARCH_COST = 1 << 12, 16
-MOST_TILES = 64
+MAX_TILES = 64
 
 
 @op(writes=("m",), dtypes=("int32", "int64"))
@@ -173,7 +173,7 @@ def best_splits(
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
     if marks:
         check_marks(m, channels, rows)
-    count = min(max(m.shape[1] // TILE, 1), MOST_TILES)
+    count = min(max(m.shape[1] // TILE, 1), MAX_TILES)
     bins = m.shape[1] // channels
     ends = readable(np.arange(count + 1) * bins // count)
     gain = np.full((count, len(rows)), -np.inf)
@@ -232,8 +232,8 @@ def purest_splits(
     """
     rows = check_row_ids(rows, m.shape[0])
     channels = totals.shape[1]
-    if not 2 <= channels < MOST_CHANNELS:
-        raise OutOfRangeError(f"totals: expected from 2 to {MOST_CHANNELS - 1} channels, got {channels}")
+    if not 2 <= channels < MAX_CHANNELS:
+        raise OutOfRangeError(f"totals: expected from 2 to {MAX_CHANNELS - 1} channels, got {channels}")
     if not 0 <= layout < m.shape[0]:
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
     if not (0 <= kinds[0] <= 2 and 2 <= kinds[1] <= channels <= kinds[1] + 1 and 0 <= kinds[3] < WORD_BITS - 1):

@@ -15,10 +15,10 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.errors import ConfigError
 
-MOST_DEPTH = 30
+MAX_DEPTH = 30
 WORD_BITS = 64
 # The least gain of a split in xgboost.
-LEAST_GAIN = 1e-6
+MIN_GAIN = 1e-6
 # Bits of rows' weights as whole numbers: of the mean weight at most, and of their sum.
 WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
@@ -114,7 +114,7 @@ class BoostingOptions:
     reg_lambda: float = 1.0
     reg_alpha: float = 0.0
     most_weight: float = math.inf
-    least_gain: float = LEAST_GAIN
+    least_gain: float = MIN_GAIN
     min_gain: float = 0.0
     min_info_gain: float = 0.0
     min_child_weight: float = 1.0
@@ -137,8 +137,8 @@ class BoostingOptions:
     via: Via = "servers"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.depth <= MOST_DEPTH:
-            raise ConfigError(f"depth: expected a number in [0, {MOST_DEPTH}], got {self.depth}")
+        if not 0 <= self.depth <= MAX_DEPTH:
+            raise ConfigError(f"depth: expected a number in [0, {MAX_DEPTH}], got {self.depth}")
         if self.growth not in get_args(GrowthName):
             raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
         if self.bits not in get_args(Bits):

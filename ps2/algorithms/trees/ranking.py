@@ -11,7 +11,7 @@ from ps2.ops.parallel import over_blocks
 # Cost of a pair of rows, and of a row that is sorted, in additions.
 PAIR_COST, SORT_COST = 60, 100
 # No sum of a group's absolute gradients, nor of its hessians, is above the logarithm of all its pairs' changes.
-MOST_OF_GROUP = 64.0
+MAX_OF_GROUP = 64.0
 # For metrics of all rows.
 ALL = 2**31
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MOST_BINS, PLACE_BITS, PLACES
+from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MAX_BINS, PLACE_BITS, PLACES
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import best_score, collect, may_gain, scan, scan_full, sort_bins
 from ps2.ops.draws import GOLDEN, scrambled
@@ -75,8 +75,8 @@ def search(
 @kernel
 def scratch_of() -> tuple[Int64s, Int64s, Int64s, Float64s]:
     """Return room for the bins of one feature."""
-    places, sums = np.empty(MOST_BINS, np.int64), np.empty((MOST_BINS, 3), np.int64)
-    return places, sums, np.empty(MOST_BINS, np.int64), np.empty(MOST_BINS)
+    places, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, 3), np.int64)
+    return places, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS)
 
 
 @kernel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # A value this small counts as this large, as in pyspark.ml.
-LEAST_SIZE = 0.01
+MIN_SIZE = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EarlyStopping:
 
     def _size(self, value: float) -> float:
         """Return what a tolerance is relative to."""
-        return max(abs(value) if self.is_larger_better else value, LEAST_SIZE)
+        return max(abs(value) if self.is_larger_better else value, MIN_SIZE)
 
     def _falling(self, values: Sequence[float]) -> list[float]:
         return [-value if self.is_larger_better else value for value in values]

@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, LimitError
 Array = npt.NDArray[Any]
 
 # Of more rows, sums of 32 bits would leave too few to a row.
-MOST_ROWS_OF_32_BITS = 1 << 24
+MAX_ROWS_OF_32_BITS = 1 << 24
 # Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
 # Bytes of each feature: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
@@ -179,8 +179,8 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
 
 def check_rows(options: BoostingOptions, rows: int) -> None:
     """Raise ConfigError if sums of 32 bits cannot be of so many rows."""
-    if options.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
-        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MOST_ROWS_OF_32_BITS:,} at most")
+    if options.bits == 32 and rows > MAX_ROWS_OF_32_BITS:
+        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MAX_ROWS_OF_32_BITS:,} at most")
 
 
 def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:

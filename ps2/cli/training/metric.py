@@ -23,7 +23,7 @@ Use the model:
 """
 # What the training is called in checkpoints.
 TRAINING = "ps2 train metric"
-MOST_CLASSES = 100
+MAX_CLASSES = 100
 
 
 @click.command(epilog=EPILOG)
@@ -79,7 +79,7 @@ def metric(input: str, features: int | None, setting: Setting, **params: Any) ->
 
         def work(spark: Any, workers: int) -> None:
             found = read(spark, Files(input, None, features))
-            classes = found.train.classes(MOST_CLASSES)
+            classes = found.train.classes(MAX_CLASSES)
             with options_named():
                 frame = found.train.classified(classes)
                 model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frame)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.measures import Measure
     from ps2.algorithms.training.record import TrainingHistory
 
-MOST_CLASSES_SHOWN = 10
+MAX_CLASSES_SHOWN = 10
 TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE"}
 
 
@@ -22,8 +22,8 @@ def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
     """Say what was trained on."""
     text = f"{rows:,} rows, {features:,} features"
     named = [f"label {label:g} is class {number}" for number, label in enumerate(classes)]
-    if len(named) > MOST_CLASSES_SHOWN:
-        named = [*named[: MOST_CLASSES_SHOWN - 1], "...", named[-1]]
+    if len(named) > MAX_CLASSES_SHOWN:
+        named = [*named[: MAX_CLASSES_SHOWN - 1], "...", named[-1]]
     click.echo(f"{text}; {', '.join(named[:-1])} and {named[-1]}" if named else text)
 
 

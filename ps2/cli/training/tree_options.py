@@ -34,7 +34,7 @@ bins_option = click.option(
 
 def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
     """Return the labels of class 0, 1, ...; none for a regression."""
-    from ps2.algorithms.labelled import MOST_CLASSES
+    from ps2.algorithms.labelled import MAX_CLASSES
 
     if task == "regression":
         return ()
@@ -43,4 +43,4 @@ def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
             f"{rows.path}: labels: expected two different values, got {rows.shown_labels}; "
             "--task multiclass or --task regression takes more"
         )
-    return rows.classes(2 if task == "binary" else MOST_CLASSES)
+    return rows.classes(2 if task == "binary" else MAX_CLASSES)

@@ -23,7 +23,7 @@ from ps2.run.message import STOP, Message, Stop
 from ps2.server.memory import available_bytes, free_bytes
 
 # Both tables, which the worker returns.
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 # Of the worker's free memory, for its servers.
 SHARE_OF_MEMORY = 0.5
 
@@ -84,7 +84,7 @@ class Vocabulary:
             return STOP
         words, counts = vocabulary_of(unpacked(report["words"].tobytes()), self.name, self.min_count)
         settings = self.settings(len(words), int(counts.sum()))
-        if settings.tables * settings.table_bytes > MOST_BYTES:
+        if settings.tables * settings.table_bytes > MAX_BYTES:
             return STOP
         check_memory(settings, self.longest, available_bytes())
         self.found = words, counts

@@ -15,7 +15,7 @@ from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
 from ps2.data.ids import Ids
 
 # graphOn="auto" places larger graphs on the servers.
-MOST_ON_WORKER = 256 << 20
+MAX_ON_WORKER = 256 << 20
 # Ids of a batch for Spark.
 BATCH_IDS = 1 << 20
 
@@ -23,7 +23,7 @@ BATCH_IDS = 1 << 20
 def fits_worker(table: EdgeTable) -> bool:
     """Return True if every worker can hold the graph."""
     numbers = table.most_edges + len(table.vertices) + 1
-    return numbers * (4 + 8 * table.weighted) <= MOST_ON_WORKER
+    return numbers * (4 + 8 * table.weighted) <= MAX_ON_WORKER
 
 
 def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings, workers: int) -> DataFrame:

@@ -27,9 +27,9 @@ SHOWN_CHARS = 200
 # Columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
 OF_SURVEY = "faulty long, words binary"
 # The driver adds up the words of so many partitions; those of more could take too much of its memory.
-MOST_MERGED = 8
+MAX_MERGED = 8
 # Counts of a partition's batches that are kept before those of equal words are added up.
-MOST_COUNTED = 1 << 22
+MAX_COUNTED = 1 << 22
 # Words encoded at once: each call hashes the vocabulary.
 SOME_WORDS = 1 << 20
 
@@ -139,9 +139,9 @@ def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lacking = pc.list_parent_indices(lists).filter(words.is_null())
         faulty += lists.null_count + len(lacking.unique())
         costs.append(1.0 + pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
-        if part < MOST_MERGED:
+        if part < MAX_MERGED:
             counted.append(_counted(words))
-            if sum(map(len, counted)) > MOST_COUNTED:
+            if sum(map(len, counted)) > MAX_COUNTED:
                 counted = [_merged(pa.concat_tables(counted))]
     cost = np.concatenate(costs)
     if not len(cost):
@@ -152,7 +152,7 @@ def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         COST: cost.sum(),
         SQUARES: cost @ cost,
         "faulty": faulty,
-        "words": _packed(_merged(pa.concat_tables(counted))) if part < MOST_MERGED else None,
+        "words": _packed(_merged(pa.concat_tables(counted))) if part < MAX_MERGED else None,
     }
     types = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.int64(), pa.binary()]
     arrays = [pa.array([value], kind) for value, kind in zip(row.values(), types, strict=True)]

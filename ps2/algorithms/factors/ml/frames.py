@@ -45,9 +45,9 @@ TYPES: dict[pa.DataType, DataType] = {
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 RECOMMENDATIONS, RATING = "recommendations", "rating"
 # Vectors of a batch for Spark, and recommendations of one.
-SOME, MOST_RECOMMENDED = 4096, 1 << 20
+SOME, MAX_RECOMMENDED = 4096, 1 << 20
 # A task gets so many users at least, and a slot so many tasks at most.
-LEAST_USERS, MOST_TASKS = 1024, 4
+MIN_USERS, MAX_TASKS = 1024, 4
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, directi
     """Return the k best of the other side for all ids of a side, in order of the ids."""
     own, _ = direction.sides(factors)
     slots = max(1, spark.sparkContext.defaultParallelism)
-    tasks = min(len(own), slots * min(MOST_TASKS, max(1, len(own) // (slots * LEAST_USERS))))
+    tasks = min(len(own), slots * min(MAX_TASKS, max(1, len(own) // (slots * MIN_USERS))))
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -199,7 +199,7 @@ def _recommended(factors: MatrixFactors, direction: Direction, places: Int64s, k
     """Yield recommendations for places of the own side, some at a time."""
     own, other = direction.sides(factors)
     k = min(k, len(other))
-    step = max(1, MOST_RECOMMENDED // k)
+    step = max(1, MAX_RECOMMENDED // k)
     for begin in range(0, len(places), step):
         some = places[begin : begin + step]
         scores, found = factors.best(some, k, direction.of_users)

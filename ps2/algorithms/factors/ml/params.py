@@ -35,7 +35,7 @@ from ps2.algorithms.estimators.params import (
     own_param,
     setter,
 )
-from ps2.algorithms.factors.options import AUTO, MOST_RANK, MOST_VALUE, FactorOptions
+from ps2.algorithms.factors.options import AUTO, MAX_RANK, MAX_VALUE, FactorOptions
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="FactorizationParams")
@@ -85,10 +85,10 @@ class FactorizationParams(FactorModelParams, _ALSParams, HasWeightCol, HasValida
 
     _RANGES: Mapping[str, Check] = {
         **FactorModelParams._RANGES,
-        "rank": (lambda value: 1 <= value <= MOST_RANK, f"a number from 1 to {MOST_RANK:,}"),
+        "rank": (lambda value: 1 <= value <= MAX_RANK, f"a number from 1 to {MAX_RANK:,}"),
         "maxIter": COUNT,
-        "regParam": (lambda value: 0 <= value <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}"),
-        "alpha": (lambda value: 0 <= value <= MOST_VALUE, f"a number from 0 to {MOST_VALUE:g}"),
+        "regParam": (lambda value: 0 <= value <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}"),
+        "alpha": (lambda value: 0 <= value <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}"),
         "solver": one_of(SOLVERS),
         "stepSize": POSITIVE,
         "budgetS": (

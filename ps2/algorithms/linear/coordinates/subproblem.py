@@ -9,7 +9,7 @@ import numpy as np
 from ps2.algorithms.linear.coordinates.kernels import descend
 from ps2.array_types import Float64s, Int64s
 
-MOST_SWEEPS = 10_000
+MAX_SWEEPS = 10_000
 NO_COLUMNS = np.empty(0, np.int64)
 NO_VALUES = np.empty(0)
 
@@ -106,7 +106,7 @@ def minimise(
     moved, q = w.copy(), gradient.copy()
     if curved > 0.0:
         q -= of.means * (down / curved)
-    decrease, sweeps = descend(of.gram, q, moved, strengths.l1, strengths.l2, tol, MOST_SWEEPS)
+    decrease, sweeps = descend(of.gram, q, moved, strengths.l1, strengths.l2, tol, MAX_SWEEPS)
     change = moved - w
     if curved <= 0.0:
         return Step(moved, change, 0.0, decrease, sweeps)

@@ -39,7 +39,7 @@ from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.outcome import result_of
 from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.placement_costs import MOST_LOCAL_WEIGHTS, Work, place
+from ps2.algorithms.training.placement_costs import MAX_LOCAL_WEIGHTS, Work, place
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.coordinator.context import PS2Context
@@ -48,7 +48,7 @@ from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark import planned_bytes
 
 # Arrow batches of a table that Spark takes for a small one may have so many times ``SMALL_BYTES``.
-MOST_SMALL = 4
+MAX_SMALL = 4
 # Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
@@ -210,7 +210,7 @@ class _OneJob:
         """
         columns, labels, table = self._columns, self._labels, self._table
         form = Form(known_dim(self._dataset, columns.features))
-        read = ReadAndSurvey(columns, form, labels.classes, labels.most, MOST_SMALL * SMALL_BYTES)
+        read = ReadAndSurvey(columns, form, labels.classes, labels.most, MAX_SMALL * SMALL_BYTES)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory] | None:
             program = AfterSurvey(replace(table, frame=None), len(ps.servers))
@@ -259,6 +259,6 @@ def _why_on_servers(options: SolverOptions) -> str:
 
 def _why_too_large(problem: Problem) -> str:
     """Return why a model cannot be in one worker's process; "" if it can."""
-    if problem.size > min(MOST_LOCAL_WEIGHTS, of_weights.MOST_IN_DRIVER):
+    if problem.size > min(MAX_LOCAL_WEIGHTS, of_weights.MAX_IN_DRIVER):
         return f"the model has {problem.size:,} weights"
     return ""

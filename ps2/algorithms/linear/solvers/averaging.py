@@ -29,7 +29,7 @@ from ps2.errors import ConfigError
 from ps2.run.message import Message, Stop
 
 # A step by which the objective falls by a smaller part of it halves the step size.
-LEAST_FALL = 1e-3
+MIN_FALL = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Averaging:
         """Return what the workers need for the clock after this one."""
         problem, objective = self._context.problem, self._context.record.objective
         step_size = self._step_sizes[clock]
-        if clock and (problem.l1 or not problem.l2) and objective[clock] > (1.0 - LEAST_FALL) * objective[clock - 1]:
+        if clock and (problem.l1 or not problem.l2) and objective[clock] > (1.0 - MIN_FALL) * objective[clock - 1]:
             step_size /= 2.0
         self._step_sizes.append(step_size)
         return Message(step_size=step_size) if step_size != self._context.options.step_size else None

@@ -35,13 +35,13 @@ from ps2.run.message import Stop
 log = logging.getLogger(__name__)
 
 # As in pyspark.ml: their products are 64 MiB.
-MOST_FEATURES = 4096
+MAX_FEATURES = 4096
 # A smaller pivot leaves fewer than 9 digits of the weights.
 SMALL_PIVOT = 1e-7
 # Penalties on weights of scaled features are no larger than its square.
 LARGE = 1e140
 # Each gains about as many digits as the equations have left.
-MOST_CORRECTIONS = 4
+MAX_CORRECTIONS = 4
 # A correction that is smaller, as a part of the weights, is the last one.
 EXACT = 1e-10
 
@@ -83,7 +83,7 @@ class NormalWorker:
 class Normal:
     """The driver's program."""
 
-    clocks = 1 + MOST_CORRECTIONS
+    clocks = 1 + MAX_CORRECTIONS
 
     def __init__(self, context: SolverContext) -> None:
         problem = context.problem
@@ -117,7 +117,7 @@ class Normal:
             found = before.refined(self._rest.pull() / weight - l2 * before.w)
             self._rest.zero()
             change = np.abs(found.w - before.w).max()
-            is_over = change <= EXACT * np.abs(found.w).max() or clock == MOST_CORRECTIONS
+            is_over = change <= EXACT * np.abs(found.w).max() or clock == MAX_CORRECTIONS
         self._found = found
         context.beginning.weight.push(found.w)
         if is_over:

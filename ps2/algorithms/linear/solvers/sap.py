@@ -51,8 +51,8 @@ Phase = Literal["describe", "pass", "block", "search"]
 # Coordinates of a round at most whose products are all computed, and whose products are kept at most; products that
 # travel in a report: 48 MiB. Of the logistic loss all products are computed anew, so a set has the whole support while
 # it can.
-MOST_NEW, MOST_KEPT, MOST_PRODUCTS = 1024, 4096, 6 << 20
-MOST_ANEW = 2048
+MAX_NEW, MAX_KEPT, MAX_PRODUCTS = 1024, 4096, 6 << 20
+MAX_ANEW = 2048
 # Products of earlier clocks that stay for a fleet that rolls back, and the clocks whose products are looked through.
 REMEMBERED_BYTES, REMEMBERED_CLOCKS = 128 << 20, 64
 # A round ends when a sweep changes gradients by less than this part of the gap, or of its tolerance, relatively; or by
@@ -300,7 +300,7 @@ class Sap:
         options, dim = self._context.options, self._context.problem.dim
         by_change, keeps = options.schedule in BY_CHANGE, self._context.problem.loss == "squared"
         support = state.support.columns
-        count, most = options.set_size, MOST_NEW if keeps else MOST_ANEW
+        count, most = options.set_size, MAX_NEW if keeps else MAX_ANEW
         if by_change:
             count = min(max(count, len(support)), most)
         drawn, kept = self._drawn(count, state.drawn), state.kept
@@ -311,7 +311,7 @@ class Sap:
         else:
             new = drawn[~np.isin(drawn, kept.columns)] if keeps else np.union1d(drawn, support)
             together = len(new) + len(kept.columns)
-            if len(new) > most or together > MOST_KEPT or len(new) * together > MOST_PRODUCTS:
+            if len(new) > most or together > MAX_KEPT or len(new) * together > MAX_PRODUCTS:
                 new, kept = np.union1d(drawn, support), NO_PRODUCTS
             if len(new) > most:  # the model is too large for one set
                 new = self._drawn(most, state.drawn)

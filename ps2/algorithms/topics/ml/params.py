@@ -30,7 +30,7 @@ from ps2.algorithms.estimators.params import (
 from ps2.algorithms.estimators.via import VIA, HasVia
 from ps2.algorithms.topics.inference import InferenceName
 from ps2.algorithms.topics.options import (
-    MOST_TOPICS,
+    MAX_TOPICS,
     OnlineOptions,
     OnlineSyncName,
     SamplerName,
@@ -57,7 +57,7 @@ CGS_ALPHA, CGS_BETA = 0.1, 0.01
 # Defaults of "em": pyspark.ml's 50 / k + 1 and 1.1, minus 1.
 EM_ALPHA, EM_BETA = 50.0, 0.1
 # Beyond about 1e305, the logarithm of gamma exceeds float64.
-MOST_CONCENTRATION = 1e100
+MAX_CONCENTRATION = 1e100
 
 
 def _as_list(value: Any) -> list[float]:
@@ -79,15 +79,15 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
         **RANGES,
         **VIA,
         "maxIter": COUNT,
-        "k": (lambda value: 1 <= value <= MOST_TOPICS, f"a number in [1, {MOST_TOPICS}]"),
+        "k": (lambda value: 1 <= value <= MAX_TOPICS, f"a number in [1, {MAX_TOPICS}]"),
         "optimizer": one_of(get_args(OptimizerName)),
         "docConcentration": (
-            lambda values: len(values) > 0 and all(0 < value <= MOST_CONCENTRATION for value in values),
-            f"finite positive numbers, one or one a topic, {MOST_CONCENTRATION:g} at most",
+            lambda values: len(values) > 0 and all(0 < value <= MAX_CONCENTRATION for value in values),
+            f"finite positive numbers, one or one a topic, {MAX_CONCENTRATION:g} at most",
         ),
         "topicConcentration": (
-            lambda value: 0 < value <= MOST_CONCENTRATION,
-            f"a finite positive number, {MOST_CONCENTRATION:g} at most",
+            lambda value: 0 < value <= MAX_CONCENTRATION,
+            f"a finite positive number, {MAX_CONCENTRATION:g} at most",
         ),
         "subsamplingRate": (lambda value: 0 < value <= 1, "a number in (0, 1]"),
         "learningOffset": POSITIVE,

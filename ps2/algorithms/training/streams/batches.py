@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 NO_ROWS = "expected rows to learn from, got an empty DataFrame"
 # How often passes may begin again, in all, after a rollback of the fleet.
-MOST_ROLLBACKS = 20
+MAX_ROLLBACKS = 20
 
 
 def learn_frame(
@@ -52,7 +52,7 @@ def learn_frame(
         try:
             progress = learner.learn(frame, len(learned))
         except PS2Error as error:
-            if not (is_repeatable(error) and can_return) or rollbacks == MOST_ROLLBACKS:
+            if not (is_repeatable(error) and can_return) or rollbacks == MAX_ROLLBACKS:
                 raise
             rollbacks += 1
             learner.roll_back()

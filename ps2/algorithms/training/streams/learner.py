@@ -25,7 +25,7 @@ from ps2.run.spark import map_in_arrow
 log = logging.getLogger(__name__)
 
 # How often ``synchronize`` reads the position again because the fleet has rolled back meanwhile.
-MOST_READS = 20
+MAX_READS = 20
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class BatchLearner:
         Raises:
             RecoveryError: the fleet rolls back again and again.
         """
-        for _ in range(MOST_READS):
+        for _ in range(MAX_READS):
             epoch = self._ps._fleet.master.epoch
             with suppress(RolledBack):
                 self.position = self._state.position()

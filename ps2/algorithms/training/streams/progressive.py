@@ -21,7 +21,7 @@ from ps2.ops.kernels import kernel
 ROWS, WEIGHT, POSITIVE, PREDICTED, LOSS = range(5)
 SUMS = 5
 # Then come weights by margin, of negative and of positive rows.
-BINS, LEAST, MOST = 2048, -16.0, 16.0
+BINS, MIN_MARGIN, MAX_MARGIN = 2048, -16.0, 16.0
 SIZE = SUMS + 2 * BINS
 
 
@@ -98,7 +98,7 @@ def _add(margins: Float64s, labels: Float32s, weights: Float32s, tally: Float64s
         tally[WEIGHT] += weight
         tally[PREDICTED] += weight * probability
         tally[LOSS] += weight * (log1p(odds) + max(-signed, 0.0))
-        at = int((min(max(margin, LEAST), MOST) - LEAST) * (BINS / (MOST - LEAST)))
+        at = int((min(max(margin, MIN_MARGIN), MAX_MARGIN) - MIN_MARGIN) * (BINS / (MAX_MARGIN - MIN_MARGIN)))
         at = min(at, BINS - 1)
         if is_positive:
             tally[POSITIVE] += weight

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 SNAPSHOT_BATCHES = 40
 # After so many batches without a snapshot, because snapshots fail, the query ends: soon Spark's checkpoint could not be
 # rewound.
-MOST_BATCHES = 80
+MAX_BATCHES = 80
 # After so many repeatable failures in a row, without a batch that was learned in between, the query ends.
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 # Number of batches whose progress is kept.
 KEPT = 100
 POLL_S = 0.1
@@ -309,7 +309,7 @@ class StreamingTraining:
             self._learner.roll_back(self._check)
         except RecoveryError as error:
             raise RecoveryError(f"{error}; the failure before it: {failure}") from failure
-        if not is_repeatable(failure) or self._failures >= MOST_FAILURES:
+        if not is_repeatable(failure) or self._failures >= MAX_FAILURES:
             raise failure
         log.warning("the query begins again after batch %d: %s", self._learner.position.learned, failure)
 
@@ -342,7 +342,7 @@ class StreamingTraining:
         try:
             self.snapshot()
         except RecoveryError as error:
-            if self._since_snapshot >= MOST_BATCHES:
+            if self._since_snapshot >= MAX_BATCHES:
                 raise
             warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
             log.warning("%s", error)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.decision_kernels import CHANCE, ROUNDING
-from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MOST_BINS
+from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MAX_BINS
 from ps2.algorithms.trees.search_kernels import note_sides
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.table import Array
@@ -126,8 +126,8 @@ def judge(
 @kernel
 def scratch_of(channels: int) -> tuple[Int64s, Int64s, Int64s, Float64s, Int64s]:
     """Return room for the bins of one feature, and for the sums of two sides."""
-    bins = np.empty(MOST_BINS, np.int64), np.empty((MOST_BINS, channels), np.int64)
-    return bins[0], bins[1], np.empty(MOST_BINS, np.int64), np.empty(MOST_BINS), np.empty((3, channels), np.int64)
+    bins = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, channels), np.int64)
+    return bins[0], bins[1], np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS), np.empty((3, channels), np.int64)
 
 
 @kernel

@@ -21,7 +21,7 @@ from ps2.errors import LimitError
 
 LAYOUT = 0
 # Histograms at a time, at most; and the share of the servers' free memory that they take, at most.
-MOST_ROWS, SHARE = 1024, 4
+MAX_ROWS, SHARE = 1024, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class ForestMatrices:
         size = columns * np.dtype(options.dtype).itemsize
         left = sum(max(limit - taken, 0) for limit, taken in servers)
         useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)
-        rows = max(min(useful, MOST_ROWS, left // SHARE // size), 1)
+        rows = max(min(useful, MAX_ROWS, left // SHARE // size), 1)
         try:
             first = DCV.dense(columns, rows_with_marks(1 + rows), options.dtype, align=bins.block * options.channels)
         except LimitError as error:

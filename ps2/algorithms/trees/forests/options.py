@@ -18,9 +18,9 @@ from ps2.ops.guards import readable
 ImpurityName = Literal["gini", "entropy", "variance"]
 CODES: dict[ImpurityName, int] = {"gini": GINI, "entropy": ENTROPY, "variance": VARIANCE}
 # Most draws of a row for one tree: more are as likely as 1 in 10^14.
-MOST_DRAWS = 15
+MAX_DRAWS = 15
 # Sums of so many draws have 32 bits.
-MOST_OF_32_BITS = (1 << 31) // MOST_DRAWS - 1
+MAX_OF_32_BITS = (1 << 31) // MAX_DRAWS - 1
 # How often a node draws features, if none of those drawn before parts it.
 TURNS = 3
 
@@ -83,7 +83,7 @@ class ForestOptions:
     @property
     def dtype(self) -> str:
         """The dtype of sums."""
-        return "int32" if self.counts_alone and self.rows <= MOST_OF_32_BITS else "int64"
+        return "int32" if self.counts_alone and self.rows <= MAX_OF_32_BITS else "int64"
 
     @property
     def turns(self) -> int:
@@ -108,7 +108,7 @@ class ForestOptions:
         if self.counts_alone:
             return 1.0, 1.0
         # A tree may draw heavy rows alone.
-        of_weights, of_labels = scales_of(MOST_DRAWS * below[0], MOST_DRAWS * below[1], "int64")
+        of_weights, of_labels = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1], "int64")
         return (of_weights if self.weighted else 1.0), of_labels
 
     @property
@@ -116,7 +116,7 @@ class ForestOptions:
         """The probability that a tree has a row 0, 1, ... times or fewer."""
         if not self.bootstrap:
             return readable(np.array([1.0 - self.rate]))
-        shares = [math.exp(-self.rate) * self.rate**count / math.factorial(count) for count in range(MOST_DRAWS)]
+        shares = [math.exp(-self.rate) * self.rate**count / math.factorial(count) for count in range(MAX_DRAWS)]
         return readable(np.cumsum(shares))
 
     def keys(self, tree: int) -> tuple[int, int]:
@@ -151,4 +151,4 @@ def features_drawn(strategy: str, dim: int, trees: int, classes: int) -> str:
 
 def least_rows(options: ForestOptions) -> int:
     """Return the least number of rows that hold a feature for it to part any node."""
-    return 0 if options.weighted else max(1, math.ceil(options.min_rows / MOST_DRAWS))
+    return 0 if options.weighted else max(1, math.ceil(options.min_rows / MAX_DRAWS))

@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 UInt8s = npt.NDArray[np.uint8]
 
 # Most clocks of a run.
-MOST_CLOCKS = 1 << 30
+MAX_CLOCKS = 1 << 30
 # Cost of a node's histogram, in additions: threads share nodes.
 NODE_COST = 1 << 17
 
@@ -57,7 +57,7 @@ class ForestProgram:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
         columns = self.quantiles.take_part(worker, rows)
         mine: _WorkerTrees | None = None
-        for clock in worker.clocks(MOST_CLOCKS):
+        for clock in worker.clocks(MAX_CLOCKS):
             if mine is None or mine.clock > clock:  # the fleet may have rolled back
                 mine = _WorkerTrees(self, rows, columns)
                 columns = None

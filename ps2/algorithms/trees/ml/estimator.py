@@ -20,7 +20,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.cost_model import Cores, Work, choose
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.layout import MOST_CATEGORIES
+from ps2.algorithms.trees.layout import MAX_CATEGORIES
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.label_sums import label_sums
@@ -204,8 +204,8 @@ def check_categories(categories: Mapping[int, int], monotone: Sequence[int]) -> 
         ConfigError: a constraint is of a feature whose categories have no order.
     """
     for feature, count in categories.items():
-        if count > MOST_CATEGORIES:
-            raise LimitError(f"feature {feature}: expected at most {MOST_CATEGORIES:,} categories, got {count:,}")
+        if count > MAX_CATEGORIES:
+            raise LimitError(f"feature {feature}: expected at most {MAX_CATEGORIES:,} categories, got {count:,}")
         if monotone and monotone[feature]:
             raise ConfigError(
                 f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "

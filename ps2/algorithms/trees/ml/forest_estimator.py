@@ -25,7 +25,7 @@ from ps2.algorithms.trees.ml.forest_params import ForestSetters
 from ps2.algorithms.trees.ml.label_sums import label_sums
 from ps2.algorithms.trees.ml.out_of_bag import out_of_bag_score
 from ps2.algorithms.trees.ml.params import features_of
-from ps2.algorithms.trees.ops import MOST_CHANNELS
+from ps2.algorithms.trees.ops import MAX_CHANNELS
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 # Seconds of a node on servers (decision 62).
 NODE_S = 0.3e-3
 # Most classes: a channel of a bin each, and one more for draws.
-MOST_CLASSES = MOST_CHANNELS - 2
+MAX_CLASSES = MAX_CHANNELS - 2
 
 
 class ForestEstimator(FleetEstimator, ForestSetters):
@@ -114,9 +114,9 @@ class ForestEstimator(FleetEstimator, ForestSetters):
     def _resolved(self, plan: ForestOptions, found: Survey, objective: Objective) -> ForestOptions:
         """Return options with what the rows decide."""
         classes, facts = objective.classes or 0, found.facts
-        if classes > MOST_CLASSES:
+        if classes > MAX_CLASSES:
             raise LimitError(
-                f"column {self.getOrDefault('labelCol')!r}: expected at most {MOST_CLASSES:,} classes, got {classes:,}"
+                f"column {self.getOrDefault('labelCol')!r}: expected at most {MAX_CLASSES:,} classes, got {classes:,}"
             )
         strategy = features_drawn(self.getFeatureSubsetStrategy(), found.dim, plan.trees, classes)
         return replace(

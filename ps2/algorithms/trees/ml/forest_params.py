@@ -20,12 +20,12 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 from ps2.algorithms.estimators.via import VIA, HasVia
-from ps2.algorithms.trees.ml.params import MOST_BINS, SHARE_ABOVE_0, TreeParams
-from ps2.algorithms.trees.problem import MOST_DEPTH
+from ps2.algorithms.trees.ml.params import MAX_BINS, SHARE_ABOVE_0, TreeParams
+from ps2.algorithms.trees.problem import MAX_DEPTH
 
 P = TypeVar("P", bound="ForestParams")
 
-MOST_TREES = 100_000
+MAX_TREES = 100_000
 
 
 class ForestParams(HasVia, FleetParams, _RandomForestParams):
@@ -34,9 +34,9 @@ class ForestParams(HasVia, FleetParams, _RandomForestParams):
     _RANGES: Mapping[str, Check] = {
         **RANGES,
         **VIA,
-        "numTrees": (lambda value: 1 <= value <= MOST_TREES, f"a number in [1, {MOST_TREES:,}]"),
-        "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
-        "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
+        "numTrees": (lambda value: 1 <= value <= MAX_TREES, f"a number in [1, {MAX_TREES:,}]"),
+        "maxDepth": (lambda value: 0 <= value <= MAX_DEPTH, f"a number in [0, {MAX_DEPTH}]"),
+        "maxBins": (lambda value: 2 <= value <= MAX_BINS, f"a number in [2, {MAX_BINS}]"),
         "minInstancesPerNode": COUNT,
         "minInfoGain": NOT_NEGATIVE,
         "minWeightFractionPerNode": (lambda value: 0 <= value < 0.5, "a number in [0, 0.5)"),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Of a row's vector: tasks hold those of ten thousand rows at a time.
-MOST_CONTRIBUTIONS = 20_000
+MAX_CONTRIBUTIONS = 20_000
 
 
 class ForestModel(FleetModel, TreeParams):
@@ -159,9 +159,9 @@ class ForestModel(FleetModel, TreeParams):
     def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         contrib = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""
         numbers = (self.numFeatures + 1) * self._trained.forest.width
-        if contrib and numbers > MOST_CONTRIBUTIONS:
+        if contrib and numbers > MAX_CONTRIBUTIONS:
             raise LimitError(
-                f"contribCol: expected up to {MOST_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
+                f"contribCol: expected up to {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
                 "contributions computes those of a few rows"
             )
         return [*outputs, (self.getLeafCol(), "leaf"), (contrib, "contrib")]

@@ -28,17 +28,17 @@ from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, BoostingOptions, GrowthName, weight_bits
+from ps2.algorithms.trees.problem import MAX_DEPTH, MIN_GAIN, Bits, BoostingOptions, GrowthName, weight_bits
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="TreeParams")
 
-MOST_BINS = 4000
+MAX_BINS = 4000
 SHARE_ABOVE_0: Check = (lambda value: 0 < value <= 1, "a number in (0, 1]")
 GROWTHS = get_args(GrowthName)
 BITS = get_args(Bits)
 # Leaves of a tree where nothing is said of them; of growth by leaf as many as LightGBM's.
-MOST_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
+MAX_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
 FLAVOURS = ("pyspark", "xgboost")
 # Of params that are not set, by ``defaults``; decision 35 says why.
@@ -55,7 +55,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 # What a leaf of classes says at most, before stepSize: as much as leaves of pyspark.ml's trees may, whose margins are
 # half as large. Newton's step of rows that are alike is the inverse of a probability, which may be tiny.
-MOST_OF_CLASSES = 8.0
+MAX_OF_CLASSES = 8.0
 # As many features as any strategy can leave some of.
 MANY = 2**31
 # Gains are rounding where residuals are so small a part of the labels.
@@ -80,8 +80,8 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     _RANGES: Mapping[str, Check] = {
         **RANGES,
         **VIA,
-        "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
-        "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
+        "maxDepth": (lambda value: 0 <= value <= MAX_DEPTH, f"a number in [0, {MAX_DEPTH}]"),
+        "maxBins": (lambda value: 2 <= value <= MAX_BINS, f"a number in [2, {MAX_BINS}]"),
         "growth": (lambda name: name in GROWTHS, f"one of {', '.join(GROWTHS)}"),
         "maxLeaves": (lambda value: value == 0 or value >= 2, "0 or a number from 2 on"),
         "minInstancesPerNode": COUNT,
@@ -286,7 +286,7 @@ def options_of(params: TreeParams) -> BoostingOptions:
         rounds=params.getMaxIter(),
         depth=params.getMaxDepth(),
         growth=params.getGrowth(),
-        leaves=params.getMaxLeaves() if params.isSet("maxLeaves") else MOST_LEAVES[params.getGrowth()],
+        leaves=params.getMaxLeaves() if params.isSet("maxLeaves") else MAX_LEAVES[params.getGrowth()],
         bins=params.getMaxBins(),
         rate=params.getStepSize(),
         reg_lambda=params.getRegLambda(),
@@ -318,13 +318,13 @@ def resolved(
         facts: of the rows' labels and weights.
         weighted: whether rows have weights.
     """
-    least_gain, most_weight, first_rate = LEAST_GAIN, objective.most_weight, None
+    least_gain, most_weight, first_rate = MIN_GAIN, objective.most_weight, None
     if params.getDefaults() == "pyspark":
         # Relative to labels and weights, so that trees do not depend on their units.
         size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
         least_gain = _short(facts.weight / facts.rows * (ROUNDED_PART * size) ** 2)
         is_bounded = objective.classes or objective.loss == "lambdarank"
-        most_weight = min(most_weight, MOST_OF_CLASSES if is_bounded else math.inf)
+        most_weight = min(most_weight, MAX_OF_CLASSES if is_bounded else math.inf)
         first_rate = 1.0
     return replace(
         options,
