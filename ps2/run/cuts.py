@@ -10,7 +10,7 @@ from ps2.run.clocks import Cut
 # Cuts that are remembered. The fleet rolls back to one of the newest.
 MAX_CUTS = 100
 # How often the fleet may roll back to one checkpoint. A run that never reaches the next one makes no progress.
-MAX_RETURNS = 100
+MAX_ROLLBACKS = 100
 
 
 class CutLog:
@@ -18,7 +18,7 @@ class CutLog:
 
     def __init__(self) -> None:
         self._cuts: dict[str, Cut] = {}
-        self._returns: Counter[str] = Counter()
+        self._rollbacks: Counter[str] = Counter()
 
     def __contains__(self, checkpoint: str) -> bool:
         return checkpoint in self._cuts
@@ -33,11 +33,11 @@ class CutLog:
         cut = self._cuts.get(checkpoint)
         if cut is None:
             return RolledBack(f"the fleet rolled back to a checkpoint from before this run: {checkpoint}")
-        self._returns[checkpoint] += 1
-        if self._returns[checkpoint] > MAX_RETURNS:
+        self._rollbacks[checkpoint] += 1
+        if self._rollbacks[checkpoint] > MAX_ROLLBACKS:
             return RecoveryError(
-                f"run: servers were lost again and again: the fleet rolled back {self._returns[checkpoint]} times to "
+                f"run: servers were lost again and again: the fleet rolled back {self._rollbacks[checkpoint]} times to "
                 f"checkpoint {checkpoint} (clock {min(cut.applied)}), and the run never came to the next one; it goes "
-                f"on from the same one {MAX_RETURNS} times at most"
+                f"on from the same one {MAX_ROLLBACKS} times at most"
             )
         return cut

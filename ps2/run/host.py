@@ -17,12 +17,12 @@ class ActiveRun:
     """The run under way in a context, if any. The coordinator tells it when the whole fleet rolls back.
 
     Attributes:
-        returns: how often a run has rolled back with the fleet.
+        rollbacks: how often a run has rolled back with the fleet.
     """
 
     def __init__(self) -> None:
         self.run: RunState | None = None
-        self.returns = 0
+        self.rollbacks = 0
 
     def pause(self) -> None:
         """The whole fleet is about to roll back to a checkpoint."""
@@ -32,7 +32,7 @@ class ActiveRun:
     def roll_back(self, epoch: int, checkpoint: str) -> None:
         """The whole fleet has rolled back to a checkpoint, and the clocks with it."""
         if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
-            self.returns += 1
+            self.rollbacks += 1
 
     def give_up(self, why: str) -> None:
         """Lost servers do not come back."""

@@ -18,7 +18,7 @@ class LosesServers:
     def __init__(self, source="checkpoint", recover="auto", restore=None):
         self.recoveries, self._stopped, self._source = [], False, source
         self.conf = SimpleNamespace(recover=recover, restore=restore)
-        self._active_run = SimpleNamespace(returns=0)
+        self._active_run = SimpleNamespace(rollbacks=0)
         self._session = SimpleNamespace(check_epoch=lambda newest: None)
         self._fleet = SimpleNamespace(master=SimpleNamespace(last_rollback=(0, None)))
         self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries)
@@ -67,7 +67,7 @@ def test_a_fit_when_its_run_rolled_back_then_is_done(context):
 
     def fit():
         ps.lose()
-        ps._active_run.returns += 1
+        ps._active_run.rollbacks += 1
         return "done"
 
     assert done_anew(fit) == "done"
@@ -80,7 +80,7 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
         begun.append(1)
         if len(begun) == 1:
             ps.lose()
-            ps._active_run.returns += 1
+            ps._active_run.rollbacks += 1
             raise NotWhole("counts are being made anew")
         return "done"
 

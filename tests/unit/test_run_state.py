@@ -12,7 +12,7 @@ from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
 from ps2.protocol.journal_file import PendingReports
 from ps2.rpc.run_control import ClockTimes, Logged, Report
 from ps2.run.clocks import Clocks
-from ps2.run.cuts import MAX_RETURNS
+from ps2.run.cuts import MAX_ROLLBACKS
 from ps2.run.journal import Journal
 from ps2.run.state import RunState
 from tests.blocking_run import BlockingRun
@@ -473,10 +473,10 @@ def test_ahead_when_another_attempt_holds_rank_then_is_refused(start):
 def test_roll_back_when_no_progress_then_ends_with_count(start):
     workers = start(1)
     workers.run.note_cut("checkpoint-7", workers.run.cut())
-    went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_RETURNS + 2)]
-    assert went_on == [*[True] * MAX_RETURNS, False]
+    went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_ROLLBACKS + 2)]
+    assert went_on == [*[True] * MAX_ROLLBACKS, False]
     assert isinstance(workers.run.error, RecoveryError)
-    assert f"rolled back {MAX_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
+    assert f"rolled back {MAX_ROLLBACKS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
 
 
 # -- the call at the end -------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def _losses(ps: Any) -> int:
     """Return how many recoveries have lost data that no run restored."""
     if ps is None or ps.conf.recover == "shard":
         return 0
-    return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._active_run.returns)
+    return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._active_run.rollbacks)
 
 
 def _recoveries(ps: Any) -> int:
