@@ -68,7 +68,7 @@ class Steps:
         self.next = newest.manifest.step or 0 if newest is not None else 0
         if newest is not None:
             self._cuts.append(newest.path)
-        # The whole fleet never goes back to a checkpoint in the middle of a step.
+        # The whole fleet never rolls back to a checkpoint in the middle of a step.
         if conf.checkpointEveryS is not None and conf.recover != "consistent":
             threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
