@@ -65,7 +65,7 @@ class ProtocolError(UsageError):
 
 
 class InputError(UsageError):
-    """An input file is missing, empty or malformed."""
+    """An input file is missing, empty or malformed, or rows of a DataFrame cannot be used."""
 
 
 class DivergedError(UsageError):

@@ -18,7 +18,7 @@ from ps2.client.fleet import unseal
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_access, task_context
 from ps2.config import WireConfig
-from ps2.errors import LimitError, PS2Error, RolledBack, RunEndedError
+from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl
 from ps2.run.clock_loop import ClockLoop
@@ -95,8 +95,9 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
             held = read(worker, rows)
             loop.again(lambda: finish(held))
     except (Exception, SystemExit) as error:
-        if isinstance(error, LimitError):
-            error = _FatalError(f"LimitError: rank {worker.rank} in clock {worker.clock}: {error}")
+        for kind in (InputError, LimitError):
+            if isinstance(error, kind):
+                error = _FatalError(f"{kind.__name__}: rank {worker.rank} in clock {worker.clock}: {error}")
         fatal = isinstance(error, _FatalError)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
         if not fatal and (worker.goesBack or isinstance(error, RolledBack)):

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from ps2 import EmbeddingTable
 from ps2.algorithms.feature import KeyHasher
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, UsageError, WorkerError
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, UsageError
 from ps2.torch import RemoteEmbedding, RemoteOptimizer, TorchEstimator, TorchModel
 
 pytestmark = pytest.mark.usefixtures("spark_ps")
@@ -198,7 +198,7 @@ def test_torch_estimator_when_arrays_are_ragged_then_names_row(df):
     ragged = df.withColumn(
         "keys", F.when(F.monotonically_increasing_id() == 7, F.array(F.lit(1))).otherwise(F.col("keys"))
     )
-    with pytest.raises(WorkerError, match="column 'keys', row 7: expected an array of 3 numbers"):
+    with pytest.raises(InputError, match="column 'keys', row 7: expected an array of 3 numbers"):
         estimator().fit(ragged)
 
 
@@ -259,7 +259,7 @@ def test_torch_estimator_when_model_is_given_then_goes_on(df, model):
 
 
 def test_torch_estimator_when_loss_has_axes_then_says_so(df):
-    with pytest.raises(WorkerError, match="expected the mean loss"):
+    with pytest.raises(InputError, match="expected the mean loss"):
         TorchEstimator(make, lambda output, labels: output - labels, inputCols=["keys", "numbers"]).fit(df)
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from ps2.algorithms import DeepFM, DeepFMModel, TwoTower, WideAndDeep
+from ps2.algorithms import DeepFM, DeepFMModel, OnlineFM, TwoTower, WideAndDeep
 from ps2.errors import ConfigError, DivergedError, InputError
 from ps2.serving import Scorer
 
@@ -184,6 +184,39 @@ def test_fit_when_a_label_is_2_then_error_counts_rows(ps, rows):
     wrong = rows.selectExpr("user", "ad", "x", "case when x > 1 then 2.0 else label end as label")
     with pytest.raises(InputError, match=r"column 'label': expected labels 0 or 1, got 2.0 in \d+ rows"):
         DeepFM(**COLUMNS).fit(wrong)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (
+            "double('nan')",
+            r"^rank \d in clock 0: column 'x', row \d+: expected a finite number.*, got nan",
+        ),
+        ("1e19D", r"^rank \d in clock 0: (layer|gradients).* expected .* of at most 1e\+15"),
+    ],
+)
+def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows, x, said):
+    wrong = rows.selectExpr("user", "ad", f"case when user = 'u3' then {x} else x end as x", "label")
+    before = ps._fleet.master.names()
+    with pytest.raises(InputError, match=said) as caught:
+        DeepFM(**COLUMNS, **SIZES).fit(wrong)
+    assert "\n" not in str(caught.value)
+    assert ps._fleet.master.names() == before
+
+
+@pytest.mark.parametrize("estimator", [DeepFM, OnlineFM])
+def test_fit_when_the_label_is_a_key_column_then_refuses(ps, rows, estimator):
+    clicks = rows.selectExpr("user", "int(label) as label")
+    with pytest.raises(ConfigError, match="labelCol: expected a column that is no input of the model, got 'label'"):
+        estimator(categoricalCols=["user", "label"]).fit(clicks)
+
+
+def test_fit_when_weights_are_a_key_column_then_takes_both(ps, rows):
+    weighted = rows.selectExpr("user", "ad", "label").limit(200)
+    model = DeepFM(categoricalCols=["user", "ad"], weightCol="ad", **SIZES, maxIter=1).fit(weighted)
+    assert np.isfinite(model.summary.objectiveHistory).all()
+    model.free()
 
 
 def test_two_tower_when_a_cross_has_both_then_error_names_it(ps, rows):

@@ -15,7 +15,7 @@ from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.errors import InputError, SlotsError
+from ps2.errors import ConfigError, InputError, SlotsError
 
 COLUMNS = ColumnNames()
 WEIGHTED = ColumnNames(weight="weight")
@@ -157,6 +157,11 @@ def test_check_columns_when_one_is_unusable_then_error_names_it(spark, columns, 
     frame = table(spark, [(1.0, 1.0)]).select("label", "weight", F.lit("a").alias("name"), "features")
     with pytest.raises(InputError, match=message):
         check_columns(frame, columns)
+
+
+def test_check_columns_when_the_label_is_a_feature_then_refuses(spark):
+    with pytest.raises(ConfigError, match="labelCol: expected a column that is no input of the model, got 'label'"):
+        check_columns(table(spark, [(1.0, 1.0)]), ColumnNames(("weight", "label")))
 
 
 @pytest.mark.parametrize(

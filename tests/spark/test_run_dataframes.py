@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
 from ps2.data.rows import Rows
-from ps2.errors import ConfigError, InputError, WorkerError
+from ps2.errors import ConfigError, InputError
 from ps2.run.job import Job
 
 pytestmark = pytest.mark.usefixtures("by_value")
@@ -226,7 +226,7 @@ def test_from_batches_when_features_are_columns_then_matrix(ps, spark):
 
 
 def test_from_batches_when_column_is_missing_then_lists_existing(ps, spark):
-    with pytest.raises(WorkerError, match="there is no column 'features'; there are: id"):
+    with pytest.raises(InputError, match=r"^rank 0 in clock 0: there is no column 'features'; there are: id$"):
         ps.run(spark.range(10), read, workers=1)
 
 

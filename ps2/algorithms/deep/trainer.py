@@ -123,7 +123,8 @@ def train(
     Raises:
         DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
             with that loss is not taken.
-        InputError, SlotsError, WorkerError...: as ``ps.run`` raises.
+        InputError: a row cannot be used, or a gradient is too large for its optimizer.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     architecture, layers, embeddings = model
     options.check(architecture.has_towers)

@@ -17,6 +17,7 @@ from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import DeepRows, Minibatch
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.array_types import Float64s
+from ps2.errors import InputError, OutOfRangeError
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,20 @@ class Learner:
                 else None.
             mean: number that divides the summed gradient.
             seed: seed of dropout.
+
+        Raises:
+            InputError: a gradient is not finite, or too large for its optimizer. Layers above that one may have taken
+                the step.
         """
         weights, table = self.layers.pull(), self.table.pull_distinct(part.keys)
         one = Pass(self.architecture, weights, part.batch, table, seed)
         with np.errstate(over="ignore", invalid="ignore"):  # the loss tells
             loss, back = self._loss(one, part, shares, mean)
         if math.isfinite(loss):
-            self.table.push_distinct(part.keys, back(self._sender()), wait=not self.options.overlap)
+            try:
+                self.table.push_distinct(part.keys, back(self._sender()), wait=not self.options.overlap)
+            except OutOfRangeError as error:
+                raise InputError(str(error)) from error
         return loss
 
     def _loss(

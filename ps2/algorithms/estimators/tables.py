@@ -6,7 +6,7 @@ workers check the features when they read them, before the first step (``ps2.alg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -29,7 +29,7 @@ from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
-from ps2.errors import InputError
+from ps2.errors import ConfigError, InputError
 from ps2.run.spark import planned_bytes
 
 SHOWN_CHARS = 200
@@ -103,8 +103,13 @@ def quoted(name: str) -> str:
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless all columns exist and have usable types; starts no job."""
+    """Raise InputError unless all columns exist and have usable types; starts no job.
+
+    Raises:
+        ConfigError: the column of labels is among the features, too.
+    """
     check_features(frame, columns.features)
+    check_label_is_apart(columns.label, [columns.features] if isinstance(columns.features, str) else columns.features)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):
         if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
             is_name = role == "labels" and isinstance(field(frame, name).dataType, StringType)
@@ -115,6 +120,12 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
     if columns.group is not None:
         check_group(frame, columns.group)
+
+
+def check_label_is_apart(label: str | None, inputs: Collection[str]) -> None:
+    """Raise ConfigError if the column of labels is one of a model's inputs, too: the model would learn nothing else."""
+    if label is not None and label in inputs:
+        raise ConfigError(f"labelCol: expected a column that is no input of the model, got {label!r}, which is one")
 
 
 def check_group(frame: DataFrame, name: str) -> None:

@@ -23,7 +23,7 @@ from ps2.algorithms.estimators.learning_params import OF_KEYS
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -94,6 +94,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
+        check_label_is_apart(self._label(), hasher.columns)
         architecture, options = self._architecture(hasher), options_of(self)
         if given is not None:
             self._check_model(given, hasher)
@@ -164,15 +165,16 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
         spark_context = dataset.sparkSession.sparkContext
         label, weight = self._label(), self._weight()
+        check_label_is_apart(label, hasher.columns)
         wanted = self._workers()
         check_workers(spark_context, wanted)
         found = survey_labels(dataset, label, weight)
-        numbers = [column(name).cast("double").alias(name) for name in (label, weight) if name is not None]
+        # A column of weights may be a key column, too.
+        given = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
-            numbers.append(F.lit(1.0).alias(POSITIVE))
-        keyed = [column(name) for name in hasher.columns if name not in (label, weight)]
+            given.append(F.lit(1.0).alias(POSITIVE))
         workers = min(wanted or total_slots(spark_context), found.rows)
-        rows = deal_rows(dataset.select(*keyed, *numbers), found.loads, workers, F.lit(1.0))
+        rows = deal_rows(dataset.select(*given), found.loads, workers, F.lit(1.0))
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, found.rows, found.weight)
 
     def _completed(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:

@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.streams import StreamEstimator
-from ps2.algorithms.estimators.tables import field
+from ps2.algorithms.estimators.tables import check_label_is_apart, field
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
@@ -135,7 +135,9 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         time = self.getTimeCol() or None if self.isSet(self.timeCol) else None
         for name in filter(None, (label, weight, time)):
             field(dataset, name)  # or an error that says which columns there are
-        return LabelledReader(self._hasher(dataset), label, weight, time)
+        hasher = self._hasher(dataset)
+        check_label_is_apart(label, hasher.columns)
+        return LabelledReader(hasher, label, weight, time)
 
     def _learner_options(self) -> LearnerOptions:
         late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
