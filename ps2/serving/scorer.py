@@ -18,6 +18,7 @@ from ps2.errors import (
     CheckpointCorruptError,
     ConfigError,
     DTypeError,
+    InputError,
     OutOfRangeError,
     PS2Error,
     RecoveryError,
@@ -34,7 +35,7 @@ from ps2.serving.turns import short_turns
 from ps2.storage.exports import ExportManifest, read_manifest
 
 if TYPE_CHECKING:
-    from ps2.data.hashing import FieldHasher
+    from ps2.data.hashing import Field, FieldHasher
 
 log = logging.getLogger(__name__)
 
@@ -124,11 +125,14 @@ class Scorer:
 
         Args:
             rows: a list of dicts of columns, an Arrow batch or table with these columns, or ``KeyRows``; or keys, as a
-                list of lists or int64 of shape (n, keys of a row): each has value 1, and its place in the row as field.
+                list of lists or int64 of shape (n, keys of a row): each has value 1, and its field is its place in the
+                row if the model has ``keysPerRow`` or no columns; else all keys are of one field.
 
         Raises:
-            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys.
-            InputError: a row lacks a column of the model, or a value is wrong; or a score is not finite.
+            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys, or
+                rows are keys, and the model takes columns, or values of the keys.
+            InputError: a row lacks a column of the model, has another number of keys, or a value is wrong; or a score
+                is not finite.
             DTypeError, OutOfRangeError: a key is not an integer, or not in [0, 2**63); a value is not finite.
         """
         return self.scoreAt(rows)[0]
@@ -208,7 +212,7 @@ class Scorer:
                 initial = None if description.initial is None else Initial(**description.initial)
                 model = _Model(loaded, score, hasher := _hasher(description.hasher), initial)
                 # One row without values: kernels are compiled now, and a model that cannot be scored is not taken.
-                _scores(model, _keyed([dict.fromkeys(hasher.columns)] if hasher else [[]], hasher, self.path))
+                _scores(model, _keyed([_empty_row(hasher)] if hasher else [[]], hasher, self.path))
             except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
                 raise CheckpointCorruptError(
                     f"{self.path}: export {manifest.number} does not describe a model of kind {description.kind!r}: "
@@ -257,6 +261,13 @@ def _hasher(content: Any) -> FieldHasher | None:
     return FieldHasher.from_json(content)
 
 
+def _empty_row(hasher: FieldHasher) -> dict[str, Any]:
+    """Return a row without values; where a model has as many keys in each row, they are 0."""
+    keyed = [field for field in hasher.fields if field.kind == "keys"]
+    keys = {column: [0] * (field.width or 0) for field in keyed for column in field.columns}
+    return {**dict.fromkeys(hasher.columns), **keys}
+
+
 def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     """Convert rows, in any form that ``Scorer.score`` takes, to KeyRows."""
     if isinstance(rows, KeyRows):
@@ -265,17 +276,17 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:
             raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {rows.shape}")
-        _check_takes_keys(hasher, len(rows), path)
-        return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]))
+        field = _field_of_lists(hasher, len(rows), path)
+        return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]), field)
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
         if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, rows))):
             wrong = next(row for row in rows if not isinstance(row, (list, tuple)))
             raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
-        _check_takes_keys(hasher, len(rows), path)
+        field = _field_of_lists(hasher, len(rows), path)
         keys = _keys(list(chain.from_iterable(rows)))
         if keys.ndim != 1:
             raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {keys.shape[1:]}")
-        return _rows_of(keys, np.array([len(row) for row in rows], np.int64))
+        return _rows_of(keys, np.array([len(row) for row in rows], np.int64), field)
     if hasher is None:
         raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")
     if isinstance(rows, Sequence):
@@ -291,19 +302,41 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{more}")
 
 
-def _check_takes_keys(hasher: FieldHasher | None, rows: int, path: str) -> None:
-    """Refuse lists of keys for a model of columns: values that were not hashed would be read as keys."""
-    if rows and hasher is not None and any(field.kind != "keys" for field in hasher.fields):
+def _field_of_lists(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
+    """Return the field that lists of keys are of; None: the model has no columns, or there are no rows.
+
+    Raises:
+        UsageError: the model takes columns, whose values would be read as keys; or it takes values of the keys, too.
+    """
+    if hasher is None or not rows:
+        return None
+    first, *others = hasher.fields
+    if others or first.kind != "keys" or len(first.columns) > 1:
         raise UsageError(
             f"{path}: this model takes columns ({', '.join(hasher.columns)}), not lists of keys: dicts or an Arrow "
             "batch; KeyRows of hashed keys"
         )
+    return first
 
 
-def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> KeyRows:
-    """Return KeyRows of keys, row after row, with value 1; ``counts`` has the number of keys of each row."""
+def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:
+    """Return KeyRows of keys, row after row, with value 1.
+
+    Args:
+        counts: number of keys of each row.
+        field: the field of the keys; None: each place in a row is a field.
+
+    Raises:
+        InputError: a row has another number of keys than the field.
+    """
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-    fields = (np.arange(len(keys)) - np.repeat(indptr[:-1], counts)).astype(np.int32)
+    if field is not None and field.width is None:
+        fields = np.zeros(len(keys), np.int32)
+    else:
+        fields = (np.arange(len(keys)) - np.repeat(indptr[:-1], counts)).astype(np.int32)
+    if field is not None and field.width is not None and (counts != field.width).any():
+        row = int(np.argmax(counts != field.width))
+        raise InputError(f"rows: row {row}: expected {field.width} keys, as the model has, got {counts[row]}")
     width = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
     return KeyRows(indptr, keys, np.ones(len(keys), np.float32), fields, width)
 

@@ -324,6 +324,35 @@ def test_key_rows_when_they_contradict_then_refused(deep, indptr, keys, values, 
         deep.score(rows)
 
 
+def exported(path, field):
+    """Return the scorer of a DeepFM whose rows have one field of keys."""
+    made = Architecture("deepfm", k=WIDTH - 1, fields=field.width or 1, deep=field.width or 1, hidden=(4,))
+    layers = {layer.name: w for layer, w in zip(made.layers(), made.initial(1), strict=True)}
+    config, hasher = {"architecture": made.to_json()}, FieldHasher((field,), 0).to_json()
+    export(path, KEYS[:500], shift=-6, kind="deepfm", config=config, hasher=hasher, dense=layers)
+    return Scorer(str(path))
+
+
+@pytest.mark.parametrize("width", [None, 3])
+def test_lists_of_keys_then_scored_as_the_column(tmp_path, width):
+    """With ``keysPerRow``, each place in a list is a field; without, all keys are of one field."""
+    scorer = exported(tmp_path, Field.keys("ids", width=width))
+    found = scorer.score([{"ids": [2, 4, 6]}, {"ids": [8, 10, 1]}])
+    np.testing.assert_array_equal(scorer.score([[2, 4, 6], [8, 10, 1]]), found)
+    np.testing.assert_array_equal(scorer.score(np.array([[2, 4, 6], [8, 10, 1]])), found)
+    if width is None:
+        np.testing.assert_array_equal(scorer.score([[2], []]), scorer.score([{"ids": [2]}, {"ids": []}]))
+    else:
+        with pytest.raises(InputError, match="row 1: expected 3 keys, as the model has, got 2"):
+            scorer.score([[2, 4, 6], [8, 10]])
+
+
+def test_lists_of_keys_when_the_model_has_values_then_refused(tmp_path):
+    scorer = exported(tmp_path, Field.keys("ids", "amounts"))
+    with pytest.raises(UsageError, match=r"takes columns \(ids, amounts\), not lists of keys"):
+        scorer.score([[2, 4]])
+
+
 @pytest.fixture
 def clicks(tmp_path):
     """A factorization machine of hashed columns, exported without a fleet: its hasher and its scorer."""
