@@ -44,4 +44,4 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
 
     dense: dict[str, npt.NDArray[Any]] = dict(loaded.dense)
     content = Content(keys, read, dense=dense, source=manifest.newest.source)
-    return write_export(path, manifest.description, content)
+    return write_export(path, manifest.description, content, replaces=manifest)

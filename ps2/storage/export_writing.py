@@ -1,4 +1,8 @@
-"""Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder."""
+"""Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder.
+
+Of two programs that write to one folder all the same, one fails. On local file systems a lock makes sure of it; on
+others, both may succeed if they replace the manifest in the same moment, and one of the exports is lost.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from ps2.storage.exports import (
     KeyFiles,
     find_manifest,
 )
-from ps2.storage.files import place, reported, write, write_json
+from ps2.storage.files import locked, place, reported, write, write_json
 from ps2.storage.manifest import SavedFile
 from ps2.version import __version__
 
@@ -35,6 +39,7 @@ Values = npt.NDArray[np.float32]
 # Most bytes of values in one file, and in one read.
 PART_BYTES = 1 << 30
 READ_BYTES = 16 << 20
+ONE = "one at a time may"
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,13 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
 
 
 def write_export(
-    url: str, description: Description, content: Content, after: ExportManifest | None = None, reason: str | None = None
+    url: str,
+    description: Description,
+    content: Content,
+    after: ExportManifest | None = None,
+    reason: str | None = None,
+    *,
+    replaces: ExportManifest | None = None,
 ) -> Export:
     """Write an export: a base, or with ``after`` a delta.
 
@@ -121,6 +132,7 @@ def write_export(
         content: keys, values and arrays.
         after: the export that this one is a delta to, from ``continued``; None: write a base.
         reason: why this is a base although the caller asked for a delta; None: no reason is needed.
+        replaces: the export that the folder must have, as the content was made from it; None: any.
 
     Raises:
         ShapeError, UsageError: keys, values or names are wrong, or the delta is of another kind of model.
@@ -129,7 +141,7 @@ def write_export(
             before stays, and the new files are removed.
     """
     fs, root = place(url, "path")
-    before = find_manifest(url)
+    before = replaces or find_manifest(url)
     _check(description, content, after)
     number = before.number + 1 if before else 1
     folder = f"{'base' if after is None else 'delta'}-{number:08d}-{uuid.uuid4().hex[:12]}"
@@ -137,11 +149,15 @@ def write_export(
         fs.makedirs(f"{root}/{folder}", exist_ok=True)
     try:
         entry = _write_entry(fs, f"{root}/{folder}", number, content, description.width)
-        now = find_manifest(url)
-        if (now.number if now else 0) != number - 1:
-            raise RecoveryError(f"{url}: another program has exported to this folder meanwhile; one at a time may")
         manifest = ExportManifest(description, (*(after.entries if after else ()), entry), __version__)
-        write_json(fs, f"{root}/{MANIFEST}", manifest.to_json())
+        with locked(fs, root):
+            now = find_manifest(url)
+            if (now.number if now else 0) != number - 1:
+                raise RecoveryError(f"{url}: another program has exported to this folder meanwhile; {ONE}")
+            write_json(fs, f"{root}/{MANIFEST}", manifest.to_json())
+    except BlockingIOError as error:
+        _remove_folder(fs, f"{root}/{folder}")
+        raise RecoveryError(f"{url}: another program exports to this folder at the same time; {ONE}") from error
     except BaseException:
         _remove_folder(fs, f"{root}/{folder}")
         raise

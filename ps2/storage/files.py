@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
+import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator
@@ -15,6 +17,8 @@ import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from ps2.errors import CheckpointCorruptError, ConfigError, PS2Error, RecoveryError
+
+log = logging.getLogger(__name__)
 
 # Bytes that are read or written at a time.
 BLOCK_BYTES = 4 << 20
@@ -108,6 +112,31 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
     except BaseException:
         remove(fs, aside)
         raise
+
+
+@contextlib.contextmanager
+def locked(fs: Any, folder: str) -> Iterator[None]:
+    """Hold the exclusive lock of a local folder; its holder's end frees it. On other file systems, do nothing.
+
+    Raises:
+        BlockingIOError: another holder has the lock.
+        RecoveryError: the folder cannot be opened.
+    """
+    if not isinstance(fs, LocalFileSystem):
+        yield
+        return
+    with reported(folder, "opening"):
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:  # some network file systems have no such locks
+            log.debug("%s cannot be locked: %s", folder, reason(error))
+        yield
+    finally:
+        os.close(opened)
 
 
 def write_json(fs: Any, path: str, value: object) -> None:

@@ -156,6 +156,27 @@ def test_two_writers_when_at_once_then_one_is_refused(tmp_path):
     assert read_manifest(str(tmp_path)).number == 2
 
 
+def test_two_writers_when_both_replace_it_then_one_is_refused(tmp_path, monkeypatch):
+    """The other one begins and ends between the first one's last look and its manifest."""
+    export(tmp_path, KEYS)
+    write_json, refused = export_writing.write_json, []
+
+    def late(*arguments):
+        if not refused:
+            with pytest.raises(
+                RecoveryError, match="another program exports to this folder at the same time"
+            ) as caught:
+                export(tmp_path, [1])
+            refused.append(caught.value)
+        write_json(*arguments)
+
+    monkeypatch.setattr(export_writing, "write_json", late)
+    assert export(tmp_path, [7]).number == 2
+    assert refused
+    assert Scorer(str(tmp_path)).lookUp([7, 1])[1].tolist() == [True, False]
+    assert len(os.listdir(tmp_path)) == 3  # the manifest, and the folders of both exports
+
+
 @pytest.mark.parametrize("kind", ["keys-0.npy", "values-0.npy"])
 def test_file_when_damaged_then_named(tmp_path, kind):
     export(tmp_path, KEYS)

@@ -19,6 +19,7 @@ from ps2.errors import (
     DTypeError,
     InputError,
     OutOfRangeError,
+    RecoveryError,
     ShapeError,
     UsageError,
 )
@@ -133,6 +134,19 @@ def test_compacted_export_then_as_before_and_deltas_go_on(tmp_path):
     export(tmp_path, [12], 9, since="last")
     before.refresh()
     np.testing.assert_array_equal(before.vectors([12, 14]), [*values_of([12], 9), *values_of([14])])
+
+
+def test_compact_when_a_delta_comes_meanwhile_then_it_stays(tmp_path, monkeypatch):
+    export(tmp_path, KEYS)
+
+    def replaced(*arguments):
+        export(tmp_path, [1], since="last")
+        return loading.load(*arguments)
+
+    monkeypatch.setattr("ps2.serving.compaction.load", replaced)
+    with pytest.raises(RecoveryError, match="another program has exported to this folder meanwhile"):
+        compact(str(tmp_path))
+    assert Scorer(str(tmp_path)).lookUp([1])[1].all()
 
 
 def test_load_when_the_export_is_replaced_then_its_successor(tmp_path, monkeypatch):
