@@ -25,6 +25,7 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise ConfigError(
         f"scores over HTTP need starlette and uvicorn: pip install 'ps2-spark[serve]' ({error})"
@@ -33,6 +34,8 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
+# A client that has not sent the whole head of a request by then loses its connection: uvicorn has no such limit.
+HEAD_S = 10.0
 # A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
 BODY_S = 30.0
 # More rows than these are scored in a thread, so that other requests need not wait for them.
@@ -155,6 +158,35 @@ class ScoringService:
         )
 
 
+class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """A connection that ends when the head of a request has not come ``HEAD_S`` after its first byte, or its opening.
+
+    uvicorn itself limits the time between two requests (``timeout_keep_alive``), but only until the first byte.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+            self._stop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
     """Listen at the first free port.
 
@@ -186,6 +218,7 @@ def http_server(service: ScoringService, certificate: tuple[str, str] | None = N
     cert, key = certificate or (None, None)
     config = uvicorn.Config(
         service.application(),
+        http=TimedProtocol,
         log_level="warning",
         access_log=False,
         lifespan="off",

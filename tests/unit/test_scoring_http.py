@@ -100,6 +100,24 @@ def test_body_when_half_is_sent_then_408(endpoint, monkeypatch):
         assert client.makefile().readline() == "HTTP/1.1 408 Request Timeout\n"
 
 
+def test_head_when_half_is_sent_then_the_connection_ends(endpoint, monkeypatch):
+    """Of a connection's first request, and of a later one; a request whose head has come is answered."""
+    monkeypatch.setattr(http, "HEAD_S", 0.1)
+    monkeypatch.setattr(http, "BODY_S", 0.5)
+    with socket.create_connection(("127.0.0.1", endpoint.listener.getsockname()[1]), timeout=10) as client:
+        client.sendall(b"POST /vectors HTTP/1.1\r\nHost: a")
+        assert client.recv(4096) == b""
+    with socket.create_connection(("127.0.0.1", endpoint.listener.getsockname()[1]), timeout=10) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        client.sendall(b"GET /hea")
+        while rest := client.recv(4096):  # the first answer's body, perhaps
+            assert b"HTTP/1.1" not in rest
+    with socket.create_connection(("127.0.0.1", endpoint.listener.getsockname()[1]), timeout=10) as client:
+        client.sendall(b"POST /vectors HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        assert client.recv(4096).startswith(b"HTTP/1.1 408")
+
+
 def test_metrics_when_parsed_then_are_valid(endpoint):
     names = {family.name for family in text_string_to_metric_families(endpoint.get("/metrics")[1])}
     assert {"ps2_export_keys", "ps2_scoring_duration_seconds"} <= names
