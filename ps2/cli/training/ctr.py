@@ -282,7 +282,7 @@ def _print_tables(job: _Job, train: ClickRows, model: Any, measured: dict[str, A
     keys = model.table.keysCount()
     click.echo(f"{train.rows:,} rows, {train.clicks / train.rows:.2%} of them clicks, {keys:,} keys")
     if job.model in DEEP:
-        printed.print_pace(model.summary.history, "steps", job.setting)
+        printed.print_pace(model.summary.history, "epochs", job.setting)
         printed.print_steps(model.summary.history)
     else:
         rows = [[f"{value:,.4g}" for value in one.values()] for one in _passes(model)]
