@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ps2.algorithms import DeepFM, DeepFMModel, OnlineFM, TwoTower, WideAndDeep
-from ps2.errors import ConfigError, DivergedError, InputError
+from ps2.errors import ConfigError, DivergedError, InputError, LimitError
 from ps2.serving import Scorer
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
@@ -216,6 +216,32 @@ def test_fit_when_weights_are_a_key_column_then_takes_both(ps, rows):
     weighted = rows.selectExpr("user", "ad", "label").limit(200)
     model = DeepFM(categoricalCols=["user", "ad"], weightCol="ad", **SIZES, maxIter=1).fit(weighted)
     assert np.isfinite(model.summary.objectiveHistory).all()
+    model.free()
+
+
+def test_fit_when_a_batch_has_more_keys_then_max_keys_says_so(ps, rows):
+    """A limit below the keys of one step is refused by the server; the other errors of a limit are those of a table."""
+    with pytest.raises(LimitError, match=r"^rank \d in clock 0: .*maxKeys: expected room for the \d+ keys"):
+        DeepFM(**COLUMNS, **SIZES, maxKeys=10).fit(rows)
+
+
+def test_fit_when_keys_expire_then_the_model_still_predicts(ps, rows, until):
+    """Keys that go after the fit read as their initial values, which depend on the key alone."""
+    some = rows.limit(100)
+    model = DeepFM(**COLUMNS, **SIZES, maxIter=1, expireAfterS=0.5).fit(some)
+    until(lambda: model.table.keysCount() == 0, "the keys expire")
+    assert np.isfinite(probabilities(model, some)).all()
+    model.free()
+
+
+def test_two_tower_when_keys_wait_then_the_third_step_admits(ps, rows):
+    """Each pass over 100 rows is one step, and a step is one touch of each of its keys."""
+    estimator = TwoTower(categoricalCols=["ad", "user"], userCols=["user"], **SIZES, maxIter=2, admitAfter=3)
+    some = rows.where("label = 1").limit(100).coalesce(1)
+    model = estimator.setNumWorkers(1).fit(some)
+    assert model.table.keysCount() == 0
+    estimator.partialFit(some, model)
+    assert model.table.keysCount() == some.select("user").distinct().count() + some.select("ad").distinct().count()
     model.free()
 
 
