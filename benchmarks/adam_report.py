@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from benchmarks.frame import facts
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
+from ps2.tables import Column
 
 PHASES = ("pull", "gradient", "push", "update", "stage")
 

@@ -23,7 +23,8 @@ from benchmarks.frame import command, facts, machine, publish
 from benchmarks.local_spark import start_spark
 from benchmarks.mishaps import Done, Training
 from ps2 import PS2Context
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
+from ps2.tables import Column
 
 SERVERS = 2
 # Each probability, with the goal for its time over that of probability 0, and the paper's value.

@@ -19,10 +19,11 @@ import numpy as np
 
 from benchmarks.frame import command, facts, machine, publish, read_numbers
 from ps2 import DCV, PS2Context
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
 from ps2.client.calibration import measure
 from ps2.client.matrix import DCVMatrix
 from ps2.client.placement import Pairs, choose, row_seconds, server_seconds
+from ps2.tables import Column
 
 WAYS = ("servers", "rows")
 # As in word2vec and DeepWalk: negatives are drawn by degree to this power.

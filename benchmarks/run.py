@@ -20,7 +20,8 @@ import pyspark
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish, read_numbers
 from benchmarks.ratio import print_lines
 from benchmarks.run_part import Asked
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
+from ps2.tables import Column
 
 # In the order in which they are measured.
 PARTS = ("overhead", "stragglers", "rotation", "news20", "features")

@@ -28,12 +28,13 @@ import psutil
 from benchmarks.frame import command, facts, machine, publish, read_numbers, tell
 from benchmarks.scale_clients import Asked
 from ps2 import DCV, PS2Context
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
 from ps2.config import Binding, WireConfig, new_token
 from ps2.errors import StoppedError
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
+from ps2.tables import Column
 
 SERVERS = 4
 PROCESSES = 2

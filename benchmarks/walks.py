@@ -20,7 +20,8 @@ import pyspark
 
 from benchmarks.frame import ask, command, exit_code, machine, print_parts, publish
 from benchmarks.walks_part import Asked
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
+from ps2.tables import Column
 
 WAYS = ("workers", "servers")
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps2.cli.exits import EXIT_FAILURE
-from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, short_time, size
+from ps2.cli.output import Format, format_option, print_data, print_table
+from ps2.formats import duration, short_time, size
+from ps2.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable

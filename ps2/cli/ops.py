@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.cli.output import Column, Format, format_option, plain, print_data, print_table
+from ps2.cli.output import Format, format_option, print_data, print_table
+from ps2.formats import plain
+from ps2.tables import Column
 
 if TYPE_CHECKING:
     from ps2.ops.table import Op, Param, Range

@@ -56,6 +56,7 @@ class DCV(Handle):
         wire: Wire | None = None,
         layout: Layout = "row",
         name: str | None = None,
+        reuse: bool = False,
     ) -> DCV:
         """Create a dense vector of zeros (paper, section 4.2).
 
@@ -73,14 +74,16 @@ class DCV(Handle):
                 single rows are slower there, because the servers gather each row into a copy first.
             name: the name by which ``ps.vector(name)`` finds the vector, here and in a later driver. A named vector
                 stays until ``free()``. 1 to 255 printable characters.
+            reuse: return the vector of this name if there is one, whatever its values and the rows of its matrix.
 
         Raises:
-            ConfigError, DTypeError: an argument is invalid, or another vector has this name.
+            ConfigError, DTypeError: an argument is invalid; or another vector has this name, and ``reuse`` is false or
+                the vector has another dim, dtype or layout.
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
         spec = MatrixSpec(dim, rows, dtype_name(dtype), "dense", align, partitionsPerServer, wire, layout)
-        return create(DCV, spec, name)
+        return create(DCV, spec, name, reuse)
 
     @staticmethod
     def sparse(  # noqa: PLR0913 - most of them are keywords
@@ -92,6 +95,7 @@ class DCV(Handle):
         wire: Wire | None = None,
         layout: Layout = "row",
         name: str | None = None,
+        reuse: bool = False,
         admitAfter: int = 1,
         expireAfterS: float | None = None,
         maxKeys: int | None = None,
@@ -121,7 +125,7 @@ class DCV(Handle):
         end = initEnd if initEnd is not None else ALL_ROWS if layout == "column" else 1
         policy = policy_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
         spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, policy)
-        return create(DCV, spec, name)
+        return create(DCV, spec, name, reuse)
 
     # -- row access ------------------------------------------------------------------------------------------------
 

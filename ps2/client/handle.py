@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,10 +42,24 @@ class Handle:
         self._spec = spec
         self._route = route
         self._freed = False
-        self._is_named = False
+        self._name = ""
         self._copy = ""
         self._owner: Owner | None = None
         self._as_target: Target | None = None
+
+    @classmethod
+    @shielded
+    def existing(cls: type[H], name: str) -> H:
+        """Return the vector of that name, in the driver or in a task.
+
+        Raises:
+            NotFoundError: there is none; lists the names.
+        """
+        session = current_session()
+        row, info = session.find_vector(_checked_name(name))
+        vector = cls(session.fleet, info.id, row, info.spec, info.route)
+        vector._name = name
+        return vector
 
     @shielded
     def derive(self: H, name: str | None = None) -> H:
@@ -60,9 +75,8 @@ class Handle:
             UsageError: the matrix must grow, but has layout "column"; or the next row of it begins with random values
                 (``DCV.sparse(..., init=, initEnd=)``).
         """
-        row = _taken(self, 1, _name(name))[0]
-        vector = self._sibling(row)
-        vector._is_named = bool(name)
+        vector = self._sibling(_taken(self, 1, _checked_name(name))[0])
+        vector._name = name or ""
         return vector if name else _owned(self._session, vector)
 
     duplicate = derive
@@ -161,7 +175,9 @@ class Handle:
         return True  # len() fails at 2**63
 
     def __repr__(self) -> str:
-        return f"DCV({self._spec.kind}, dim={self.dim}, {self._spec.dtype}, matrix={self._matrix:x}, row={self._row})"
+        name = f"{self._name!r}, " if self._name else ""
+        place = f"{self._spec.dtype}, layout={self._spec.layout!r}, matrix={self._matrix:x}, row={self._row}"
+        return f"DCV({name}{self._spec.kind}, dim={self.dim}, {place})"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may live in tasks or on disk, so this process can no longer tell when the row's last handle is gone.
@@ -231,13 +247,36 @@ class Handle:
 
 
 @shielded
-def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
-    """Create a vector of zeros, as the first row of a new matrix."""
+def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool = False) -> H:
+    """Create a vector of zeros, as the first row of a new matrix.
+
+    Args:
+        reuse: return the vector of this name if there is one.
+
+    Raises:
+        ConfigError: there is one, and ``reuse`` is false, or it differs from ``spec``.
+    """
     session = current_session()
-    info = session.new_matrix(spec, _name(name))
+    checked = _checked_name(name)
+    if reuse:
+        if not checked:
+            raise ConfigError("reuse: expected a name, by which to find the vector, got name=None")
+        with suppress(NotFoundError):
+            found = kind.existing(checked)
+            _check_same(checked, found._spec, spec)
+            return found
+    info = session.new_matrix(spec, checked)
     vector = kind(session.fleet, info.id, 0, info.spec, info.route)
-    vector._is_named = bool(name)
+    vector._name = checked
     return vector if name else _owned(session, vector)
+
+
+def _check_same(name: str, found: MatrixSpec, wanted: MatrixSpec) -> None:
+    """Raise ConfigError if an existing vector is not what a caller asks for. Its matrix may have any number of rows."""
+    for setting in fields(MatrixSpec):
+        has, asked = getattr(found, setting.name), getattr(wanted, setting.name)
+        if setting.name != "rows" and has != asked:
+            raise ConfigError(f"vector {name!r} exists with {setting.name}={has}, got {setting.name}={asked}")
 
 
 @shielded
@@ -296,7 +335,7 @@ def _owned(session: Session, vector: H) -> H:
     return vector
 
 
-def _name(name: str | None) -> str:
+def _checked_name(name: str | None) -> str:
     if name is None:
         return ""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():

@@ -46,7 +46,7 @@ class DCVMatrix:
         self._owned = owned
         self._spare: list[Handle] = []
         self._owner: Owner | None = None
-        if not first._is_named:
+        if not first._name:
             session = session_of(first._fleet)
             self._owner = session.owners.add(self, first._matrix, owned, session.holder)
 
@@ -113,7 +113,9 @@ class DCVMatrix:
         return self
 
     def __repr__(self) -> str:
-        return f"DCVMatrix(rows={self._rows}, dim={self.dim}, {self._first.dtype}, matrix={self._first._matrix:x})"
+        spec = self._first._spec
+        place = f"{spec.dtype}, layout={spec.layout!r}, matrix={self.number:x}"
+        return f"DCVMatrix({spec.kind}, rows={self._rows}, dim={self.dim}, {place})"
 
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
         """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the order given, into ``out`` if given.

@@ -124,6 +124,12 @@ class Session:
         return self._remember(self._master.matrix(matrix))
 
     @shielded
+    def find_vector(self, name: str) -> tuple[int, MatrixInfo]:
+        """Return row and matrix of a named vector."""
+        matrix, row = self.ask(lambda: self._master.find_vector(name))
+        return row, self.matrix(matrix)
+
+    @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
         """Get zeroed rows of a matrix: ``count`` rows, or, for 0, all reserved rows that are not in use.
 

@@ -10,6 +10,9 @@ from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition, partition_boun
 from ps2.matrix.route import Route
 from ps2.storage.manifest import SavedMatrix
 
+# Names that an error lists.
+MAX_NAMES = 50
+
 
 @dataclass(frozen=True)
 class Grant:
@@ -193,6 +196,13 @@ class Catalog:
                 f"name {name!r} is that of row {row} of matrix {matrix:x} already; free it first, or take it "
                 f"by ps.vector({name!r})"
             )
+
+    def find(self, name: str) -> tuple[int, int]:
+        """Return matrix and row of a named vector; raise NotFoundError, which lists the names, if there is none."""
+        if name not in self.names:
+            names = ", ".join(sorted(self.names)[:MAX_NAMES]) + ("" if len(self.names) <= MAX_NAMES else ", ...")
+            raise NotFoundError(f"there is no vector {name!r}; expected one of {names or '(none)'}")
+        return self.names[name]
 
     def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
         """Note that rows are in use, and the name of the first one, if any."""

@@ -15,6 +15,8 @@ from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
 
 MAX_SERVERS = 4096
+# ``restore``: the newest checkpoint in checkpointDir, if there is one.
+LATEST = "latest"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class PS2Conf:
         keep: how many complete checkpoints of this context stay in checkpointDir; those of other drivers always stay.
             Default 3: two are left if the newest one turns out to be wrong.
         restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
-            see ``PS2Context.vector`` and ``nextStep``.
+            see ``PS2Context.vector`` and ``nextStep``. "latest": from the newest one in checkpointDir, if there is one.
         recover: without copies, "consistent": all servers roll back to the checkpoint, and the clocks of a run with
             them; else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section
             5.3), and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can
@@ -155,6 +157,8 @@ class PS2Conf:
         attached = self.fleet is not None
         if self.servers is not None and attached:
             raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
+        if self.restore == LATEST and self.checkpointDir is None:
+            raise ConfigError("restore: 'latest' is the newest checkpoint in checkpointDir, which is not given")
         if self.tokenFile is not None and not attached:
             raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
         if self.tls is not None and not (self.tls.cert and self.tls.ca):

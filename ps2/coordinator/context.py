@@ -10,9 +10,10 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ps2.client.batch import batch
+from ps2.client.dcv import DCV
 from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
@@ -23,10 +24,11 @@ from ps2.coordinator.binding import binding_of
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over
 from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.recovery import Policy, Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
-from ps2.coordinator.startup import named_vector
+from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import PS2Error, RolledBack, StoppedError, UsageError
@@ -40,9 +42,6 @@ from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
 from ps2.transport.tls import check_serving
-
-if TYPE_CHECKING:
-    from ps2.client.dcv import DCV
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +94,8 @@ class PS2Context:
             checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach.
             checkpointEveryS: make a checkpoint every so many seconds.
             checkpointEverySteps: make a checkpoint at the end of every so many ``step``s.
-            restore: start from this checkpoint, or from the newest one in this folder.
+            restore: start from this checkpoint, or from the newest one in this folder; "latest": from the newest one in
+                checkpointDir, if there is one.
             conf: all other settings. A keyword of this call takes precedence.
             moved: no keyword; an error says where former keywords are now.
 
@@ -136,7 +136,7 @@ class PS2Context:
     def __init__(self, spark_context: Any, conf: PS2Conf) -> None:
         """Not for users: see ``getOrCreate``."""
         self._stopped = False
-        self._conf = conf
+        self._conf = conf = with_restore(conf)
         id = uuid.uuid4().hex[:12]
         given_token = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
         own_token = derived_token(driver_secret(), id)
@@ -217,6 +217,18 @@ class PS2Context:
         return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
 
     @shielded
+    def status(self) -> FleetStatus:
+        """Ask all servers for memory, requests, matrices and operations. ``print(ps.status())`` shows tables."""
+        self._check_running()
+        return ask_status(self._fleet.master, self._fleet.control)
+
+    @shielded
+    def vectors(self) -> list[VectorInfo]:
+        """Return the named vectors, by name, with kind, layout, dim, dtype, matrix, row and bytes."""
+        self._check_running()
+        return ask_vectors(self._fleet.master, self._fleet.control)
+
+    @shielded
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
         """Write a consistent checkpoint of the whole fleet; return when it is complete.
 
@@ -291,11 +303,10 @@ class PS2Context:
     def vector(self, name: str) -> DCV:
         """Return a named vector of this driver, of the driver before, or of the restored checkpoint.
 
-        Raises:
-            NotFoundError: there is no vector of that name; lists the names.
+        Raises NotFoundError, which lists the names, if there is none.
         """
         self._check_running()
-        return named_vector(self._session, self._fleet.master, name)
+        return DCV.existing(name)
 
     @shielded
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:

@@ -170,6 +170,11 @@ class Master:
         with self._lock:
             return dict(self._catalog.names)
 
+    def find(self, name: str) -> tuple[int, int]:
+        """Return matrix and row of a named vector."""
+        with self._lock:
+            return self._catalog.find(name)
+
     def present(self) -> dict[str, str]:
         """Return the address of each server that is not lost, by server id."""
         return self.registry.present()

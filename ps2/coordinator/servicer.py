@@ -45,6 +45,10 @@ class MasterServicer:
             reply.step = matrix.step
         return reply
 
+    def FindVector(self, request: pb.FindVectorRequest) -> pb.FindVectorReply:
+        matrix, row = self._master.find(request.name)
+        return pb.FindVectorReply(matrix=matrix, row=row)
+
     def TakeRows(self, request: pb.TakeRowsRequest) -> pb.TakeRowsReply:
         count = 0 if request.reserved else request.count
         if not request.reserved and not count:

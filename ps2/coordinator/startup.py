@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
-from ps2.client.dcv import DCV
-from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoints, Newest
-from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.conf import LATEST, PS2Conf
 from ps2.coordinator.fleet_control import FleetControl
-from ps2.coordinator.master import Master
 from ps2.coordinator.published_catalog import newest_catalog
-from ps2.errors import NotFoundError, UsageError
+from ps2.errors import CheckpointMissingError, UsageError
 from ps2.interrupts import sleep
 from ps2.rpc.control import ServerInfo
 from ps2.storage import folders
@@ -20,6 +18,19 @@ from ps2.storage import folders
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
+
+
+def with_restore(conf: PS2Conf) -> PS2Conf:
+    """Return settings without "latest": with checkpointDir instead, or with None if that has no checkpoint yet."""
+    if conf.restore != LATEST or conf.checkpointDir is None:
+        return conf
+    folders.prepare(conf.checkpointDir)
+    try:
+        folders.newest(conf.checkpointDir)
+    except CheckpointMissingError as error:
+        log.info("restore: nothing to go on from: %s", error)
+        return replace(conf, restore=None)
+    return replace(conf, restore=conf.checkpointDir)
 
 
 def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> None:
@@ -46,18 +57,6 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
         master.registry.expect_recovery()
     if conf.replicas:
         master.registry.expect_recovery()
-
-
-def named_vector(session: Session, master: Master, name: str) -> DCV:
-    """Return the vector of that name; raises NotFoundError if there is none."""
-    names = master.names()
-    if name not in names:
-        raise NotFoundError(f"there is no vector {name!r}; expected one of {', '.join(sorted(names)) or '(none)'}")
-    matrix, row = names[name]
-    info = session.matrix(matrix)
-    vector = DCV(session.fleet, matrix, row, info.spec, info.route)
-    vector._is_named = True
-    return vector
 
 
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:

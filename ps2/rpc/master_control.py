@@ -73,6 +73,11 @@ class MasterControl:
     def matrix(self, matrix: int) -> MatrixInfo:
         return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
 
+    def find_vector(self, name: str) -> tuple[int, int]:
+        """Return matrix and row of a named vector."""
+        found = self._call("FindVector", master_pb2.FindVectorRequest(name=name), master_pb2.FindVectorReply)
+        return found.matrix, found.row
+
     def take_rows(self, matrix: int, id: RequestId, holder: str, count: int = 0, name: str = "") -> list[int]:
         """Get zeroed rows for a holder: ``count`` rows, or, for 0, all reserved rows that are not in use."""
         request = master_pb2.TakeRowsRequest(

@@ -20,8 +20,8 @@ import urllib.request
 import psutil
 import pytest
 
-from ps2.cli.status import SERVER_COLUMNS
 from ps2.config import write_token
+from ps2.coordinator.fleet_status import SERVER_COLUMNS
 from tests.ports import free_port
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]

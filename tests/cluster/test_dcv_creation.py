@@ -192,7 +192,7 @@ def test_free_when_last_row_then_matrix_is_gone_for_copies_too(ps, matrices):
 
 def test_repr_when_printed_then_says_what_it_is(ps):
     u = DCV.dense(10, dtype="int64")
-    assert repr(u) == f"DCV(dense, dim=10, int64, matrix={u._matrix:x}, row=0)"
+    assert repr(u) == f"DCV(dense, dim=10, int64, layout='row', matrix={u._matrix:x}, row=0)"
 
 
 @pytest.mark.parametrize("kinds", ["dd", "ds", "sd", "ss"])

@@ -131,7 +131,7 @@ def test_call_when_larger_than_a_frame_then_one_request_a_server(ps, requests_by
 def test_matrix_when_made_then_says_its_shape(ps):
     m = DCV.dense(DIM, K, "int64").matrix()
     assert (m.rows, m.dim, m.shape) == (K, DIM, (K, DIM))
-    assert repr(m).startswith(f"DCVMatrix(rows={K}, dim={DIM}, int64, matrix=")
+    assert repr(m).startswith(f"DCVMatrix(dense, rows={K}, dim={DIM}, int64, layout=")
 
 
 def test_matrix_when_of_vector_in_use_then_row_0_is_that_vector(ps):

@@ -89,6 +89,19 @@ def fails_with(error, path, match, **more):
     assert PS2Context._active is None
 
 
+def test_restore_latest_when_nothing_is_there_then_starts_empty(tmp_path):
+    with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path / "new"), restore="latest") as ps:
+        DCV.dense(3, name="w").fill(2)
+        ps.checkpoint(step=1)
+    with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path / "new"), restore="latest") as ps:
+        assert (ps.nextStep, DCV.dense(3, name="w", reuse=True).sum()) == (1, 6)
+
+
+def test_restore_latest_when_without_folder_then_says_so():
+    with pytest.raises(ConfigError, match="checkpointDir, which is not given"):
+        PS2Context.getOrCreate(servers=1, restore="latest")
+
+
 def test_restore_when_the_path_does_not_exist_then_it_is_named(tmp_path):
     fails_with(CheckpointMissingError, tmp_path / "nowhere", "nowhere: expected a folder with a checkpoint")
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.cli.output import Column, print_data, print_table
+from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
+from ps2.tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList

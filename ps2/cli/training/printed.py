@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.cli.output import Column, print_table
+from ps2.cli.output import print_table
 from ps2.cli.training.options import Setting
+from ps2.tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.measures import Measure

@@ -122,3 +122,17 @@ class GetMatrixRequest(_message.Message):
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     def __init__(self, matrix: _Optional[int] = ...) -> None: ...
+
+class FindVectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class FindVectorReply(_message.Message):
+    __slots__ = ("matrix", "row")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    row: int
+    def __init__(self, matrix: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...

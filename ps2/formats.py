@@ -1,0 +1,37 @@
+"""Numbers as people read them: sizes, durations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: float) -> str:
+    """Format a number of bytes: 1536 is "1.5 KiB"."""
+    power = 0
+    while count >= 1023.95 and power < len(SIZE_UNITS) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.0f} B" if power == 0 else f"{count:.1f} {SIZE_UNITS[power]}"
+
+
+def duration(time_s: float) -> str:
+    """Format a duration in its two largest units: "42s", "3m 5s", "2h 0m", "4d 7h"."""
+    seconds = int(time_s)
+    parts = [("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60)]
+    first = next((i for i, (_, value) in enumerate(parts) if value), len(parts) - 1)
+    return " ".join(f"{value}{unit}" for unit, value in parts[first : first + 2])
+
+
+def short_time(time_s: float) -> str:
+    """Format a time in three digits: "12.3 us", "4.56 ms", "7.89 s"; from a minute on as a duration."""
+    if time_s >= 59.95:
+        return duration(time_s)
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if time_s * f >= 0.9995), ("us", 1e6))
+    return f"{float(f'{time_s * factor:.3g}'):g} {unit}" if time_s else "0"
+
+
+def plain(value: Any) -> str:
+    """Format a scalar without needless digits."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

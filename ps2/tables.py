@@ -1,0 +1,119 @@
+"""Tables of text: for terminals, pipes and what Python prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.table
+    from rich.console import Console
+
+# Pipes have no width: lines are neither wrapped nor cut.
+PIPE_COLUMNS = 10_000
+# Between two columns.
+GAP = 2
+# Minimum width of a folding column, if its text is that long.
+FOLDED = 24
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        folds: a terminal may break its text into lines.
+        widest: characters at which a terminal does so; None leaves it to the space there is.
+        room: columns that a terminal must have for this one to be shown.
+    """
+
+    title: str
+    right: bool = False
+    folds: bool = False
+    widest: int | None = None
+    room: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose cells are text."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        """The table in plain text, as wide as it has to be."""
+        console = console_for(person=False)
+        with console.capture() as captured:
+            print_on(console, self)
+        return captured.get().rstrip("\n")
+
+
+def console_for(person: bool) -> Console:
+    """Return a console on standard output, of a person's terminal or of a pipe."""
+    from rich.console import Console
+
+    width = None if person else PIPE_COLUMNS
+    return Console(force_terminal=person, force_jupyter=False, width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_on(console: Console, table: Table) -> bool:
+    """Print a table; return whether all columns fit.
+
+    What a terminal is too narrow for comes below, in further tables with the first column again.
+    """
+    shown = [column.room <= console.width for column in table.columns]
+    kept = [*compress(table.columns, shown)]
+    cells = [[*compress(row, shown)] for row in table.rows]
+    widths = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(kept)]
+    for number, part in enumerate(split(widths, console.width)):
+        if number:
+            console.print()
+        console.print(_rich_table([kept[at] for at in part], [[row[at] for at in part] for row in cells], console))
+    return all(shown)
+
+
+def split(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Split columns into tables that fit the width. The first column is in each table."""
+    parts: list[list[int]] = [[0]]
+    used = widths[0]
+    for at, width in enumerate(widths[1:], 1):
+        if used + GAP + width > room and len(parts[-1]) > 1:
+            parts.append([0])
+            used = widths[0]
+        parts[-1].append(at)
+        used += GAP + width
+    return parts
+
+
+def _least_width(column: Column, cells: Iterable[str]) -> int:
+    """Return the width that a column needs. A folding column may take more."""
+    whole = max(len(text) for text in (column.title, *cells))
+    return min(whole, max(len(column.title), column.widest or FOLDED)) if column.folds else whole
+
+
+def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console) -> rich.table.Table:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    person = console.is_terminal
+    table = RichTable(
+        header_style="bold",
+        box=box.SIMPLE_HEAD if person else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1 if person else GAP),
+    )
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.folds,
+            overflow="fold",
+            max_width=column.widest if person else None,
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
