@@ -17,6 +17,8 @@ Array = npt.NDArray[Any]
 
 # The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, without size and indices.
 VECTOR = {"type", "size", "indices", "values"}
+# The most names in a message.
+LISTED = 20
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
@@ -107,9 +109,22 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    if name not in batch.schema.names:
-        raise InputError(f"there is no column {name!r}; there are: {', '.join(batch.schema.names)}")
-    return batch.column(name)
+    """Return a column; raise InputError unless there is exactly one of that name."""
+    # A list of all names for each column would take as long as the square of their number.
+    place = batch.schema.get_field_index(name)
+    if place < 0:
+        names = batch.schema.names
+        if name in names:
+            raise InputError(f"column {name!r}: expected one column of that name, got {names.count(name)}")
+        raise InputError(f"there is no column {name!r}; there are: {listed(names)}")
+    return batch.column(place)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message: the first ones, and how many there are if they are many."""
+    if len(names) <= LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:LISTED])}, ... ({len(names):,} in all)"
 
 
 class _Place:

@@ -312,8 +312,10 @@ def _field_of_lists(hasher: FieldHasher | None, rows: int, path: str) -> Field |
         return None
     first, *others = hasher.fields
     if others or first.kind != "keys" or len(first.columns) > 1:
+        from ps2.data.columns import listed
+
         raise UsageError(
-            f"{path}: this model takes columns ({', '.join(hasher.columns)}), not lists of keys: dicts or an Arrow "
+            f"{path}: this model takes columns ({listed(hasher.columns)}), not lists of keys: dicts or an Arrow "
             "batch; KeyRows of hashed keys"
         )
     return first

@@ -180,3 +180,15 @@ def test_dicts_when_value_is_wrong_then_error(field, row, message):
 def test_hasher_when_invalid_then_error(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_rows_when_one_of_many_columns_is_missing_then_short():
+    batch = pa.RecordBatch.from_pydict({f"c{number}": [number] for number in range(2_000)})
+    with pytest.raises(InputError, match=r"^there is no column 'x'; there are: c0, .*, c19, \.\.\. \(2,000 in all\)$"):
+        FieldHasher((Field.numeric("x"),)).rows(batch)
+
+
+def test_rows_when_a_column_comes_twice_then_error():
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pytest.raises(InputError, match="column 'x': expected one column of that name, got 2"):
+        FieldHasher((Field.numeric("x"),)).rows(batch)

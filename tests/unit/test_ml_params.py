@@ -23,6 +23,10 @@ from ps2.algorithms import (
     LinearSVC,
     LogisticRegression,
     MatrixFactorization,
+    OnlineFM,
+    OnlineFMModel,
+    OnlineLogisticRegression,
+    OnlineLogisticRegressionModel,
     Word2Vec,
 )
 from ps2.algorithms.linear.ml.params import options_of
@@ -322,3 +326,11 @@ def test_features_when_featurescol_is_set_after_list_then_in_it():
 def test_thresholds_when_they_contradict_threshold_then_error():
     with pytest.raises(ValueError, match="inconsistent values for threshold"):
         LogisticRegression(threshold=0.5, thresholds=[0.2, 0.8])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "model"),
+    [(OnlineLogisticRegression, OnlineLogisticRegressionModel), (OnlineFM, OnlineFMModel)],
+)
+def test_online_model_when_made_then_has_its_training_s_params(estimator, model):
+    assert {param.name for param in estimator().params} <= set(dir(model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, job_failure, query_failure
+from ps2.algorithms.training.streams.location import check_same
 from ps2.errors import (
     InputError,
     OpError,
@@ -13,6 +14,7 @@ from ps2.errors import (
     RolledBack,
     StoppedError,
     UnavailableError,
+    UsageError,
     WorkerError,
 )
 
@@ -105,3 +107,10 @@ def test_failure_when_something_was_lost_then_is_repeated(failure, expected):
 )
 def test_job_when_user_stops_query_then_is_known(said, expected):
     assert is_stopped(RuntimeError(said)) is expected
+
+
+def test_check_same_when_one_field_differs_then_names_it_alone():
+    began = {"seed": 0, "fields": [{"columns": [name]} for name in "abc"]}
+    now = {"seed": 0, "fields": [{"columns": [name]} for name in "abd"]}
+    with pytest.raises(UsageError, match=r"^folder: fields 2: columns 0: expected 'c', as when .* began, got 'd'$"):
+        check_same("folder", began, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from ps2.algorithms.estimators.params import ByName, getter, own_param, setter
+from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 
@@ -152,7 +154,7 @@ class KeyParams(HashedColumns):
             if not fields and not self.isSet(self.keysCol) and dataset is not None and KEYS not in dataset.columns:
                 raise ConfigError(
                     f"{type(self).__name__}: expected columns in {COLUMNS}, or a column of keys (keysCol, by default "
-                    f"{KEYS!r}), got none; there are: {', '.join(dataset.columns)}"
+                    f"{KEYS!r}), got none; there are: {listed(dataset.columns)}"
                 )
             values = self.getValuesCol() if self.isSet(self.valuesCol) else None
             width = self.getKeysPerRow() if self.isSet(self.keysPerRow) else None
@@ -167,10 +169,13 @@ class KeyParams(HashedColumns):
 def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
     """Raise InputError unless a DataFrame has the columns of a hasher, of types that it reads. No job is started."""
     types = {field.name: field.dataType for field in dataset.schema.fields}
+    counts = Counter(dataset.columns)
     for field in hasher.fields:
         for place, name in enumerate(field.columns):
             if name not in types:
-                raise InputError(f"there is no column {name!r}; there are: {', '.join(dataset.columns)}")
+                raise InputError(f"there is no column {name!r}; there are: {listed(dataset.columns)}")
+            if counts[name] > 1:
+                raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
             kind = field.kind if field.kind != "cross" else hasher.parts[name].kind
             expected = _wrong(types[name], kind, is_values=place == 1, in_cross=field.kind == "cross")
             if expected:

@@ -36,7 +36,7 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
         snapshot.
 
         Args:
-            streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can.
+            streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can (tested with files).
             checkpointLocation: folder of Spark's query. The fleet's snapshots are in ``ps2/snapshots`` below it, unless
                 the context has a checkpointDir. Servers, driver and executors must reach it.
             snapshotEvery: time between two snapshots of the fleet, "5 minutes" or a number of seconds; or "10 batches".

@@ -14,7 +14,16 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, IntegralType, NumericType, StringType, StructField
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    IntegralType,
+    NumericType,
+    StringType,
+    StructField,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from ps2.algorithms.estimators.labels import (
     Group,
@@ -29,6 +38,7 @@ from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
+from ps2.data.columns import listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark import planned_bytes
 
@@ -111,10 +121,8 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     check_features(frame, columns.features)
     check_label_is_apart(columns.label, [columns.features] if isinstance(columns.features, str) else columns.features)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):
-        if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
-            is_name = role == "labels" and isinstance(field(frame, name).dataType, StringType)
-            mend = "; pyspark.ml's StringIndexer makes classes of strings" if is_name else ""
-            raise InputError(f"column {name!r}: expected numbers as {role}, got {_type(frame, name)}{mend}")
+        if name is not None:
+            check_numbers(frame, name, role)
     name = columns.validation
     if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
@@ -126,6 +134,22 @@ def check_label_is_apart(label: str | None, inputs: Collection[str]) -> None:
     """Raise ConfigError if the column of labels is one of a model's inputs, too: the model would learn nothing else."""
     if label is not None and label in inputs:
         raise ConfigError(f"labelCol: expected a column that is no input of the model, got {label!r}, which is one")
+
+
+def check_numbers(frame: DataFrame, name: str, role: str) -> None:
+    """Raise InputError unless a column has numbers or booleans, for a role such as "labels"; starts no job."""
+    kind = field(frame, name).dataType
+    if not isinstance(kind, (NumericType, BooleanType)):
+        is_name = role == "labels" and isinstance(kind, StringType)
+        mend = "; pyspark.ml's StringIndexer makes classes of strings" if is_name else ""
+        raise InputError(f"column {name!r}: expected numbers as {role}, got {kind.simpleString()}{mend}")
+
+
+def check_times(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless a column has timestamps or numbers, the seconds; starts no job."""
+    kind = field(frame, name).dataType
+    if not isinstance(kind, (TimestampType, TimestampNTZType, NumericType)):
+        raise InputError(f"column {name!r}: expected timestamps, or seconds as numbers, got {kind.simpleString()}")
 
 
 def check_group(frame: DataFrame, name: str) -> None:
@@ -161,7 +185,7 @@ def field(frame: DataFrame, name: str) -> StructField:
     for found in frame.schema.fields:
         if found.name == name:
             return found
-    raise InputError(f"there is no column {name!r}; there are: {', '.join(frame.columns)}")
+    raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:

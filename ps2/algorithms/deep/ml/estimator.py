@@ -23,7 +23,7 @@ from ps2.algorithms.estimators.learning_params import OF_KEYS
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import check_label_is_apart, column
+from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -95,6 +95,9 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
         check_label_is_apart(self._label(), hasher.columns)
+        check_numbers(frame, self.getLabelCol(), "labels")
+        if weight := self._weight():
+            check_numbers(frame, weight, "weights")
         architecture, options = self._architecture(hasher), options_of(self)
         if given is not None:
             self._check_model(given, hasher)
@@ -110,7 +113,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             lambda name: self._completed(self._begin(hasher, name), None),
             lambda name, ps: self._completed(self._existing(hasher, name, ps), None),
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
-            LabelledReader(hasher, self.getLabelCol(), self._weight()),
+            LabelledReader(hasher, self.getLabelCol(), weight),
         )
 
     def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, NumericType
 
 from ps2.algorithms.estimators.loads import PART, Load, loads_of, sums_of
-from ps2.algorithms.estimators.tables import NO_ROWS, column, field, in_one_partition_if_small
+from ps2.algorithms.estimators.tables import NO_ROWS, check_numbers, column, in_one_partition_if_small
 from ps2.errors import InputError
 
 
@@ -45,11 +44,11 @@ def survey_labels(frame: DataFrame, label: str | None, weight: str | None) -> La
     """
     chosen, asked = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
     if label is not None:
-        chosen.append(_number(frame, label).alias("y"))
+        chosen.append(_number(frame, label, "labels").alias("y"))
         asked += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
     if weight is not None:
         w = F.col("w")
-        chosen.append(_number(frame, weight).alias("w"))
+        chosen.append(_number(frame, weight, "weights").alias("w"))
         bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
         asked += [*_faults("w", bad), F.sum(w).alias("total")]
     found = in_one_partition_if_small(frame.select(*chosen)).groupBy(PART).agg(*asked).collect()
@@ -69,10 +68,8 @@ def survey_labels(frame: DataFrame, label: str | None, weight: str | None) -> La
     return LabelSurvey(loads, total)
 
 
-def _number(frame: DataFrame, name: str) -> Column:
-    kind = field(frame, name).dataType
-    if not isinstance(kind, (NumericType, BooleanType)):
-        raise InputError(f"column {name!r}: expected numbers, got {kind.simpleString()}")
+def _number(frame: DataFrame, name: str, role: str) -> Column:
+    check_numbers(frame, name, role)
     return column(name).cast("double")
 
 

@@ -19,6 +19,7 @@ from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.params import setter
 from ps2.array_types import Float32s
+from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark import map_in_arrow
@@ -47,7 +48,7 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
         """Return the users' and the items' fields."""
         users = set(self.getUserCols()) if self.isSet(self.userCols) else set()
         if unknown := sorted(users - set(hasher.columns)):
-            raise ConfigError(f"userCols: expected key columns ({', '.join(hasher.columns)}), got {unknown[0]!r}")
+            raise ConfigError(f"userCols: expected key columns ({listed(hasher.columns)}), got {unknown[0]!r}")
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
         right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
         if len(left) + len(right) < len(hasher.fields):
@@ -55,7 +56,7 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
             raise ConfigError(f"userCols: field {both.name!r} has columns of both towers")
         if not left or not right:
             raise ConfigError(
-                f"userCols: expected some of the key columns ({', '.join(hasher.columns)}), not all, got "
+                f"userCols: expected some of the key columns ({listed(hasher.columns)}), not all, got "
                 f"{', '.join(sorted(users)) or 'none'}"
             )
         return left, right

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ps2.algorithms.online.ml.estimator import OnlineEstimator
 from ps2.algorithms.online.ml.models import OnlineModel
-from ps2.algorithms.online.ml.params import FactorSetters
+from ps2.algorithms.online.ml.params import FactorParams, FactorSetters
 from ps2.algorithms.online.settings import OnlineSettings
 
 
@@ -28,7 +28,7 @@ class OnlineLogisticRegression(OnlineEstimator):
     _MODEL = OnlineLogisticRegressionModel
 
 
-class OnlineFMModel(OnlineModel):
+class OnlineFMModel(FactorParams, OnlineModel):
     """What ``OnlineFM`` trains."""
 
 

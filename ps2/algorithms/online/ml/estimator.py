@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.streams import StreamEstimator
-from ps2.algorithms.estimators.tables import check_label_is_apart, field
+from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
@@ -122,10 +122,12 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        have, want = model._live.to_json(), {**self._settings().to_json(), "hasher": self._hasher().to_json()}
+        have, want = model._live.settings.to_json(), self._settings().to_json()
         for name in have:
             if have[name] != want[name]:
                 raise ConfigError(f"model: {name}: expected {have[name]!r}, as the model has, got {want[name]!r}")
+        if model._live.hasher != self._hasher():
+            raise ConfigError("model: expected the columns of keys that the model has, in the same order")
 
     def _program(self, model: OnlineModel) -> OnlineProgram:
         return model._live.program
@@ -133,8 +135,11 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     def _reader(self, dataset: DataFrame) -> LabelledReader:
         label, weight = self.getLabelCol(), self._weight()
         time = self.getTimeCol() or None if self.isSet(self.timeCol) else None
-        for name in filter(None, (label, weight, time)):
-            field(dataset, name)  # or an error that says which columns there are
+        check_numbers(dataset, label, "labels")
+        if weight is not None:
+            check_numbers(dataset, weight, "weights")
+        if time is not None:
+            check_times(dataset, time)
         hasher = self._hasher(dataset)
         check_label_is_apart(label, hasher.columns)
         return LabelledReader(hasher, label, weight, time)

@@ -12,8 +12,8 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.key_predictions import with_class_predictions
-from ps2.algorithms.estimators.learning_params import ClassParams
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
+from ps2.algorithms.online.ml.params import OnlineParams
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, probabilities
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
@@ -58,7 +58,7 @@ def new_name() -> str:
     return f"online-{uuid.uuid4().hex[:12]}"
 
 
-class OnlineModel(ClassParams, Model, MLReadable[Any], MLWritable):
+class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
     """Base class of online models. Copies share the table on the servers; ``free()`` frees it."""
 
     def __init__(self, live: LiveModel) -> None:

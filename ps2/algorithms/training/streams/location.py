@@ -95,6 +95,12 @@ def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
 
 
 def check_same(what: str, expected: Any, got: Any) -> None:
-    """Raise UsageError unless a setting is as it was when the stream began."""
-    if expected != got:
-        raise UsageError(f"{what}: expected {expected!r}, as when the stream began, got {got!r}")
+    """Raise UsageError unless a setting is as it was when the stream began; of dicts and lists, names what differs."""
+    if isinstance(expected, dict) and isinstance(got, dict):
+        for name in sorted({*expected, *got}):
+            check_same(f"{what}: {name}", expected.get(name), got.get(name))
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        for number, (was, given) in enumerate(zip(expected, got, strict=True)):
+            check_same(f"{what} {number}", was, given)
+    elif expected != got:
+        raise UsageError(f"{what}: expected {expected!r:.200}, as when the stream began, got {got!r:.200}")
