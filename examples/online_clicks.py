@@ -147,7 +147,8 @@ print("\n" * sys.stdout.isatty() + f"{asked.days * HOURS * hour_rows:,} rows in 
 
 # -- the picture: AUC of some hours together ---------------------------------------------------------------------------
 
-points = range(HOURS, len(labels) - WINDOW + 1, WINDOW)  # the first day has no yesterday
+# The first day has no yesterday, and the hours that follow it were scored before its weights came.
+points = range(HOURS + WINDOW, len(labels) - WINDOW + 1, WINDOW)
 curves = {
     way: [auc(np.concatenate(labels[at : at + WINDOW]), np.concatenate(scores[way][at : at + WINDOW])) for at in points]
     for way in scores
@@ -166,7 +167,7 @@ axes.legend(fontsize=8)
 axes.grid(alpha=0.3)
 figure.savefig(asked.out / "auc.png", dpi=110)
 for way in (MODEL, SCORER, DAILY, TRUTH):
-    print(f"{way:10s} mean AUC from the second day on: {np.mean(curves[way]):.4f}")
+    print(f"{way:10s} mean AUC from the second day at 6:00 on: {np.mean(curves[way]):.4f}")
 print(f"picture: {asked.out / 'auc.png'}")
 ps.stop()
 spark.stop()
