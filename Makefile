@@ -87,6 +87,7 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@echo "check: imports"
 	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(PYTHON) scripts/cycles
+	@$(PYTHON) scripts/private
 	@echo "check: words"
 	@$(PYTHON) scripts/words
 	@echo "check: stubs"

@@ -31,7 +31,7 @@ from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
-from ps2.errors import PS2Error, RolledBack, StoppedError, UsageError
+from ps2.errors import PS2Error, StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
@@ -261,8 +261,7 @@ class PS2Context:
         with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
             self._session.dispatch.flush()
         self._supervisor.roll_back(timeoutS)
-        with contextlib.suppress(RolledBack):
-            self._session.check_epoch(self._fleet.master.last_rollback)
+        self._steps.acknowledge_rollback()
         return self.nextStep
 
     @contextlib.contextmanager

@@ -226,6 +226,11 @@ class Steps:
                 # Another run may continue where this one was stopped.
                 self._journal = run.journal.without_stop() if run.is_over else run.journal
 
+    def acknowledge_rollback(self) -> None:
+        """Note that the caller has handled the last rollback."""
+        with suppress(RolledBack):
+            self._check()
+
     def close(self) -> None:
         self._closing.set()
 

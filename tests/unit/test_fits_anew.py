@@ -19,9 +19,7 @@ class LosesServers:
         self.recoveries, self._stopped, self._source = [], False, source
         self.conf = SimpleNamespace(recover=recover, restore=restore)
         self._active_run = SimpleNamespace(rollbacks=0)
-        self._session = SimpleNamespace(check_epoch=lambda newest: None)
-        self._fleet = SimpleNamespace(master=SimpleNamespace(last_rollback=(0, None)))
-        self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries)
+        self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries, acknowledge_rollback=lambda: None)
 
     def lose(self):
         self.recoveries.append(SimpleNamespace(source=self._source))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ps2.algorithms.training.run import NotWhole
 from ps2.coordinator.context import PS2Context
-from ps2.errors import PS2Error, RecoveryError, RolledBack
+from ps2.coordinator.training_host import training_host
+from ps2.errors import PS2Error, RecoveryError
 
 T = TypeVar("T")
 
@@ -46,8 +46,7 @@ def done_anew(fit: Callable[[], T]) -> T:
                 raise failure
             return fitted
         assert ps is not None
-        with suppress(RolledBack):
-            ps._session.check_epoch(ps._fleet.master.last_rollback)  # it is dealt with
+        training_host(ps).acknowledge_rollback()
         if beginning == MAX_BEGINNINGS or ps.conf.restore is not None:
             why = (
                 f"a fit has begun {beginning} times"
@@ -63,23 +62,21 @@ def done_anew(fit: Callable[[], T]) -> T:
     raise AssertionError("it counts without end")
 
 
-def _losses(ps: Any) -> int:
+def _losses(ps: PS2Context | None) -> int:
     """Return how many recoveries have lost data that no run restored."""
-    if ps is None or ps.conf.recover == "shard":
-        return 0
-    return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._active_run.rollbacks)
+    return 0 if ps is None else training_host(ps).unhandled_losses()
 
 
-def _recoveries(ps: Any) -> int:
+def _recoveries(ps: PS2Context | None) -> int:
     return 0 if ps is None else len(ps.recoveries)
 
 
-def _settled(ps: Any) -> bool:
+def _settled(ps: PS2Context | None) -> bool:
     """Wait until all servers answer; return False if they do not."""
-    if ps is None or ps._stopped:
+    if ps is None or (host := training_host(ps)).is_stopped():
         return False
     try:
-        ps._steps.wait_for_servers()
+        host.wait_for_servers()
     except PS2Error:
         return False
     return True

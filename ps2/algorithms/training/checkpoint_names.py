@@ -8,6 +8,7 @@ from typing import Any
 
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
+from ps2.coordinator.training_host import training_host
 from ps2.errors import NotFoundError
 
 
@@ -48,15 +49,15 @@ class CheckpointNames:
         """
         if not prefix:
             return CheckpointNames()
-        present = [name for name in ps._fleet.master.names() if name.startswith(f"{prefix}/")]
-        if ps.nextStep > first and ps.conf.restore is not None:
+        host = training_host(ps)
+        present = host.names(f"{prefix}/")
+        if (earlier := host.resumed(first)) is not None:
             if f"{prefix}/0" not in present:
                 raise NotFoundError(
                     f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is "
                     "of something else"
                 )
-            clocks = ps.nextStep - first, max(0, ps._steps.called - first)
-            return CheckpointNames(prefix, ps.vector, clocks, ps._steps.messages())
+            return CheckpointNames(prefix, ps.vector, (earlier.clocks, earlier.called), earlier.messages)
         free_all(map(ps.vector, present))  # left on an attached fleet by a driver that was killed
         return CheckpointNames(prefix)
 

@@ -32,6 +32,7 @@ from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
+from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark import total_slots
@@ -151,7 +152,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
             if model is not None:
-                ps._steps.streams.check_free(model.name)
+                training_host(ps).streams.check_free(model.name)
                 return model, train(ps, table, model.parts, options, on_step)
             hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
             architecture = self._architecture(hasher)

@@ -23,6 +23,7 @@ from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOption
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
+from ps2.coordinator.training_host import training_host
 from ps2.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         with ExitStack() as learning:
             if model is None:
                 learning.enter_context(freed_on_failure(started))
-            learning.enter_context(ps._steps.streams.stream(started.name))
+            learning.enter_context(training_host(ps).streams.stream(started.name))
             learned = learn_frame(ps, self._program(started), reader, self._learner_options(), dataset, passes)
         return self._completed(started, learned)
 

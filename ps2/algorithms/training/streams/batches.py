@@ -31,7 +31,7 @@ def learn_frame(
 
     With a checkpointDir, the fleet makes a checkpoint first, and rolls back to it if a server is lost.
 
-    The caller has opened the stream of the model (``StreamTurns.stream``).
+    The caller has opened the stream of the model (``StreamHost.stream``).
 
     Args:
         passes: how often to learn from all rows, at least once.

@@ -19,6 +19,7 @@ from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.state import Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
+from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
 from ps2.run.spark import map_in_arrow
 
@@ -92,7 +93,7 @@ class BatchLearner:
     def __init__(
         self, ps: Any, program: LearningProgram, reader: LabelledReader, state: StreamState, options: LearnerOptions
     ) -> None:
-        self._ps = ps
+        self._ps, self._host = ps, training_host(ps)
         self._program = program
         self._reader = reader
         self._state = state
@@ -129,7 +130,7 @@ class BatchLearner:
 
     def _learn(self, frame: Any, batch: int, check: Callable[[], None]) -> BatchProgress | None:
         began_s = time.perf_counter()
-        with self._ps._steps.stream_batch(check):
+        with self._host.streams.batch(check):
             self._check_epoch()
             before = self.position
             if is_repeated(before.learned, batch):
@@ -159,7 +160,7 @@ class BatchLearner:
         )
 
     def _run(self, frame: Any, batch: int, before: Position) -> list[TaskReport]:
-        self._ps._application.join(frame.sparkSession.sparkContext, self._epoch)
+        self._host.streams.join_thread(frame.sparkSession.sparkContext, self._epoch)
         late_after_s = self._options.late_after_s
         least_s = NEVER if late_after_s is None else before.newest_s - late_after_s
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
@@ -200,10 +201,10 @@ class BatchLearner:
             RecoveryError: the fleet rolls back again and again.
         """
         for _ in range(MAX_READS):
-            epoch = self._ps._fleet.master.epoch
+            epoch = self._host.epoch()
             with suppress(RolledBack):
                 self.position = self._state.position()
-                if self._ps._fleet.master.epoch == epoch:
+                if self._host.epoch() == epoch:
                     self._epoch = epoch
                     return
         raise RecoveryError("the position of the stream cannot be read: the fleet rolls back again and again")
@@ -219,7 +220,7 @@ class BatchLearner:
         Raises:
             RecoveryError: there is no checkpoint to roll back to, or it holds a part of a batch.
         """
-        with self._ps._steps.stream_batch(check):
+        with self._host.streams.batch(check):
             if self._is_torn:
                 self._ps.rollBack()
             self.synchronize()
@@ -233,7 +234,7 @@ class BatchLearner:
     @property
     def has_rolled_back(self) -> bool:
         """True if the fleet has rolled back to a checkpoint since the position was read."""
-        return bool(self._ps._fleet.master.epoch != self._epoch)
+        return self._host.epoch() != self._epoch
 
     def _check_epoch(self) -> None:
         if self.has_rolled_back:

@@ -17,6 +17,7 @@ from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, StreamingTraining, StreamOptions
 from ps2.coordinator.context import PS2Context
+from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
 from ps2.storage import folders
 
@@ -80,7 +81,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     wanted = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
     with ExitStack() as opened:
-        opened.enter_context(ps._steps.streams.stream(name))
+        opened.enter_context(training_host(ps).streams.stream(name))
         found = claimed(checkpoint, wanted)
         model, state = _model_and_state(ps, factory, found, given, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)

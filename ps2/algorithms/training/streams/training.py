@@ -18,6 +18,7 @@ from typing import Any
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
+from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class StreamingTraining:
         model: Any,
     ) -> None:
         self.model = model
-        self._ps = ps
+        self._ps, self._host = ps, training_host(ps)
         self._frame = frame
         self._learner = learner
         self._checkpoint = checkpoint
@@ -262,12 +263,12 @@ class StreamingTraining:
         """Wait for the end of a query; return the error that ended it, None if it came to its end or was stopped."""
         while query.isActive:
             if self._stopping.is_set():
-                self._ps._steps.streams.wait()
+                self._host.streams.wait()
                 query.stop()
                 break
-            if self._learner.has_rolled_back or self._ps._stopped:
+            if self._learner.has_rolled_back or self._host.is_stopped():
                 # Without new rows, no batch would notice the rollback.
-                self._ps._steps.streams.wait()
+                self._host.streams.wait()
                 query.stop()
                 failure = self._take_failure()
                 if failure is None or is_stopped(failure):  # by the line above: the next batch had begun
@@ -276,7 +277,7 @@ class StreamingTraining:
             if self._has_ended(query):
                 break
         # The query's thread may end before the thread of its batch does.
-        self._ps._steps.streams.wait()
+        self._host.streams.wait()
         failure = self._take_failure()
         if isinstance(failure, Stopping):
             return None
