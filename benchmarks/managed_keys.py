@@ -5,7 +5,8 @@ at their third touch, and go after a twelfth of the day. Compared with a table o
 the throughput of pushes of as many keys, all of which have slots.
 
 Memory and throughput are those of one server and a client on one host. Requests are timed on an engine in this process:
-the longest one is the longest that another one waits for the shard. Each run is a process of its own.
+the longest one is the longest that another one waits for the shard. Where other programs take the cores, its CPU time
+says more: page faults count, and waiting for a core does not. Each run is a process of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Found:
         engine_keys_s: keys that the engine took a second.
         keys_s: keys that a client pushed a second to a server, without the time for making them.
         longest_s: the longest request, and which it was.
+        longest_cpu_s: the request with the most CPU time of its thread, system calls and page faults included.
     """
 
     rss_bytes: int
@@ -52,6 +54,7 @@ class Found:
     engine_keys_s: float
     keys_s: float
     longest_s: tuple[float, str]
+    longest_cpu_s: tuple[float, str]
     status: str
 
 
@@ -65,16 +68,18 @@ class Timer:
         self.reset()
 
     def reset(self) -> None:
-        self.longest_s, self.total_s = (0.0, ""), 0.0
+        self.longest_s, self.longest_cpu_s, self.total_s = (0.0, ""), (0.0, ""), 0.0
 
     def _timed(self, request: Any) -> Any:
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         try:
             return self._execute(request)
         finally:
-            took_s = time.perf_counter() - began_s
+            took_s, cpu_s = time.perf_counter() - began_s, time.thread_time() - began_cpu_s
             self.total_s += took_s
-            self.longest_s = max(self.longest_s, (took_s, request.operations[0].name))
+            name = request.operations[0].name
+            self.longest_s = max(self.longest_s, (took_s, name))
+            self.longest_cpu_s = max(self.longest_cpu_s, (cpu_s, name))
 
 
 Make = Callable[[], DCVMatrix]
@@ -101,7 +106,8 @@ def measured(make: Make, fill: Fill) -> Found:
         engine_pushed, _ = fill(m, timer.reset)
         keys = m.keyStatus() if m._first._spec.key_policy is not None else ""
         speeds = engine_pushed / timer.total_s, pushed / took_s
-        return Found(status.rss_bytes - before, status.memory_bytes, *speeds, timer.longest_s, str(keys))
+        longest = timer.longest_s, timer.longest_cpu_s
+        return Found(status.rss_bytes - before, status.memory_bytes, *speeds, *longest, str(keys))
 
 
 def active_at(ids: np.ndarray[Any, Any], active_keys: int, day: float) -> np.ndarray[Any, Any]:
@@ -184,16 +190,18 @@ def main() -> None:
     for name in ("plain", "active", "day"):
         one = found[name] = run(name, asked.active, asked.distinct)
         longest_s, operation = one.longest_s
+        cpu_s, cpu_operation = one.longest_cpu_s
         print(
             f"{name:7} {one.rss_bytes >> 20:6,} MB resident, {one.counted_bytes >> 20:6,} MB counted, "
             f"{one.keys_s / 1e6:6.2f} M keys/s ({one.engine_keys_s / 1e6:.2f} in the engine), longest request "
-            f"{longest_s * 1e3:5.1f} ms ({operation}) {one.status}",
+            f"{longest_s * 1e3:5.1f} ms ({operation}), {cpu_s * 1e3:5.1f} ms of CPU ({cpu_operation}) {one.status}",
             flush=True,
         )
     day, active, plain = found["day"], found["active"], found["plain"]
     print(f"memory of the day / of its active keys alone: {day.rss_bytes / active.rss_bytes:.2f} (goal: at most 1.3)")
     print(f"throughput of the day / of a table that fits: {day.keys_s / plain.keys_s:.2f} (goal: at least 0.8)")
-    print(f"longest request: {day.longest_s[0] * 1e3:.1f} ms (goal: at most 50)")
+    wall_s, cpu_s = day.longest_s[0], day.longest_cpu_s[0]
+    print(f"longest request: {wall_s * 1e3:.1f} ms, {cpu_s * 1e3:.1f} ms of CPU time (goal: at most 50)")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ ABSENT = -1
 MIN_CELLS = 1024
 MIN_SLOTS = 512
 MAX_SLOTS = 2**31 - 2
-# A table is rebuilt when more than MAX_LOAD / 16 of its cells hold a slot, or fewer than MIN_LOAD / 16. From SOON / 16
-# on, the pages of the next table are touched bit by bit, as the system needs long for all of them at once.
-MAX_LOAD, SOON, MIN_LOAD = 11, 9, 2
-TOUCHED_PER_KEY, TOUCHED_PER_CALL = 32, 1 << 15
+# A table is rebuilt when more than MAX_LOAD / 32 of its cells hold a slot, or fewer than MIN_LOAD / 32. From SOON / 32
+# on, the pages of the next table are touched bit by bit, as the system needs long for all of them at once; below
+# NOT_SOON / 32 they are given back. A rebuilt table is at most AFTER / 32 full.
+MAX_LOAD, SOON, NOT_SOON, MIN_LOAD, AFTER = 22, 18, 17, 6, 15
+TOUCHED_PER_KEY, TOUCHED_PER_CALL = 24, 1 << 15
 # Cells that an insertion or a removal moves from the old table: some for each key, and some more. A look-up moves them
 # as for fewer keys.
 MOVED_PER_KEY, MOVED_PER_CALL, LOOKED_UP_PER_MOVED = 8, 1 << 12, 8
@@ -68,7 +69,7 @@ class ManagedIndex:
     def nbytes_after(self, added: int) -> int:
         """Return the most bytes that the index takes after ``added`` more keys, with a table that is being rebuilt."""
         count, cells = self._count + added, self._cells.columns
-        while count * 16 > cells * SOON:
+        while count * 32 > cells * SOON:
             cells *= 2
         more = 8 * cells if cells > self._cells.columns and self._next is None else 0
         slots = 8 * max(self._slots_for(count) - self._keys.columns, 0) if count > self._keys.columns else 0
@@ -94,9 +95,9 @@ class ManagedIndex:
             raise LimitError(f"a partition has at most {MAX_SLOTS:,} active keys, got {count:,}")
         if count > self._keys.columns:
             self._keys.resize(self._slots_for(count))
-        if count * 16 > self._cells.columns * MAX_LOAD:
+        if count * 32 > self._cells.columns * MAX_LOAD:
             self._rebuild(count)
-        elif count * 16 > self._cells.columns * SOON and self._next is None and self._old is None:
+        elif count * 32 > self._cells.columns * SOON and self._next is None and self._old is None:
             self._next, self._touched = MappedArray(1, 2 * self._cells.columns, np.int64), 0
         _insert(self._table, self._keys.array[0], readable(keys), self._count)
         self._count = count
@@ -122,7 +123,9 @@ class ManagedIndex:
     def settle(self, keys: int) -> None:
         """Move cells as if so many keys were removed, and begin a smaller table if this one is too large."""
         self._step(keys)
-        if self._count * 16 < self._cells.columns * MIN_LOAD and self._cells.columns > MIN_CELLS and self._old is None:
+        if self._count * 32 < self._cells.columns * NOT_SOON:
+            self._next = None
+        if self._count * 32 < self._cells.columns * MIN_LOAD and self._cells.columns > MIN_CELLS and self._old is None:
             self._rebuild(self._count)
 
     @property
@@ -142,11 +145,11 @@ class ManagedIndex:
 
         So a smaller table does not fill up before the insertions that fill it have moved the old one.
         """
+        following, self._next = self._next, None
         self._step(2**62)
         cells = max(MIN_CELLS, self._cells.columns // 2)
-        while count * 16 * 3 > cells * MAX_LOAD * 2:
+        while count * 32 > cells * AFTER:
             cells *= 2
-        following, self._next = self._next, None
         if cells == self._cells.columns:
             return
         self._old, self._moved = self._cells, 0

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import mmap
 import os
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ class _Region:
     def __init__(self, size: int) -> None:
         """Raises MemoryError if the system refuses."""
         self.size = max(-(-size // PAGE), 1) * PAGE
+        # Where pages that were moved here begin and end. Linux before 6.17 moves no range across such a border.
+        self._borders: set[int] = set()
         aligned = self.size >= HUGE_PAGE
         mapped = self.size + HUGE_PAGE * aligned
         at = _libc.mmap(None, mapped, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS, -1, 0)
@@ -66,11 +69,21 @@ class _Region:
             "data": (self.address, False),
         }
 
-    def take(self, other: _Region, begin: int, size: int, at: int) -> bool:
-        """Move whole pages of another region to this one; return False if the system cannot: they are zeros then.
+    def take(self, other: _Region, begin: int, size: int, at: int) -> int:
+        """Move whole pages of another region to this one; return how many bytes the system has moved.
 
-        The other region keeps its range of addresses, with zeros, so that an array that still views it stays safe.
+        The rest are zeros here. The other region keeps its range of addresses, with zeros in place of what was moved,
+        so that an array that still views it stays safe.
         """
+        inner = [border for border in other._borders if begin < border < begin + size]
+        borders = sorted({begin, begin + size, *inner})
+        self._borders.update(at + border - begin for border in borders)
+        for one, following in pairwise(borders):
+            if not self._take_piece(other, one, following - one, at + one - begin):
+                return one - begin
+        return size
+
+    def _take_piece(self, other: _Region, begin: int, size: int, at: int) -> bool:
         if _moves is None or self.address is None or other.address is None:
             return False
         to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + at)
@@ -131,9 +144,9 @@ class MappedArray:
         kept = min(old.shape[1], array.shape[1]) * self._dtype.itemsize
         for row in range(len(old)):
             begin, at = row * old.shape[1] * self._dtype.itemsize, row * array.shape[1] * self._dtype.itemsize
-            size = -(-kept // PAGE) * PAGE
-            if not region.take(before, begin, size, at):
-                array[row, : kept // self._dtype.itemsize] = old[row, : kept // self._dtype.itemsize]
+            moved = region.take(before, begin, -(-kept // PAGE) * PAGE, at) // self._dtype.itemsize
+            rest = slice(moved, kept // self._dtype.itemsize)
+            array[row, rest] = old[row, rest]
         if kept % PAGE:
             # The last page may hold values of dropped columns.
             array.reshape(-1).view(np.uint8)[kept : array.nbytes][: PAGE - kept % PAGE] = 0

@@ -11,6 +11,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -296,6 +297,10 @@ class Op:
         value = self._number(where, param, params[param.name], dtype)
         if param.range is not None and value not in param.range:
             raise ConfigError(f"{where}: expected {param.range}, got {value!r}")
+        # Kernels round scalars to the vectors' dtype: 1e39 would become infinite, and 1e-50 would become 0.
+        is_rounded = param.type is float and dtype == "float32"
+        if param.range is not None and is_rounded and c_float(value).value not in param.range:
+            raise ConfigError(f"{where}: expected {param.range} in float32, got {value!r}")
         return value
 
     @staticmethod

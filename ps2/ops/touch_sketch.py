@@ -28,8 +28,9 @@ Counters = npt.NDArray[Any]
 DEPTH, OF_ROW = 4, 16
 LINE = DEPTH * OF_ROW
 # Each row has as many counters as the last window counted touches, between the bounds, and at most twice or half as
-# many as before. With one touch for each counter, a key that was never touched has an estimate of 1 or more with a
-# probability of 17%, and of 2 or more with two tenths of a percent.
+# many as before; or more, if more touches are expected of the current window. With one touch for each counter, a key
+# that was never touched has an estimate of 1 or more with a probability of 17%, and of 2 or more with two tenths of a
+# percent.
 FIRST_WIDTH, MIN_WIDTH, MAX_WIDTH = 1 << 21, 1 << 16, 1 << 23
 # Lines that a touch adds or removes: some for its keys, and some more. All are there before a quarter of the window's
 # touches have come.
@@ -96,16 +97,26 @@ class TouchSketch:
         """
         if self._mapped is None:
             return
-        width = MIN_WIDTH
-        while width < min(touches, MAX_WIDTH) and 2 * DEPTH * width * self.dtype.itemsize <= most_bytes:
-            width *= 2
         half = power_above(self.lines + 1) // 2
-        self.wanted = min(max(width // OF_ROW, half // 2), 2 * half)
+        self.wanted = min(max(self._fitting(touches, most_bytes), half // 2), 2 * half)
         # The current window's counter takes the other one's place, and 0 takes its own.
         np.left_shift(self.used, self.bits, out=self.used)
         room = max(self.lines, self.wanted) * LINE
         if room != self._mapped.columns:
             self._mapped.resize(room)
+
+    def widen(self, touches: int, most_bytes: int) -> None:
+        """Let ``step`` lead to more lines, if so many touches are expected of the current window.
+
+        Args:
+            most_bytes: the most that the sketch should take.
+        """
+        if self._mapped is None or self.lines != self.wanted:
+            return
+        wanted = self._fitting(touches, most_bytes)
+        if wanted > self.lines:
+            self.wanted = wanted
+            self._mapped.resize(wanted * LINE)
 
     def step(self, keys: int) -> None:
         """Add or remove some lines, for a touch of so many keys."""
@@ -141,6 +152,13 @@ class TouchSketch:
         for each in (self.used, other):
             _merge(readable(each), merged, self.bits)
         self._set(merged, lines)
+
+    def _fitting(self, touches: int, most_bytes: int) -> int:
+        """Return the lines for so many touches in a window, a power of two."""
+        width = MIN_WIDTH
+        while width < min(touches, MAX_WIDTH) and 2 * DEPTH * width * self.dtype.itemsize <= most_bytes:
+            width *= 2
+        return width // OF_ROW
 
     def _set(self, numbers: Counters, wanted: int) -> None:
         self.wanted = wanted

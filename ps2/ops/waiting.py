@@ -29,6 +29,8 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 LATEST = 2**62
 # Up to so many touches, a counter of the sketch has four bits.
 FEW = 15
+# The touches that are expected of a window: at most so many times those that have come.
+MAX_EXPECTED = 16
 # What the kernel counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
 # What a touch did to a key that had no cell before it: gave it one, raised its counters, or nothing.
@@ -109,9 +111,24 @@ class WaitingKeys:
         if not touched.had_sketch:
             self._sketch.end()
 
-    def settle(self, keys: int) -> None:
-        """Let the width of the sketch go on changing, after a touch of so many keys that is not taken back."""
+    def settle(self, keys: int, most_bytes: int) -> None:
+        """Let the width of the sketch go on changing, after a touch of so many keys that is not taken back.
+
+        Args:
+            most_bytes: the most that the sketch should take.
+        """
+        self._sketch.widen(int(self._counts[SKETCHED]), most_bytes)
         self._sketch.step(keys)
+
+    def expect(self, passed: float, most_bytes: int) -> None:
+        """Let the sketch become as wide as the window's touches so far let expect.
+
+        Args:
+            passed: the part of the window that has passed, above 0.
+            most_bytes: the most that the sketch should take.
+        """
+        touches = int(self._counts[SKETCHED]) * min(1 / passed, MAX_EXPECTED)
+        self._sketch.widen(int(touches), most_bytes)
 
     def expire(self, fresh: int) -> None:
         """Forget the exact counts of keys that were not touched in or after a tick."""

@@ -25,7 +25,7 @@ from ps2.server.shard import Shard
 # Slots that one request looks at, and keys that it removes: a few milliseconds.
 SCANNED, REMOVED = 1 << 20, 1 << 13
 # Keys for which a slice lets the index go on with its rebuilding.
-SETTLED = 1 << 16
+SETTLED = 1 << 14
 # Bytes of the keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
 # The most bytes of each read's answer.
@@ -89,8 +89,7 @@ def _state(shard: ManagedShard, params: Params) -> Value:
 
 
 def _advance(shard: ManagedShard, params: Params) -> Value:
-    value_bytes = shard.live * shard.rows * shard.spec.np_dtype.itemsize
-    shard.managed.advance(float(params["now_s"]), int(params["tick"]), value_bytes, bool(params["touched"]))
+    shard.managed.advance(float(params["now_s"]), int(params["tick"]), shard.value_bytes, bool(params["touched"]))
     return np.array([shard.managed.time.tick])
 
 

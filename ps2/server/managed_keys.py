@@ -21,8 +21,9 @@ from ps2.ops.table import Array
 from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
-# The sketch of waiting keys takes at most one part in SKETCH_SHARE of the bytes of the shard's values; or 16 MB.
-SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 16 << 20
+# The sketch of waiting keys takes at most one part in SKETCH_SHARE of the bytes of the shard's values; or 32 MB, as ids
+# that come once and get slots early take more.
+SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 32 << 20
 # With ``max_keys``, a tick begins after touches of one part in TICK_SHARE of the limit, which is the
 # accuracy with which the shard knows the least recently touched keys.
 TICK_SHARE = 64
@@ -102,10 +103,11 @@ class ManagedKeys:
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
-            most_bytes = max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
             # With ``touched``, the touches since the last advance, which the current window holds, are recent ones.
-            self.waiting.rotate(since_s >= 2 * window_s and not touched, most_bytes)
+            self.waiting.rotate(since_s >= 2 * window_s and not touched, _sketch_bytes(value_bytes))
             self._window_s = self.time.now_s
+        elif window_s is not None and since_s > 0:
+            self.waiting.expect(since_s / window_s, _sketch_bytes(value_bytes))
         self._lower_ticks()
 
     def mark(self, tick: int) -> int:
@@ -115,8 +117,12 @@ class ManagedKeys:
         self.removed.begin(self.time.tick)
         return self.time.tick
 
-    def touch(self, slots: Int64s) -> None:
-        """Stamp slots with the current tick; -1 stands for an absent key."""
+    def touch(self, slots: Int64s, value_bytes: int) -> None:
+        """Stamp slots with the current tick; -1 stands for an absent key.
+
+        Args:
+            value_bytes: as in ``advance``.
+        """
         self.touched += 1
         if self.most is not None:
             self._touches += slots.size
@@ -125,7 +131,7 @@ class ManagedKeys:
                 self.time.mark(self.time.tick + 1)
                 self._lower_ticks()
         stamp(self._ticks.array[0], slots, self.time.tick)
-        self.waiting.settle(slots.size)
+        self.waiting.settle(slots.size, _sketch_bytes(value_bytes))
 
     def protect(self, slots: Int64s) -> None:
         """Protect slots from eviction until ``touch`` or ``refuse``."""
@@ -241,6 +247,11 @@ class ManagedKeys:
     def _is_mine(self, keys: Int64s) -> Array:
         buckets = hash_bucket(keys)
         return (buckets >= self._partition.begin) & (buckets < self._partition.end)
+
+
+def _sketch_bytes(value_bytes: int) -> int:
+    """Return the most that the sketch of waiting keys should take beside so many bytes of values."""
+    return max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
 
 
 def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:

@@ -39,6 +39,11 @@ class ManagedShard(Shard):
         self._policy = spec.key_policy
         super().__init__(spec, partition, memory, copy)
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the active keys' values; the same on a copy of the shard."""
+        return self.live * self.rows * self.spec.np_dtype.itemsize
+
     def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the slot of each key, -1 for a key without one.
 
@@ -71,7 +76,7 @@ class ManagedShard(Shard):
                 # The client sends the request again: its touches must not count twice.
                 managed.refuse(touched)
                 raise
-        managed.touch(slots)
+        managed.touch(slots, self.value_bytes)
         if not new.size:
             return slots
         first = self.live

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,6 +80,17 @@ def test_index_when_only_looked_up_then_rebuild_ends():
     assert index.nbytes <= rebuilding - 8 * 2**19
 
 
+def test_index_when_keys_go_then_next_table_is_given_back():
+    index, keys = ManagedIndex(), np.arange(2**16 * 9 // 16 + 1)
+    index.insert(keys[:30_000])  # gets a table of 2**16 cells
+    index.insert(keys[30_000:-1])
+    before = index.nbytes
+    index.insert(keys[-1:])
+    assert index.nbytes >= before + 16 * 2**16
+    index.remove(keys[-5000:][::-1].copy())
+    assert index.nbytes <= before
+
+
 def test_index_when_refilled_after_emptying_then_steps_are_short(monkeypatch):
     moved, move = [], managed_index._move
     monkeypatch.setattr(managed_index, "_move", lambda *a: moved.append(a[3] - a[2]) or move(*a))
@@ -110,19 +123,42 @@ def test_array_when_resized_then_keeps_values_and_adds_zeros(monkeypatch, rows, 
         held.array[:] = expected = np.arange(1, held.array.size + 1).reshape(held.array.shape).astype(dtype)
 
 
-def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch):
+@pytest.mark.parametrize("allowed", [0, 1, 4])
+def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch, allowed):
     """Linux unmaps the target of ``mremap`` before it looks at limits."""
+    move, calls = mapped._moves, []
 
     def refused(address, size, new_size, flags, target):
+        calls.append(size)
+        if len(calls) <= allowed:
+            return move(address, size, new_size, flags, target)
         mapped._libc.munmap(target, size)
         return mapped.FAILED
 
-    held = MappedArray(3, 5000, np.float64)
+    held = MappedArray(3, 2500, np.float64)
+    held.array[:] = 1
+    held.resize(5000)
     held.array[:] = expected = np.arange(held.array.size).reshape(held.array.shape)
     monkeypatch.setattr(mapped, "_moves", refused)
     held.resize(900_000)
+    assert len(calls) > allowed
     assert np.array_equal(held.array[:, : expected.shape[1]], expected)
     assert not held.array[:, expected.shape[1] :].any()
+
+
+def test_array_when_resized_again_then_moves_each_mapping_alone(monkeypatch):
+    move, moves = mapped._moves, []
+    monkeypatch.setattr(mapped, "_moves", lambda *a: moves.append(a[:2]) or move(*a))
+    held = MappedArray(1, 1 << 20, np.int64)
+    for columns in (3 << 19, 3 << 20, 3 << 19, 5 << 20, 3 << 20):
+        held.array[:] = 1
+        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        borders = {int(end, 16) for _, end in ranges}
+        moves.clear()
+        held.resize(columns)
+        assert not any(begin < border < begin + size for begin, size in moves for border in borders)
+        assert held.array.sum() == sum(size for _, size in moves) // 8
+    assert len(moves) > 1
 
 
 def test_array_when_resized_then_old_views_are_safe():
@@ -242,7 +278,7 @@ def test_sketch_when_lines_come_and_go_then_never_below_counts(monkeypatch, admi
         for _ in range(12):
             keys = np.unique(rng.integers(0, 2000 if window % 10 < 5 else 20, 400 if window % 10 < 5 else 8))
             touch = counts.touch(keys, 1, 0)
-            counts.settle(keys.size)
+            counts.settle(keys.size, 1 << 20)
             now[keys] = np.maximum(before, now)[keys] + 1
             assert touch.admitted[now[keys] >= admit_after].all()
             now[keys[touch.admitted]] = before[keys[touch.admitted]] = 0
@@ -251,6 +287,21 @@ def test_sketch_when_lines_come_and_go_then_never_below_counts(monkeypatch, admi
         before, now = now, np.zeros(2000, int)
     assert max(widths) > 2 * min(widths)
     assert any(width & (width - 1) for width in widths)
+
+
+@pytest.mark.parametrize(("time_passes", "most_early"), [(True, 0.01), (False, 0.05)])
+def test_waiting_when_more_come_than_expected_then_widens(monkeypatch, time_passes, most_early):
+    monkeypatch.setattr(touch_sketch, "FIRST_WIDTH", 1 << 14)
+    counts, rng, early = WaitingKeys(3, exact_keys=0), np.random.default_rng(0), 0
+    for push in range(1, 101):
+        keys = np.unique(rng.integers(0, 2**62, 1300))
+        early += counts.touch(keys, push, 0).admitted.sum()
+        counts.settle(keys.size, 1 << 19)
+        if time_passes:
+            counts.expect(push / 100, 1 << 19)
+    assert counts._sketch.lines == (1 << 17) // touch_sketch.OF_ROW
+    assert early < most_early * 130_000
+    assert counts.nbytes < (1 << 19) + 2048
 
 
 def test_waiting_when_sketch_is_not_touched_then_forgets(monkeypatch):

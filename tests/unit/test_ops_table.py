@@ -106,6 +106,9 @@ def test_check_when_vector_is_int32_then_positions_may_be_larger():
         ("rmsprop", {"lr": 1, "rho": 2}, "'rho': expected a finite number >= 0 and < 1, got 2.0"),
         ("ftrl", {"alpha": 0}, "'alpha': expected a finite number > 0, got 0.0"),
         ("ftrl", {"alpha": 1, "l1": -1}, "'l1': expected a finite number >= 0, got -1.0"),
+        ("sgd", {"lr": 1e39}, "'lr': expected a finite number > 0 in float32, got 1e+39"),
+        ("sgd", {"lr": 1, "l2": 1e39}, "'l2': expected a finite number >= 0 in float32, got 1e+39"),
+        ("adagrad", {"lr": 1, "eps": 1e-50}, "'eps': expected a finite number > 0 in float32, got 1e-50"),
     ],
 )
 def test_check_when_scalar_is_out_of_range_then_names_range(name, params, message):
@@ -113,6 +116,10 @@ def test_check_when_scalar_is_out_of_range_then_names_range(name, params, messag
     with pytest.raises(ConfigError) as caught:
         op.check(op.rows, "float32", params)
     assert str(caught.value) == f"operation {name!r}, parameter {message}"
+
+
+def test_check_when_rows_are_float64_then_takes_larger_scalars():
+    assert lookup("sgd").check(2, "float64", {"lr": 1e39})["lr"] == 1e39
 
 
 def test_check_when_a_scalar_has_no_range_then_takes_nan():
