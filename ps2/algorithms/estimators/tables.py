@@ -37,7 +37,7 @@ from ps2.algorithms.estimators.labels import (
 from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Facts
+from ps2.algorithms.training.table import Facts, quoted
 from ps2.data.columns import listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark import planned_bytes
@@ -105,11 +105,6 @@ def names_of(columns: ColumnNames) -> list[str]:
 def column(name: str) -> Column:
     """Return the column of that name, dots and backquotes included."""
     return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """Return the name of a column as SQL has it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:

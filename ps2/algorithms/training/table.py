@@ -47,3 +47,8 @@ class Facts:
     label_std: float
     label_range: tuple[float, float] = (0.0, 0.0)
     weight_unit: float = 1.0
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
+    return "`" + name.replace("`", "``") + "`"

@@ -19,6 +19,7 @@ from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.state import Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
+from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
 from ps2.run.spark import map_in_arrow
@@ -167,7 +168,7 @@ class BatchLearner:
         if self._options.workers is not None:
             frame = frame.coalesce(self._options.workers)
         # Without this, Spark would send every column to Python, used or not.
-        frame = frame.select(*("`" + name.replace("`", "``") + "`" for name in self._reader.columns))
+        frame = frame.select(*map(quoted, self._reader.columns))
         reports = self._reports(map_in_arrow(frame, task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
