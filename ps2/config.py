@@ -244,11 +244,6 @@ def said_of(ports: range) -> str:
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
-def is_whole(value: object) -> bool:
-    """Return True if a setting is an integer and not a bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def is_loopback(host: str) -> bool:
     """Return True if a host name always means the host itself."""
     address = _address(host)

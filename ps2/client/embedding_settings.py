@@ -13,6 +13,7 @@ from ps2.client.arguments import MAX_KEYS, as_integers
 from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.errors import CheckpointCorruptError, ConfigError, LimitError, OutOfRangeError
 from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Wire, hash_bucket
+from ps2.number_checks import is_whole
 
 MAX_HASH_BITS = 31
 FORMAT = "ps2.embedding-table.1"
@@ -116,8 +117,3 @@ def dim_of(keys: int | Literal["hashed"]) -> int:
     if not is_whole(keys) or not 1 <= keys <= MAX_SPARSE_DIM:
         raise ConfigError(f"keys: expected 'hashed', or a number of keys from 1 to 2**63, got {keys!r}")
     return int(keys)
-
-
-def is_whole(value: object) -> bool:
-    """Return True for an integer that is not a bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

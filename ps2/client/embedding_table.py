@@ -17,7 +17,7 @@ from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
 from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
-from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of, is_whole
+from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of
 from ps2.client.handle import Handle
 from ps2.client.managed_matrix import KeyStatus
 from ps2.client.matrix import DCVMatrix
@@ -25,6 +25,7 @@ from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
 from ps2.matrix.key_policy import Clock, InitialKind
 from ps2.matrix.partition import Wire
+from ps2.number_checks import is_whole
 from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, write_json
 

@@ -19,6 +19,7 @@ from ps2.client.session import Session
 from ps2.errors import ConfigError, OutOfRangeError, StaleMarkError, UsageError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import LATEST_S
+from ps2.number_checks import is_number, is_whole
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, Result
 
@@ -130,7 +131,7 @@ class ManagedMatrix:
 
     def evict(self, keep: int) -> int:
         """Remove the least recently touched keys; see ``DCV.evict``."""
-        if isinstance(keep, bool) or not isinstance(keep, (int, np.integer)) or keep < 0:
+        if not is_whole(keep) or keep < 0:
             raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
         # Keys are spread evenly over the partitions by their hash.
         each = -(-int(keep) // len(self.target.partitions))
@@ -246,7 +247,7 @@ def _lineage(numbers: Int64s) -> int:
 
 
 def _seconds(name: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+    if not is_number(value):
         raise ConfigError(f"{name}: expected a number of seconds, got {value!r}")
     if not math.isfinite(value) or not least <= value <= LATEST_S:
         raise ConfigError(f"{name}: expected a number of seconds, from {least:g} to {LATEST_S:g}, got {value!r}")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_whole, is_wildcard, said_of
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of
 from ps2.coordinator import options, settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
+from ps2.number_checks import is_number, is_whole
 
 MAX_SERVERS = 4096
 # ``restore``: the newest checkpoint in checkpointDir, if there is one.
@@ -277,12 +278,13 @@ class PS2Conf:
             return
         if not is_whole(value):
             raise ConfigError(f"{name}: expected an integer, got {value!r}")
+        object.__setattr__(self, name, int(value))
         if value < low or (high is not None and value > high):
             raise ConfigError(f"{name}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
 
     def _check_seconds(self, name: str) -> None:
         value = getattr(self, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+        if value is not None and (not is_number(value) or not value > 0):
             raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ps2.config import ANY_PORT, is_whole, is_wildcard, ports_of, split_address
+from ps2.config import ANY_PORT, is_wildcard, ports_of, split_address
 from ps2.errors import ConfigError
+from ps2.number_checks import is_whole
 
 
 def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 
 from ps2.errors import ConfigError
+from ps2.number_checks import is_whole
 
 Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
 KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
@@ -92,8 +93,10 @@ class Field:
             raise ConfigError(f"{self.kind} field: expected names without character 31, got {self.columns!r}")
         if self.kind == "cross" and (len(self.columns) < 2 or len(set(self.columns)) < len(self.columns)):
             raise ConfigError(f"cross: expected at least two different columns, got {self.columns!r}")
-        if self.width is not None and (isinstance(self.width, bool) or self.width < 1):
+        if self.width is not None and (not is_whole(self.width) or self.width < 1):
             raise ConfigError(f"keys {self.columns[0]!r}: expected a width of at least 1, got {self.width}")
+        if self.width is not None:
+            object.__setattr__(self, "width", int(self.width))  # JSON has no integers of NumPy
         if self.kind == "buckets":
             self._check_buckets()
 

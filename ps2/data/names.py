@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.errors import InputError
+from ps2.number_checks import is_whole
 from ps2.ops.kernels import Int64s
 
 Array = npt.NDArray[Any]
@@ -151,7 +152,7 @@ class Names(Sequence[Any]):
     def _found(self, name: object) -> int | None:
         """Return the position of a name; None if it is unknown."""
         if self.are_integers:
-            fits = isinstance(name, (int, np.integer)) and not isinstance(name, bool) and -(2**63) <= name < 2**63
+            fits = is_whole(name) and -(2**63) <= name < 2**63
         else:
             fits = isinstance(name, str)
         if not fits or name not in self._index:

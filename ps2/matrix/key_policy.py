@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from ps2.errors import ConfigError
+from ps2.number_checks import is_number, is_whole
 
 InitialKind = Literal["zeros", "normal", "uniform"]
 Clock = Literal["wall", "event"]
@@ -106,18 +105,13 @@ def policy_of(
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+    if not is_whole(value) or not least <= value <= most:
         raise ConfigError(f"{name}: expected an integer from {least} to {most}, got {value!r}")
     return int(value)
 
 
 def _number(name: str, value: Any) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.integer, np.floating))
-        or not math.isfinite(value)
-        or value < 0
-    ):
+    if not is_number(value) or not math.isfinite(value) or value < 0:
         raise ConfigError(f"{name}: expected a finite number that is not negative, got {value!r}")
     return float(value)
 

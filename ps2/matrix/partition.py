@@ -14,6 +14,7 @@ import numpy as np
 from ps2.array_types import Int64s
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
 from ps2.matrix.key_policy import KeyPolicy
+from ps2.number_checks import is_whole
 
 Kind = Literal["dense", "sparse"]
 Layout = Literal["row", "column"]
@@ -61,7 +62,7 @@ class MatrixSpec:
     def __post_init__(self) -> None:
         for name in ("dim", "rows", "align", "partitions_per_server"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            if not is_whole(value):
                 raise ConfigError(f"{name}: expected an integer, got {value!r}")
             object.__setattr__(self, name, int(value))
             if value <= 0:

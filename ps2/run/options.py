@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.config import is_whole
 from ps2.errors import ConfigError
+from ps2.number_checks import is_number, is_whole
 
 MAX_WORKERS = 1 << 16
 MAX_STALENESS = 1 << 31
@@ -49,5 +49,5 @@ class RunOptions:
 
 
 def _check_positive(name: str, value: Any, unit: str) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+    if value is not None and (not is_number(value) or not value > 0):
         raise ConfigError(f"{name}: expected a positive number of {unit}, got {value!r}")

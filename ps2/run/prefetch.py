@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ps2.client import plans
 from ps2.client.arguments import as_array
 from ps2.client.matrix import DCVMatrix
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.errors import RolledBack, UsageError
+from ps2.number_checks import is_whole
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
@@ -144,7 +143,7 @@ class Prefetches:
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
         """Read for the clock ``ahead`` clocks after this one, as soon as the other workers allow it."""
-        if isinstance(ahead, bool) or not isinstance(ahead, (int, np.integer)) or ahead < 0:
+        if not is_whole(ahead) or ahead < 0:
             raise UsageError(f"prefetch: ahead: expected 0 (this clock), 1 (the next one) or more, got {ahead!r}")
         if not hasattr(source, "_session"):
             raise UsageError(f"prefetch: expected a DCV or a DCVMatrix, got {source!r}")

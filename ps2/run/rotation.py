@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.errors import UsageError
+from ps2.number_checks import is_whole
 
 # No block, in a schedule.
 IDLE = -1
@@ -39,7 +40,7 @@ class RotationSchedule:
     def __post_init__(self) -> None:
         for name in ("workers", "blocks", "slices"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise UsageError(f"rotate: {name}: expected a positive integer, got {value!r}")
         if self.blocks < self.slices:
             raise UsageError(f"rotate: {self.blocks} blocks make no {self.slices} slices: at least one block in each")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 import numpy as np
 
 from ps2.errors import LimitError, UsageError
+from ps2.number_checks import is_number, is_whole
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import Logged
 from ps2.run.clock_loop import FOREVER, ClockLoop
@@ -118,7 +119,7 @@ class Worker:
             UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` not a positive number.
             PS2Error: additions with ``wait=False`` failed; raised at the end of the clock at the latest.
         """
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        if not is_whole(n):
             raise UsageError(f"clocks: expected an integer, the number of clocks, got {n!r}")
         if n < 0:
             raise UsageError(f"clocks: expected a number of clocks that is not negative, got {n}")
@@ -174,7 +175,7 @@ class Worker:
                 clocks nest.
         """
         schedule = RotationSchedule(self.workers, blocks, slices)
-        if isinstance(rotations, bool) or not isinstance(rotations, (int, np.integer)) or rotations < 0:
+        if not is_whole(rotations) or rotations < 0:
             raise UsageError(f"rotate: rotations: expected a number that is not negative, got {rotations!r}")
         if fetch is not None and not callable(fetch):
             raise UsageError(f"rotate: fetch: expected a function of a block's number, got {fetch!r}")
@@ -407,7 +408,7 @@ def _budget(call: str, given: object, others: str = "") -> float:
     """Return a checked budget in seconds; infinite for None."""
     if given is None:
         return FOREVER
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given > 0:
+    if not is_number(given) or not given > 0:
         raise UsageError(f"{call}: budgetS: expected a positive number of seconds{others}, got {given!r}")
     return float(given)
 

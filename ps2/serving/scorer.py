@@ -26,6 +26,7 @@ from ps2.errors import (
     UsageError,
 )
 from ps2.matrix.key_policy import Initial
+from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, warm
@@ -77,11 +78,7 @@ class Scorer:
             RecoveryError: the file system fails.
             UsageError: this version has no such kind of model.
         """
-        if refreshS is not None and (
-            isinstance(refreshS, bool)
-            or not isinstance(refreshS, (int, float))
-            or not 0 < refreshS <= threading.TIMEOUT_MAX
-        ):
+        if refreshS is not None and (not is_number(refreshS) or not 0 < refreshS <= threading.TIMEOUT_MAX):
             raise ConfigError(
                 f"refreshS: expected a number of seconds above 0, at most {threading.TIMEOUT_MAX:.0f}, got {refreshS!r}"
             )

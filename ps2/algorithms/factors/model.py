@@ -21,6 +21,7 @@ from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError, ShapeError
+from ps2.number_checks import is_whole
 
 Array = npt.NDArray[Any]
 
@@ -370,7 +371,7 @@ class MatrixFactors:
 
 def check_k(k: Any) -> None:
     """Raise ConfigError unless k is an integer above 0."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+    if not is_whole(k) or k < 1:
         raise ConfigError(f"k: expected an integer, 1 at least, got {k!r}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ps2.errors import ConfigError
+from ps2.number_checks import is_number
 
 UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 
@@ -27,7 +28,7 @@ def seconds_of(given: Any, name: str) -> float:
         ConfigError: ``given`` is not a duration above 0.
     """
     seconds = -1.0
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
+    if is_number(given):
         seconds = float(given)
     elif isinstance(given, str) and len(words := given.split()) == 2 and words[1].removesuffix("s") in UNITS:
         try:
