@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ps2.algorithms import DeepFM, OnlineLogisticRegression
-from ps2.errors import RecoveryError
+from ps2.errors import InputError, RecoveryError
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
 
@@ -17,11 +17,11 @@ SCHEMA = "click double, user bigint, ad bigint"
 ROWS = 100
 
 
-def write(folder, *numbers):
+def write(folder, *numbers, names=("user", "ad")):
     folder.mkdir(exist_ok=True)
     for number in numbers:
         rng = np.random.default_rng(number)
-        columns = {name: rng.integers(0, 20, ROWS) for name in ("user", "ad")}
+        columns = {name: rng.integers(0, 20, ROWS) for name in names}
         pq.write_table(pa.table({"click": rng.integers(0, 2, ROWS) * 1.0, **columns}), folder / f".{number}")
         (folder / f".{number}").rename(folder / f"{number:04}.parquet")
 
@@ -58,6 +58,23 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
     # after that.
     assert learned(3, 4, 5, onProgress=roll_back_after(3, 5))[1:] == (6 * ROWS, 2)
     assert rolled_back == [3, 5]
+
+
+def test_stream_when_a_column_goes_across_restart_then_named(ps, spark, tmp_path):
+    """A later driver compares its first batch with those that an earlier driver learned."""
+
+    def learn():
+        stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
+        training = OnlineLogisticRegression(**COLUMNS).fitStream(
+            stream, str(tmp_path / "checkpoint"), trigger={"availableNow": True}
+        )
+        training.awaitTermination(60)
+
+    write(tmp_path / "in", 0)
+    learn()
+    write(tmp_path / "in", 1, names=["user"])
+    with pytest.raises(InputError, match="batch 1: column 'ad': it is null in all 100 rows, and had"):
+        learn()
 
 
 def test_stream_when_files_to_repeat_are_gone_then_is_refused(ps, spark, tmp_path):

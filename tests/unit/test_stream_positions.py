@@ -135,8 +135,7 @@ def test_read_when_a_number_is_too_large_then_names_row(columns, said):
 
 
 def test_held_columns_when_one_has_gone_then_names_it():
-    held = HeldColumns()
-    held.add(1000, {"user": 1000, "ad": 900, "rare": 1})
+    held = HeldColumns().plus(400, {"user": 400, "ad": 300}).plus(600, {"user": 600, "ad": 600, "rare": 1})
     held.check(50, {"user": 1, "ad": 1, "rare": 0})
     held.check(3, {"user": 3, "ad": 0, "rare": 0})
     held.check(1, {"user": 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import log
 
 from ps2.errors import InputError
@@ -12,15 +13,20 @@ from ps2.errors import InputError
 CHANCE = 1e-9
 
 
+@dataclass(frozen=True)
 class HeldColumns:
-    """Counts the rows of a stream that had a value, by column."""
+    """How many rows of a stream had a value, by column.
 
-    def __init__(self) -> None:
-        self._rows = 0
-        self._held: Counter[str] = Counter()
+    Attributes:
+        rows: number of rows that were counted.
+        held: how many of them have a value, by column.
+    """
+
+    rows: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def check(self, rows: int, held: Mapping[str, int]) -> None:
-        """Compare a batch with those before it.
+        """Compare a batch with the rows before it.
 
         Args:
             rows: number of rows of the batch.
@@ -30,19 +36,18 @@ class HeldColumns:
             InputError: a column that had values has none in this batch, and that is not chance.
         """
         for name, count in held.items():
-            before = self._held[name]
+            before = self.held.get(name, 0)
             if count or not before or not rows:
                 continue
             # Laplace's rule of succession, so that a column that was never null may be null in some rows.
-            of_null = (self._rows - before + 1) / (self._rows + 2)
+            of_null = (self.rows - before + 1) / (self.rows + 2)
             if rows * log(of_null) < log(CHANCE):
-                share = f"{before / self._rows:.1%} of the {self._rows:,} rows"
+                share = f"{before / self.rows:.1%} of the {self.rows:,} rows"
                 raise InputError(
                     f"column {name!r}: it is null in all {rows:,} rows, and had a value in {share} before: it has "
                     "gone from the source, or has another name there"
                 )
 
-    def add(self, rows: int, held: Mapping[str, int]) -> None:
-        """Add the counts of a batch that was learned; arguments as for ``check``."""
-        self._rows += rows
-        self._held.update(held)
+    def plus(self, rows: int, held: Mapping[str, int]) -> HeldColumns:
+        """Return the counts with those of a batch that was learned; arguments as for ``check``."""
+        return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held))

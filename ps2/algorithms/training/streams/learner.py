@@ -89,6 +89,7 @@ class BatchLearner:
 
     Attributes:
         position: position of the stream after the last batch.
+        held: columns that earlier batches had values in; the caller sets those of earlier drivers.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class BatchLearner:
         self._options = options
         self._epoch = 0
         self._is_torn = False  # the model may hold a part of a batch
-        self._held = HeldColumns()
+        self.held = HeldColumns()
         self.position: Position
         self.synchronize()
 
@@ -176,10 +177,10 @@ class BatchLearner:
         held = sum((Counter(report.held) for report in reports), Counter[str]())
         found = {name: held[name] for report in reports for name in report.held}
         try:
-            self._held.check(rows, found)
+            self.held.check(rows, found)
         except InputError as error:
             raise InputError(f"batch {batch}: {error}") from None
-        self._held.add(rows, found)
+        self.held = self.held.plus(rows, found)
         return reports
 
     def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:

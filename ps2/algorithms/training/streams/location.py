@@ -1,4 +1,4 @@
-"""The file beside Spark's checkpoint that says which model learns from the stream, and where its snapshots are."""
+"""Files beside Spark's checkpoint: which model learns from the stream, its snapshots, and what its columns held."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.errors import UsageError
 from ps2.storage.files import place, read_json, write_json
 
 FORMAT = "ps2-stream-1"
-FOLDER, FILE = "ps2", "stream.json"
+HELD_FORMAT = "ps2-stream-columns-1"
+FOLDER, FILE, HELD_FILE = "ps2", "stream.json", "columns.json"
 
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """The content of the file.
+    """Which model learns from a stream.
 
     Attributes:
         stream: name of the stream; the vector of its position is ``stream-NAME``.
@@ -53,6 +55,23 @@ def write_record(location: str, record: StreamRecord) -> None:
     fs, root = place(location, "checkpointLocation")
     fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
     write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(record)})
+
+
+def read_held(location: str) -> HeldColumns:
+    """Return how many rows of the stream had a value, by column, when the last snapshot was made.
+
+    Raises:
+        CheckpointCorruptError: the file is damaged, or has another format.
+    """
+    fs, root = place(location, "checkpointLocation")
+    content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
+    return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"])
+
+
+def write_held(location: str, held: HeldColumns) -> None:
+    """Write the counts for a later driver, so that its first batch is compared with the rows before it."""
+    fs, root = place(location, "checkpointLocation")
+    write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held)})
 
 
 def snapshots_in(location: str) -> str:

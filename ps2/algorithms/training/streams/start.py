@@ -12,7 +12,7 @@ from typing import Any
 from ps2.algorithms.training.streams.durations import batches_of, seconds_of
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_record, snapshots_in
+from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_held, read_record, snapshots_in
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, StreamingTraining, StreamOptions
@@ -85,6 +85,7 @@ def start_stream(  # noqa: PLR0913 - keywords
         found = claimed(checkpoint, wanted)
         model, state = _model_and_state(ps, factory, found, given, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
+        learner.held = read_held(location)
         if not learner.position.is_whole:
             raise RecoveryError(
                 f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, as a driver "

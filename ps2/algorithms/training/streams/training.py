@@ -17,6 +17,7 @@ from typing import Any
 
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
+from ps2.algorithms.training.streams.location import write_held
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
@@ -195,6 +196,7 @@ class StreamingTraining:
     def snapshot(self) -> Any:
         """Make a snapshot now, between two batches; return the ``Checkpoint``."""
         made = self._ps.checkpoint(self._options.snapshots)
+        write_held(self._checkpoint.location, self._learner.held)
         self._snapshot_s, self._since_snapshot = time.monotonic(), 0
         return made
 
