@@ -209,7 +209,7 @@ def chosen(path: str, wanted: Sequence[str], names: Sequence[str]) -> tuple[str,
 
 def _check_name(path: str, name: str, names: Sequence[str]) -> None:
     if (times := names.count(name)) != 1:
-        got = "several of this name" if times else f"got {', '.join(map(repr, names))}"
+        got = "got several of this name" if times else f"got {', '.join(map(repr, names))}"
         raise InputError(f"{path}: expected a column {name!r}, {got}")
 
 

@@ -145,7 +145,7 @@ class CsvForm:
         names = [name.strip() for name in _cells(header.removeprefix(BYTE_ORDER_MARK))]
         for role, name in columns.named.items():
             if names.count(name) != 1:
-                found = "several of this name" if name in names else f"got {', '.join(map(repr, names))}"
+                found = "got several of this name" if name in names else f"got {', '.join(map(repr, names))}"
                 raise InputError(f"{path}: line 1: expected a column {name!r} of {role}s, {found}")
         return CsvForm(header, {role: names.index(name) for role, name in columns.named.items()}, len(names))
 

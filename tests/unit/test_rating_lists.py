@@ -58,7 +58,7 @@ def test_csv_when_columns_are_named_then_found_in_any_place():
     ("header", "fault"),
     [
         ("user,item", "file: line 1: expected a column 'rating' of ratings, got 'user', 'item'"),
-        ("user,user,item,rating", "file: line 1: expected a column 'user' of users, several of this name"),
+        ("user,user,item,rating", "file: line 1: expected a column 'user' of users, got several of this name"),
     ],
 )
 def test_csv_when_a_column_is_missing_then_error_names_it(header, fault):
