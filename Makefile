@@ -38,7 +38,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage wheel chaos yarn-test torch-test compat proto run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test torch-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -110,6 +110,11 @@ test-fast: $(WARM) ## run the tests that need no servers' processes and no Spark
 coverage: $(WARM) ## run the fast tests, and print which lines of ps2 they reach (ARGS: pytest's; FAST=tests for all tests)
 	@echo "coverage: pytest"
 	@$(with_java) $(PYTHON) -m pytest -q $(SHARED) --cov --cov-report=term $(FAST) $(ARGS)
+
+docs: $(INSTALLED) ## build the site in out/site; a broken link, a page outside the menu, an undocumented public name fails
+	@echo "docs: sphinx"
+	@$(PYTHON) -m sphinx -q -W --keep-going -j 2 -b html -c docs/site -d out/doctrees . out/site $(ARGS)
+	@echo "docs: out/site/index.html"
 
 wheel: $(INSTALLED) ## build the wheel, install it with what it needs in a bare environment, and run a server of it there
 	@rm -rf dist .venv/bare

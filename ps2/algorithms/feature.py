@@ -196,10 +196,10 @@ def _input_column(params: Word2VecParams) -> str:
 
 
 class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningModel"]):
-    """Distance metric learning: a matrix L on servers, so that |L x - L y| is small for similar rows x and y only.
+    """Distance metric learning: a matrix L on servers, so that ``|L x - L y|`` is small for similar rows only.
 
-    L minimises the mean over pairs of |L (x - y)|^2 for similar ones, and dissimilarWeight * max(0, 1 - |L (x - y)|^2)
-    for dissimilar ones (Xing et al., 2002, in the form of Petuum's).
+    L minimises the mean over pairs of ``|L (x - y)|^2`` for similar ones, and
+    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for dissimilar ones (Xing et al., 2002, in the form of Petuum's).
 
     Example::
 
@@ -310,7 +310,7 @@ class MetricLearningModel(FittedModel, MetricParams, Model):
 class DictionaryLearning(FleetEstimator, DictionarySetters, Estimator["DictionaryLearningModel"]):
     """Sparse coding: k atoms on servers, of which each row is a combination of few.
 
-    Atoms D and codes A minimise 1/2 |X - A D|^2 + regParam |A|_1, and no atom is longer than 1: scikit-learn's
+    Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1``, and no atom is longer than 1: scikit-learn's
     DictionaryLearning with alpha = regParam (Mairal et al., 2010).
 
     Example::

@@ -62,7 +62,7 @@ class PS2Conf:
             and recover their shards from the newest complete checkpoint.
         checkpointEveryS: make a checkpoint every so many seconds; in a run or with ``step``, at the end of a clock or
             step.
-        checkpointEverySteps: make a checkpoint at the end of every so many ``step``s.
+        checkpointEverySteps: make a checkpoint at the end of every so many steps (``step``).
         keep: how many complete checkpoints of this context stay in checkpointDir; those of other drivers always stay.
             Default 3: two are left if the newest one turns out to be wrong.
         restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;

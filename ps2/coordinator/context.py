@@ -93,7 +93,7 @@ class PS2Context:
             replicas: 1 keeps a copy of each shard on another server.
             checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach.
             checkpointEveryS: make a checkpoint every so many seconds.
-            checkpointEverySteps: make a checkpoint at the end of every so many ``step``s.
+            checkpointEverySteps: make a checkpoint at the end of every so many steps (``step``).
             restore: start from this checkpoint, or from the newest one in this folder; "latest": from the newest one in
                 checkpointDir, if there is one.
             conf: all other settings. A keyword of this call takes precedence.

@@ -24,7 +24,7 @@ MAX_LIGHT = 1 << 14
 class SparseCoder:
     """A dictionary, and the sparse codes of rows by it; picklable.
 
-    The code a of a row x minimises 1/2 |x - a D|^2 + penalty |a|_1.
+    The code a of a row x minimises ``1/2 |x - a D|^2 + penalty |a|_1``.
 
     Attributes:
         dictionary: D, float64, shape (k, features).
@@ -129,7 +129,7 @@ class SparseCoder:
         return codes
 
     def objective(self, x: Any) -> float:
-        """Return the sum over rows of 1/2 |x - a D|^2 + penalty |a|_1; raises like ``transform``.
+        """Return the sum over rows of ``1/2 |x - a D|^2 + penalty |a|_1``; raises like ``transform``.
 
         It is infinite if it exceeds float64.
         """

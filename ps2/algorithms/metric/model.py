@@ -21,7 +21,7 @@ BROADCAST_FROM = 1 << 17
 
 
 class Metric:
-    """A Mahalanobis metric: the distance of x and y is |L x - L y|; picklable.
+    """A Mahalanobis metric: the distance of x and y is ``|L x - L y|``; picklable.
 
     Attributes:
         components: L, float64, shape (rank, features).
