@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # For all servers to freeze and to copy. If the coordinator dies in between, servers go on after that time.
 FREEZE_TIMEOUT_S = 30.0
+MAX_MADE = 50
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Checkpoints:
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
         self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by the folder around them
+        self.made: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_MADE)  # the newest, with their times
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
     @property
@@ -165,6 +168,7 @@ class Checkpoints:
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             own = self._own.setdefault(root, set())
             own.add(folder)
+            self.made.append((time.time(), made))
             self._master.registry.expect_recovery()
             if note is None:
                 return made, newest

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of, split_listen
 from ps2.coordinator import options, settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
+from ps2.dashboard.page import DEFAULT_LISTEN
 from ps2.errors import ConfigError
 from ps2.number_checks import is_number, is_whole
 
@@ -76,6 +77,12 @@ class PS2Conf:
             Default 5, longer than machines commonly stand still; at least two heartbeats.
         retryTimeoutS: seconds that calls wait for the recovery of a lost server; default 600, as reading a large
             checkpoint takes minutes.
+        dashboard: serve the live page of fleet, run and training (docs/dashboard.md). Its link is printed once, and is
+            ``ps.dashboardUrl``. Default True, as it costs a socket until somebody opens it.
+        dashboardListen: where: HOST:PORT, or HOST:FIRST-LAST for the first free port; if none is free, another one.
+            Default 127.0.0.1:4070-4169: other hosts cannot reach it.
+        dashboardTokenFile: file with the token of all links (``ps2 token new FILE`` makes one), which an open page
+            connects with again when the driver was restarted. Default: each link has its own token, which admits once.
 
     Raises:
         ConfigError: a setting has an invalid value. ``PS2Context.getOrCreate`` checks combinations.
@@ -107,6 +114,9 @@ class PS2Conf:
     heartbeatS: float = 1.0
     lostAfterS: float = 5.0
     retryTimeoutS: float = 600.0
+    dashboard: bool = True
+    dashboardListen: str = DEFAULT_LISTEN
+    dashboardTokenFile: str | None = None
 
     @classmethod
     def load(cls, file: str | os.PathLike[str] | None = None, **given: Any) -> PS2Conf:
@@ -136,8 +146,9 @@ class PS2Conf:
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpointEverySteps", 1)
         self._check_whole("keep", 1)
-        if not isinstance(self.strict, bool):
-            raise ConfigError(f"strict: expected True or False, got {self.strict!r}")
+        for name in ("strict", "dashboard"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name}: expected True or False, got {value!r}")
         if self.memoryLimit is not None and (not is_whole(self.memoryLimit) or self.memoryLimit <= 0):
             raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memoryLimit!r}")
         if self.memoryLimit is not None and self.memoryLimit > MAX_BYTES:
@@ -146,6 +157,9 @@ class PS2Conf:
             self._check_seconds(name)
         if self.recover not in get_args(Recover):
             raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
+        if not isinstance(self.dashboardListen, str):
+            raise ConfigError(f"dashboardListen: expected HOST:PORT, got {self.dashboardListen!r}")
+        split_listen(self.dashboardListen, "dashboardListen")
         for name in ("checkpointDir", "restore"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):

@@ -26,6 +26,7 @@ from ps2.coordinator.conf import PS2Conf, over
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.key_clock import KeyClock
+from ps2.coordinator.live_page import LivePage
 from ps2.coordinator.recovery import Policy, Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import with_restore
@@ -50,7 +51,6 @@ SLOTS_TIMEOUT_S = 60.0
 
 class PS2Context:
     """The driver's end of a fleet of servers. ``PS2Context.getOrCreate`` makes it; a process has one at a time.
-
     It is a context manager, too: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
     """
 
@@ -74,6 +74,7 @@ class PS2Context:
         checkpointEveryS: float | None = None,
         checkpointEverySteps: int | None = None,
         restore: str | None = None,
+        dashboard: bool | None = None,
         conf: PS2Conf | None = None,
         **moved: Any,
     ) -> PS2Context:
@@ -96,6 +97,7 @@ class PS2Context:
             checkpointEverySteps: make a checkpoint at the end of every so many steps (``step``).
             restore: start from this checkpoint, or from the newest one in this folder; "latest": from the newest one in
                 checkpointDir, if there is one.
+            dashboard: False: no live page (docs/dashboard.md).
             conf: all other settings. A keyword of this call takes precedence.
             moved: no keyword; an error says where former keywords are now.
 
@@ -114,7 +116,7 @@ class PS2Context:
         with cls._class_lock:
             given: dict[str, Any] = {"servers": servers, "fleet": fleet, "tokenFile": tokenFile, "launcher": launcher}
             given |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
-            given |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS}
+            given |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
             asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
             spark_context = spark_context_of(spark)
             running = cls._active
@@ -174,6 +176,7 @@ class PS2Context:
             )
             policy = Policy(conf.replicas, conf.recover)
             self._supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self._steps, self._recoveries)
+            self._live_page = LivePage(conf, fleet, active, self._recoveries)
             undo.pop_all()
         install(self._session)
         fleet.watch(self._supervisor.poll, self._application.renew)
@@ -192,6 +195,11 @@ class PS2Context:
     def servers(self) -> list[str]:
         """``host:port`` of each server."""
         return self._fleet.master.registry.addresses()
+
+    @property
+    def dashboardUrl(self) -> str | None:
+        """A link that lets one browser see the live page (docs/dashboard.md); None: there is no page."""
+        return self._live_page.url
 
     @property
     def sparkContext(self) -> Any:
@@ -390,7 +398,7 @@ class PS2Context:
         self._check_running()
         spark_context = self._application.running("run")
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd))
-        return self._runs.run(spark_context, data, worker_fn, options)
+        return self._live_page.noted(lambda: self._runs.run(spark_context, data, worker_fn, options), worker_fn)
 
     @shielded
     def stop(self) -> None:
@@ -420,6 +428,7 @@ class PS2Context:
             ending.callback(self._application.stop)
             ending.callback(self._steps.close)
             ending.callback(self._runs.stop)
+            ending.callback(self._live_page.stop)
             ending.callback(self._fleet.stop_watching)
             ending.callback(self._key_clock.stop)
 
@@ -439,8 +448,7 @@ class PS2Context:
         raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopped else ", ".join(self.servers)
-        return f"PS2Context({state})"
+        return f"PS2Context({'stopped' if self._stopped else self._live_page.said(self.servers)})"
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""

@@ -40,6 +40,7 @@ class Fleet:
     Attributes:
         address: ``host:port`` by which tasks and servers reach the master.
         home: the same, for processes of this host.
+        is_attached: another program runs the servers.
         master_server: answers calls to the master.
     """
 
@@ -57,12 +58,12 @@ class Fleet:
         binding: where the master listens, and local servers.
         spark_context: whose cluster the servers may run on; None: there is none.
         """
-        self._is_attached = bool(conf.addresses)
+        self.is_attached = bool(conf.addresses)
         self._stopping = threading.Event()
         config = FleetConfig(conf.heartbeatS, conf.lostAfterS, conf.startWithinS, give_up_after_s=conf.retryTimeoutS)
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
-            self.master = Master(self.control, config, id, conf.replicas, active, self._is_attached)
+            self.master = Master(self.control, config, id, conf.replicas, active, self.is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
             self.address = binding.reached(self.master_server.address)
             # With TLS, clients need the name in its certificate.
@@ -81,7 +82,7 @@ class Fleet:
                 for address in self.master.registry.addresses():
                     check_loaded(conf.modules, self.control.hello(address).operations, f"server {address}")
             except UnavailableError as error:
-                if self._is_attached or self.launcher.is_remote or binding.advertised == binding.host:
+                if self.is_attached or self.launcher.is_remote or binding.advertised == binding.host:
                     raise
                 raise LaunchError(
                     f"advertiseAddress: this host does not reach its own servers at {binding.advertised}, the host "
@@ -104,7 +105,7 @@ class Fleet:
         if self._watcher is not None:
             self._watcher.join(WATCHER_TIMEOUT_S)
         try:
-            if self._is_attached:
+            if self.is_attached:
                 self.master.free_all()
                 self.orders.release()
         finally:
@@ -112,7 +113,7 @@ class Fleet:
 
     def _monitor(self, *polls: Callable[[], None]) -> None:
         parent, loop = os.getppid(), GuardedLoop("ps2-monitor")
-        while not self._stopping.wait(ATTACHED_INTERVAL_S if self._is_attached else MONITOR_INTERVAL_S):
+        while not self._stopping.wait(ATTACHED_INTERVAL_S if self.is_attached else MONITOR_INTERVAL_S):
             if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
                 log.warning("spark-submit is gone: ending the servers")
                 loop.run_once(self.launcher.stop)

@@ -16,6 +16,7 @@ from ps2.coordinator.pending_frees import PendingFrees
 from ps2.coordinator.published_catalog import CatalogPublisher
 from ps2.coordinator.recovery import backup_of
 from ps2.coordinator.server_registry import ServerRegistry
+from ps2.dashboard.reports import ServerReports
 from ps2.errors import (
     BusyError,
     LimitError,
@@ -85,6 +86,7 @@ class Master:
         """
         self._replicas = replicas
         self._active = active or ActiveRun()
+        self.reports = ServerReports()
         self.id = id
         self.config = config
         # How often the whole fleet has rolled back to a checkpoint, and the step that it rolled back to last.

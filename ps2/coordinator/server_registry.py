@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from ps2.coordinator.membership import Membership
 from ps2.coordinator.recovery import Lost
+from ps2.dashboard.fleet_view import ServerHealth
 from ps2.errors import LostError, RecoveringError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,19 @@ class ServerRegistry:
         """Return the address of each server that is not lost, by server id."""
         with self._lock:
             return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
+
+    def health(self) -> list[ServerHealth]:
+        """Return what is known of each server, by index."""
+        with self._lock:
+            now_s = time.monotonic()
+            return [
+                ServerHealth(
+                    *(index, member.server_id, member.address, max(0.0, now_s - member.heard_s)),
+                    why=self._restoring.get(index, member.gone),
+                    is_recoverable=self._recoverable,
+                )
+                for index, member in sorted(self._membership.members.items())
+            ]
 
     def addresses(self) -> list[str]:
         """Return the address of each server, by index."""

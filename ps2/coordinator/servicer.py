@@ -11,6 +11,7 @@ from ps2.matrix.route import Route
 from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
 from ps2.protocol.pb import master_pb2 as pb
 from ps2.rpc.convert import id_from_pb, route_to_pb, spec_from_pb, spec_to_pb
+from ps2.rpc.server_status import status_from_pb
 from ps2.rpc.serving import RpcServer
 
 THREADS = 16
@@ -30,7 +31,9 @@ class MasterServicer:
 
     def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         self._master.registry.heartbeat(request.index, request.server_id, request.mutations)
-        return pb.HeartbeatReply()
+        if request.HasField("status"):
+            self._master.reports.note(request.index, status_from_pb(request.status))
+        return pb.HeartbeatReply(watched=self._master.reports.are_wanted)
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
         entry = self._master.new_matrix(spec_from_pb(request.spec), request.name, _caller(request))

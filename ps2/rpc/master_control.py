@@ -15,6 +15,7 @@ from ps2.protocol.pb import master_pb2
 from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
 from ps2.rpc.network import Network
+from ps2.rpc.server_status import ServerStatus, status_to_pb
 
 # Longer than a server's timeout, because the master calls all servers in turn.
 MASTER_TIMEOUT_S = 120.0
@@ -56,14 +57,19 @@ class MasterControl:
         )
         return self._call("Register", request, master_pb2.RegisterReply, SIGN_OF_LIFE_TIMEOUT_S).heartbeat_interval_s
 
-    def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
+    def heartbeat(self, index: int, server_id: str, mutations: int, status: ServerStatus | None = None) -> bool:
         """Send a heartbeat; raises NotFoundError if the master does not know this process.
 
         Args:
             mutations: number of requests that have changed something on this server.
+            status: the server's, if the last answer was True.
+
+        Returns:
+            True if somebody looks at the fleet: the next heartbeats bring the server's status.
         """
-        request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations)
-        self._call("Heartbeat", request, master_pb2.HeartbeatReply, SIGN_OF_LIFE_TIMEOUT_S)
+        told = None if status is None else status_to_pb(status)
+        request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=told)
+        return self._call("Heartbeat", request, master_pb2.HeartbeatReply, SIGN_OF_LIFE_TIMEOUT_S).watched
 
     def new_matrix(self, spec: MatrixSpec, id: RequestId, holder: str, name: str = "") -> MatrixInfo:
         """Create a matrix and hand out its row 0 to a holder, optionally under a name."""

@@ -82,6 +82,7 @@ class Clocks:
         applied: of each rank, the updates of the clocks below are on the servers.
         called: for the clocks below, ``onClock`` has returned.
         bound: the highest clock that may be entered.
+        staleness: clocks that a worker may be ahead of the slowest one; None for ASP.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
@@ -90,7 +91,7 @@ class Clocks:
         first: the first clock of the run.
         calls: whether ``onClock`` is called after each clock that all have finished.
         """
-        self._staleness = staleness
+        self.staleness = staleness
         self._calls = calls
         self.waiting: dict[int, int] = {}  # rank -> the clock that it waits before
         self._reset(Cut((first,) * workers, first))
@@ -145,7 +146,7 @@ class Clocks:
         applied = max(applied, self.applied[rank])
         if applied > max(clock, self.applied[rank]):
             raise ProtocolError(f"rank {rank} before clock {clock}: its updates of clock {clock} cannot be applied yet")
-        if self._staleness is not None and applied < clock - self._staleness:
+        if self.staleness is not None and applied < clock - self.staleness:
             raise ProtocolError(f"rank {rank} before clock {clock}: its updates of clock {applied} are not applied")
         self._move(rank, applied)
         self.waiting[rank] = clock
@@ -196,7 +197,7 @@ class Clocks:
 
     def needed(self, clock: int) -> int:
         """Return the clock below which all clocks must be finished and called for before ``clock`` may be entered."""
-        return clock - (self._staleness or 0)
+        return clock - (self.staleness or 0)
 
     def called_back(self, clock: int) -> list[Release]:
         """Record that ``onClock`` has returned for a clock."""
@@ -219,10 +220,10 @@ class Clocks:
 
     def _bound(self, lowest: int | None = None) -> int:
         """Return the highest clock that may be entered, given the lowest clock of the workers that stay."""
-        if self._staleness is None:
+        if self.staleness is None:
             return NO_LIMIT
         lowest = self._staying.lowest if lowest is None else lowest
-        return min((min(lowest, self.called) if self._calls else lowest) + self._staleness, NO_LIMIT)
+        return min((min(lowest, self.called) if self._calls else lowest) + self.staleness, NO_LIMIT)
 
     def _move(self, rank: int, applied: int) -> None:
         before, self.applied[rank] = self.applied[rank], applied
@@ -245,7 +246,7 @@ class Clocks:
         return releases
 
     def _check_nobody_left_early(self) -> None:
-        if self._staleness is None or self._left_first >= self._furthest:
+        if self.staleness is None or self._left_first >= self._furthest:
             return
         rank = next(rank for rank in self.done if self.applied[rank] == self._left_first)
         raise WorkerError(

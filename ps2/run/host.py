@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,11 +18,26 @@ class ActiveRun:
 
     Attributes:
         rollbacks: how often a run has rolled back with the fleet.
+        on_begin, on_end: called with a run that has become the active one, or is it no longer.
     """
 
     def __init__(self) -> None:
-        self.run: RunState | None = None
+        self._run: RunState | None = None
         self.rollbacks = 0
+        self.on_begin: Callable[[RunState], object] = lambda run: None
+        self.on_end: Callable[[RunState], object] = lambda run: None
+
+    @property
+    def run(self) -> RunState | None:
+        return self._run
+
+    @run.setter
+    def run(self, run: RunState | None) -> None:
+        before, self._run = self._run, run
+        if before is not None:
+            self.on_end(before)
+        if run is not None:
+            self.on_begin(run)
 
     def pause(self) -> None:
         """The whole fleet is about to roll back to a checkpoint."""

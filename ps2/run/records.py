@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,11 @@ class _Rows:
             self.dropped += half
         self._numbers.extend(row)
 
+    def since(self, added: int) -> NDArray[np.float64]:
+        """Return a copy of the rows after the first ``added`` ones, dropped ones included: shape (rows, width)."""
+        begin = max(0, added - self.dropped)
+        return np.array(self._numbers[begin * self._width :], np.float64).reshape(-1, self._width)
+
     def __getitem__(self, index: int) -> Sequence[float]:
         return self._numbers[index * self._width : (index + 1) * self._width]
 
@@ -53,6 +61,19 @@ class _Records(Sequence[Any]):
     def dropped(self) -> int:
         """How many of the oldest were dropped."""
         return self._rows.dropped
+
+    @property
+    def added(self) -> int:
+        """How many were ever added."""
+        return self._rows.dropped + len(self._rows)
+
+    def since(self, added: int) -> NDArray[np.float64]:
+        """Return what was added after the first so many, as numbers: a row for each."""
+        return self._rows.since(added)
+
+    def tail(self, most: int) -> NDArray[np.float64]:
+        """Return the newest ones as numbers, at most so many."""
+        return self._rows.since(self.added - most)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -93,6 +114,10 @@ class Metrics(_Records):
         if number == len(self._by_number):
             self._by_number.append(metric.name)
         self._rows.append((rank, number, metric.clock, metric.value))
+
+    def name(self, number: int) -> str:
+        """Return the name that has this number in the rows."""
+        return self._by_number[number]
 
     def _record(self, index: int) -> tuple[int, Logged]:
         rank, number, clock, value = self._rows[index]

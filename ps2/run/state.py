@@ -7,6 +7,7 @@ resumes it when it is woken.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from ps2.run.sync_points import SyncPoints
 from ps2.run.turn_budget import TurnBudget
 
 T = TypeVar("T")
+
+MAX_LOST_ATTEMPTS = 100
 
 # A worker's request. The server resumes it, holding the run's lock, until it returns the answer. It yields to wait
 # until it is woken, or until a moment (``time.monotonic``) if it yields one.
@@ -86,6 +89,10 @@ class RunState:
         self.blocked: dict[int, str] = {}  # rank -> what it waits for, other than a clock
         self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
         self.arrived_s: dict[int, float] = {}  # rank -> when it asked to enter its clock
+        self.released_s: dict[int, float] = {}  # rank -> when it was let into its clock
+        # The newest attempts that have ended without a result, as (time since the epoch, rank, clock, why).
+        self.lost_attempts: deque[tuple[float, int, int, str]] = deque(maxlen=MAX_LOST_ATTEMPTS)
+        self.attempts_lost: dict[int, int] = {}  # their number, by rank
         # clock -> when all workers had finished the clocks below it; dropped once onClock has returned for those.
         self._finished_s: dict[int, float] = {}
         self._due_announced: int | None = None
@@ -122,7 +129,15 @@ class RunState:
             self.blocked.pop(lease.rank, None)
             self.points.gone(lease.rank)
             if not self.clocks.is_done(lease.rank):
+                self._note_lost_attempt(lease.rank)
                 self.clocks.gone(lease.rank)
+
+    def _note_lost_attempt(self, rank: int) -> None:
+        if self._error is None:
+            _, traceback = self.failures.get(rank, (0, "its connection has ended"))
+            why = traceback.strip().splitlines()[-1]
+            self.lost_attempts.append((time.time(), rank, self.clocks.applied[rank], why))
+            self.attempts_lost[rank] = self.attempts_lost.get(rank, 0) + 1
 
     def fail_attempt(self, lease: RankLease, clock: int, traceback: str, fatal: bool) -> None:
         """Record the error of an attempt. Spark starts another attempt, or gives up.
@@ -318,6 +333,7 @@ class RunState:
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
                 budget_s=self.turn_budget.seconds,
             )
+            self.released_s[release.rank] = now_s
             self.leases.wake(release.rank)
         self.points.forget(self.clocks.finished)
         due = self.clocks.due()

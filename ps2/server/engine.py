@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from heapq import nlargest
 
 from ps2.errors import (
     BusyError,
@@ -243,13 +244,16 @@ class Engine:
         self.meter.end(sum(result.nbytes for result in reply.results), changed=changed)
         return reply
 
-    def matrices(self) -> list[MatrixStatus]:
-        """Return the status of each matrix, without copies of other servers' shards."""
+    def matrices(self, most: int | None = None) -> list[MatrixStatus]:
+        """Return the status of each matrix, or of the largest ones, without copies of other servers' shards."""
         by_matrix: dict[int, list[Shard]] = {}
         for (matrix, _), shard in sorted(self.shards().items()):
             if shard.copy:
                 continue
             by_matrix.setdefault(matrix, []).append(shard)
+        if most is not None and len(by_matrix) > most:
+            sizes = {matrix: sum(shard.nbytes for shard in group) for matrix, group in by_matrix.items()}
+            by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(most, sizes, key=sizes.__getitem__))}
         return [_status_of(matrix, group) for matrix, group in by_matrix.items()]
 
     def _note_copies(self) -> None:

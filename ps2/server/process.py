@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.master_control import MasterControl
 from ps2.rpc.network import FleetNetwork
+from ps2.rpc.server_status import ServerStatus
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
@@ -47,6 +49,8 @@ PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
 LEAVE_POLL_S = 0.1
+# Matrices that a heartbeat describes, the largest ones; ``ps2 status`` tells of all.
+MAX_REPORTED_MATRICES = 200
 # Longest time that a signal's handler waits for the main thread.
 SIGNAL_POLL_S = 0.5
 
@@ -59,20 +63,30 @@ class Home:
     index: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Heart:
-    """Sends a server's heartbeats to the master."""
+    """Sends a server's heartbeats to the master.
+
+    Attributes:
+        status: returns the server's status, which goes with the heartbeats while somebody looks at the fleet.
+    """
 
     master: MasterControl
     home: Home
     server_id: str
     engine: Engine
+    status: Callable[[], ServerStatus]
+    _watched: bool = False
 
     def beat(self) -> None:
         """Send a heartbeat. Once the master answers, the lease is renewed from the time of sending."""
         sent_s = now_s()
-        self.master.heartbeat(self.home.index, self.server_id, self.engine.meter.mutations)
+        mutations = self.engine.meter.mutations
+        before, status = self._watched, self.status() if self._watched else None
+        self._watched = self.master.heartbeat(self.home.index, self.server_id, mutations, status)
         self.engine.fence.answered(sent_s)
+        if self._watched and not before:  # whoever looks now has nothing to look at yet
+            self.master.heartbeat(self.home.index, self.server_id, mutations, self.status())
 
 
 @dataclass(frozen=True)
@@ -163,7 +177,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
                 if parent is not None:
                     parent.go_with(GRACE_S)
                 raise
-            heart = Heart(master, home, server_id, engine)
+            heart = Heart(master, home, server_id, engine, lambda: servicer.status(MAX_REPORTED_MATRICES))
             # While the parent process exists, a silent master is only suspended, for example on a sleeping laptop.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)

@@ -13,14 +13,22 @@ from ps2.server.engine import Engine
 from ps2.version import __version__
 
 
-def status_of(
-    engine: Engine, *, server_id: str, uptime_s: float, connections: int, backup: str, behind: int
+def status_of(  # noqa: PLR0913 - parts of one server
+    engine: Engine,
+    *,
+    server_id: str,
+    uptime_s: float,
+    connections: int,
+    backup: str,
+    behind: int,
+    most: int | None = None,
 ) -> ServerStatus:
     """Return the counters and contents of a server.
 
     Args:
         backup: address of the backup; "" if there is none.
         behind: number of shards whose copy is out of sync.
+        most: describe only the largest matrices, so many of them; None: all.
     """
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
@@ -29,7 +37,7 @@ def status_of(
         version=__version__,
         pid=os.getpid(),
         uptime_s=uptime_s,
-        matrices=tuple(engine.matrices()),
+        matrices=tuple(engine.matrices(most)),
         # Without the buffers of fast paths, which depend only on the number of connections.
         memory_bytes=engine.memory.taken_bytes - engine.fast_paths.nbytes,
         memory_limit_bytes=engine.memory.limit_bytes,

@@ -197,8 +197,8 @@ class ServerServicer:
     def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
         return status_to_pb(self.status())
 
-    def status(self) -> ServerStatus:
-        """Return the status of this server."""
+    def status(self, most: int | None = None) -> ServerStatus:
+        """Return the status of this server; with ``most``, only the largest matrices are described."""
         data, replication = self._data, self._replication
         return status_of(
             self._engine,
@@ -207,6 +207,7 @@ class ServerServicer:
             connections=data.connections if data is not None else 0,
             backup=replication.backup,
             behind=replication.behind,
+            most=most,
         )
 
     def Stop(self, request: pb.StopRequest) -> pb.StopReply:

@@ -14,15 +14,23 @@ INTERVAL_S = 0.001
 
 
 class AnswersWith:
-    """A master whose answers are these, the last one for ever; None is a good one. ``asked`` counts."""
+    """A master whose answers are these, the last one for ever; None is a good one. ``asked`` counts.
 
-    def __init__(self, *answers, then=lambda: None):
+    Attributes:
+        watched: somebody looks at the fleet.
+        told: the statuses that have come.
+    """
+
+    def __init__(self, *answers, then=lambda: None, watched=False):
         self.answers = list(answers)
         self.then = then
         self.asked = 0
+        self.watched = watched
+        self.told = []
 
-    def heartbeat(self, index, server_id, mutations):
+    def heartbeat(self, index, server_id, mutations, status=None):
         self.asked += 1
+        self.told.append(status)
         answer = self.answers[0]
         if len(self.answers) > 1:
             del self.answers[0]
@@ -30,10 +38,11 @@ class AnswersWith:
             self.then()
         if answer is not None:
             raise answer
+        return self.watched
 
 
 def heart_of(master):
-    return Heart(master, Home("m:1", 0), "id", Engine(1 << 20, allow_udf=False))
+    return Heart(master, Home("m:1", 0), "id", Engine(1 << 20, allow_udf=False), lambda: "its status")
 
 
 def beat(master, orphan_timeout_s):
@@ -64,3 +73,23 @@ def test_server_when_master_returns_in_time_then_goes_on():
     master = AnswersWith(UnavailableError("gone"), UnavailableError("gone"), None, None, None, then=stop.set)
     _heartbeat(heart_of(master), INTERVAL_S, 60, stop)
     assert master.asked == 5
+
+
+def test_heartbeat_when_nobody_looks_then_brings_no_status():
+    master = AnswersWith(None)
+    heart = heart_of(master)
+    for _ in range(2):
+        heart.beat()
+    assert master.told == [None, None]
+
+
+def test_heartbeat_when_somebody_looks_then_brings_the_status_at_once():
+    master = AnswersWith(None, watched=True)
+    heart = heart_of(master)
+    for _ in range(2):
+        heart.beat()
+    assert master.told == [None, "its status", "its status"]
+    master.watched = False
+    for _ in range(2):
+        heart.beat()
+    assert master.told[3:] == ["its status", None]

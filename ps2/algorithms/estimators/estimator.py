@@ -22,6 +22,7 @@ from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
+from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import SlotsError, StoppedError
 from ps2.run.slots import free_slots
 from ps2.run.spark import is_stopped
@@ -71,10 +72,20 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
 
             def run() -> T:
-                with progress(type(self).__name__, steps, spark_context) as on_step:
-                    return train(ps, on_step)
+                name, params = type(self).__name__, self._explicit()
+                with TRAININGS.training(name, steps, params) as note, progress(name, steps, spark_context) as on_step:
+
+                    def step(report: StepReport) -> None:
+                        note(report)
+                        on_step(report)
+
+                    return train(ps, step)
 
             return when_free(spark_context, table.workers, run)
+
+    def _explicit(self) -> dict[str, object]:
+        """Return the params that have been set, by name."""
+        return {param.name: self.getOrDefault(param) for param in self.params if self.isSet(param)}
 
     # -- files -----------------------------------------------------------------------------------------------------
 

@@ -26,18 +26,22 @@ class RegisterReply(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("index", "server_id", "mutations")
+    __slots__ = ("index", "server_id", "mutations", "status")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     MUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     index: int
     server_id: str
     mutations: int
-    def __init__(self, index: _Optional[int] = ..., server_id: _Optional[str] = ..., mutations: _Optional[int] = ...) -> None: ...
+    status: _server_pb2.StatusReply
+    def __init__(self, index: _Optional[int] = ..., server_id: _Optional[str] = ..., mutations: _Optional[int] = ..., status: _Optional[_Union[_server_pb2.StatusReply, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("watched",)
+    WATCHED_FIELD_NUMBER: _ClassVar[int]
+    watched: bool
+    def __init__(self, watched: bool = ...) -> None: ...
 
 class Route(_message.Message):
     __slots__ = ("version", "bounds", "addresses")

@@ -1,0 +1,214 @@
+"""The live page of a context: what the coordinator knows, made into one snapshot a second while somebody looks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from ps2.config import is_loopback, read_token, split_listen
+from ps2.coordinator.application import driver_secret
+from ps2.coordinator.checkpoints import Checkpoint
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.recovery import Recovery
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.dashboard.encoding import encoded
+from ps2.dashboard.event_log import EventLog
+from ps2.dashboard.fleet_view import Held, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.page import Page
+from ps2.dashboard.reports import Report
+from ps2.dashboard.run_view import RunWatcher
+from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.snapshot import (
+    CheckpointView,
+    PastView,
+    RecoveryView,
+    RunView,
+    Snapshot,
+    VectorsView,
+)
+from ps2.dashboard.training_log import TRAININGS
+from ps2.errors import TransientError
+from ps2.guarded_loop import GuardedLoop
+from ps2.run.host import ActiveRun
+from ps2.run.state import RunState
+from ps2.transport.at_once import at_once
+from ps2.version import __version__
+
+T = TypeVar("T")
+
+MAX_EVENTS_SHOWN = 100
+MAX_PAST = 200
+MAX_PAST_SHOWN = 50
+MAX_CHECKPOINTS_SHOWN = 10
+ASK_TIMEOUT_S = 2.0
+
+
+class LivePage:
+    """The page, and the logs that it shows, which grow whether it is open or not."""
+
+    def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
+        """Start the page, if the settings want one, and print its link."""
+        self._fleet, self._recoveries, self._replicas = fleet, recoveries, conf.replicas
+        self._events = EventLog()
+        self._lock = threading.Lock()  # one snapshot at a time
+        self._watcher: RunWatcher | None = None
+        self._last: RunView | None = None
+        self._runs = 0
+        self._past: deque[PastView] = deque(maxlen=MAX_PAST)
+        self._current: PastView | None = None
+        self._guarded = GuardedLoop("live page")
+        self._page: Page | None = None
+        if not conf.dashboard:
+            return
+        active.on_begin, active.on_end = self._run_begins, self._run_ends
+        fixed = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
+        sessions = Sessions(driver_secret() if fixed is None else fixed, fixed)
+        listen = split_listen(conf.dashboardListen, "dashboardListen")
+        self._page = Page(self._snapshot, self._vectors, sessions, listen)
+        self._events.open()
+        taken = "" if self._page.is_first else f" (port {listen[1][0]} is taken)"
+        open_ = "" if is_loopback(listen[0]) else "; what it shows travels unencrypted"
+        print(f"PS2: live page at {self._page.url}{taken}{open_}", file=sys.stderr)
+
+    @property
+    def url(self) -> str | None:
+        """The link of the page; None: there is none."""
+        return None if self._page is None else self._page.url
+
+    def said(self, servers: list[str]) -> str:
+        """Return servers and link, for a context's ``repr``."""
+        return ", ".join(servers) + ("" if self.url is None else f"; live page at {self.url}")
+
+    def stop(self) -> None:
+        self._events.close()
+        if self._page is not None:
+            self._page.stop()
+
+    def noted(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
+        """Call what runs these workers; note how it ends in the history."""
+        name = getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
+        at_s, began_s = time.time(), time.monotonic()
+        self._current = PastView("run", name, at_s, None, "", "")
+        outcome = "interrupted"
+        try:
+            result = call()
+            outcome = "done"
+            return result
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+            raise
+        finally:
+            self._current, last = None, self._last
+            detail = "" if last is None else f"{last.workers} workers, {last.discipline}, {last.finished} clocks"
+            self._past.append(PastView("run", name, at_s, time.monotonic() - began_s, outcome, detail))
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> bytes:
+        with self._lock:
+            return encoded(self.look())
+
+    def _vectors(self, begin: int, find: str) -> bytes:
+        return encoded(self._vectors_of(self._fleet.master.reports.all(), begin, find))
+
+    def look(self) -> Snapshot:
+        """Return what the page shows now. Servers report with their heartbeats while somebody looks."""
+        began_s = time.monotonic()
+        master = self._fleet.master
+        master.reports.want()
+        health = master.registry.health()
+        if self._fleet.is_attached:  # these have no heartbeats: the coordinator asks them how they are
+            self._ask(health)
+        reports = master.reports.all()
+        now_s = time.monotonic()
+        operations, left_out = operations_of(
+            report for index, report in reports.items() if now_s - report.at_s < ASK_TIMEOUT_S * 4
+        )
+        run = self._run_view()
+        events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
+        current = () if self._current is None else (self._current,)
+        past = sorted([*self._past, *current, *TRAININGS.past()], key=lambda one: -one.at_s)
+        return Snapshot(
+            fleet_id=master.id,
+            at_s=time.time(),
+            version=__version__,
+            where=f"{socket.gethostname()}, process {os.getpid()}",
+            fleet=fleet_of(health, reports, now_s),
+            vectors=self._vectors_of(reports),
+            operations=operations,
+            operations_left_out=left_out,
+            replicas=self._replicas,
+            checkpoints=tuple(_checkpoint(*made) for made in reversed(list(self._fleet.checkpoints.made)))[
+                :MAX_CHECKPOINTS_SHOWN
+            ],
+            recoveries=tuple(map(_recovery, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
+            run=run,
+            training=TRAININGS.current(),
+            past=tuple(past[:MAX_PAST_SHOWN]),
+            events=events,
+            dropped_events=dropped,
+            took_s=round(time.monotonic() - began_s, 4),
+        )
+
+    def _ask(self, health: list[ServerHealth]) -> None:
+        def ask(server: ServerHealth) -> None:
+            try:
+                master = self._fleet.master
+                master.reports.note(server.index, self._fleet.control.status(server.address))
+            except TransientError:
+                pass  # the coordinator notices by itself that a server is silent
+
+        at_once([server for server in health if server.why is None], ask)
+
+    def _vectors_of(self, reports: dict[int, Report], begin: int = 0, find: str = "") -> VectorsView:
+        master = self._fleet.master
+        names: dict[int, list[str]] = {}
+        for name, (matrix, _) in master.names().items():
+            names.setdefault(matrix, []).append(name)
+        held = [
+            Held(entry.id, entry.spec, len(entry.used), entry.owners, names.get(entry.id, ()))
+            for entry in master.entries()
+        ]
+        return vectors_of(held, len(master.registry.addresses()), reports, begin, find)
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def _run_begins(self, run: RunState) -> None:
+        self._watcher = RunWatcher(run, self._runs)
+        self._runs += 1
+
+    def _run_ends(self, run: RunState) -> None:
+        def keep() -> None:
+            with self._lock:
+                if self._watcher is not None:
+                    self._note_retries(run)
+                    self._last, self._watcher = self._watcher.look(), None
+
+        self._guarded.run_once(keep)
+
+    def _run_view(self) -> RunView | None:
+        watcher = self._watcher
+        if watcher is None:
+            return self._last
+        self._note_retries(watcher.run)
+        return watcher.look()
+
+    def _note_retries(self, run: RunState) -> None:
+        while run.lost_attempts:
+            at_s, rank, clock, why = run.lost_attempts.popleft()
+            self._events.note("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
+
+
+def _checkpoint(at_s: float, made: Checkpoint) -> CheckpointView:
+    return CheckpointView(made.path, made.number, made.step, made.nbytes, made.pauseS, made.seconds, at_s)
+
+
+def _recovery(done: Recovery) -> RecoveryView:
+    return RecoveryView(done.servers, done.source, done.rolledBack, done.seconds, done.nbytes, str(done))

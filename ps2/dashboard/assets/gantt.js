@@ -1,0 +1,126 @@
+// The workers' recent past on a canvas: a lane for each, which moves on between two snapshots.
+
+import { element, show, text } from "./dom.js";
+import { span } from "./format.js";
+
+export const KINDS = ["wait", "onClock", "pull", "compute", "push"];
+const LANE = 18, GAP = 4, LEFT = 46, AXIS = 18;
+const FRAME_MS = 100;
+
+export class Gantt {
+  constructor() {
+    this.canvas = element("canvas", { role: "img", tabindex: "0" });
+    this.tip = element("div", { class: "tip", hidden: true });
+    this.node = element("div", { class: "chart" }, this.canvas, this.tip);
+    this.run = null;
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerleave", () => show(this.tip, false));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+    this.timer = setInterval(() => this.move(), FRAME_MS);
+    this.still = matchMedia("(prefers-reduced-motion: reduce)");
+  }
+
+  fill(run) {
+    this.run = run;
+    this.came = performance.now();
+    const waits = run.shown.filter((worker) => worker.state === "wait").length;
+    this.canvas.setAttribute("aria-label", `Gantt chart of ${run.shown.length} workers, the last ${run.window_s} s; ${waits} wait. The table below has the numbers.`);
+    this.draw();
+  }
+
+  move() {
+    if (this.run && !this.run.is_over && !document.hidden && !this.still.matches) this.draw();
+  }
+
+  // Seconds since the run began, now; it stands still when no snapshot comes.
+  now() {
+    const { run } = this;
+    return run.is_over ? run.seconds : run.seconds + Math.min(1.5, (performance.now() - this.came) / 1000);
+  }
+
+  draw() {
+    const { canvas, run } = this, width = canvas.clientWidth;
+    if (!run || !width) return;
+    const sharp = window.devicePixelRatio || 1, height = run.shown.length * (LANE + GAP) + AXIS;
+    if (canvas.width !== Math.round(width * sharp) || canvas.height !== Math.round(height * sharp)) {
+      canvas.width = Math.round(width * sharp);
+      canvas.height = Math.round(height * sharp);
+      canvas.style.height = `${height}px`;
+    }
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    const colours = Object.fromEntries([...KINDS, "rest", "ink", "quiet", "line", "card"].map((name) => [name, colour(name)]));
+    const c = canvas.getContext("2d");
+    c.setTransform(sharp, 0, 0, sharp, 0, 0);
+    c.clearRect(0, 0, width, height);
+    const end = this.now(), begin = end - run.window_s;
+    const px = (s) => LEFT + ((s - begin) / run.window_s) * (width - LEFT);
+    this.scale = { begin, px };
+    c.font = "11px system-ui, sans-serif";
+    c.textBaseline = "middle";
+    this.axis(c, colours, width, height);
+    run.shown.forEach((worker, i) => this.lane(c, colours, worker, i * (LANE + GAP), px, end, width));
+  }
+
+  axis(c, colours, width, height) {
+    const { begin, px } = this.scale, step = this.run.window_s / (width < 500 ? 3 : 5);
+    const digits = step % 1 ? 1 : 0;
+    for (let s = Math.ceil(begin / step) * step; s <= begin + this.run.window_s; s += step) {
+      const x = px(s);
+      if (s < -1e-9 || x < LEFT) continue;
+      c.strokeStyle = colours.line;
+      c.beginPath(); c.moveTo(x, 0); c.lineTo(x, height - AXIS); c.stroke();
+      c.fillStyle = colours.quiet;
+      c.textAlign = x > width - 20 ? "right" : "center";
+      c.fillText(`${s.toFixed(digits)} s`, x, height - 7);
+    }
+  }
+
+  lane(c, colours, worker, y, px, end, width) {
+    const fill = (from, to, colour) => {
+      const x = Math.max(LEFT, px(from)), right = Math.min(width, px(to));
+      if (right <= x) return;
+      c.fillStyle = colour;
+      c.fillRect(x, y, Math.max(right - x, 0.75), LANE);
+    };
+    for (const bar of worker.bars) {
+      let at = bar.began_s;
+      bar.parts.forEach((s, k) => {
+        if (s > 0) fill(at, at + s, colours[KINDS[k]]);
+        at += s;
+      });
+      if (bar.outside) { c.globalAlpha = 0.55; fill(bar.began_s, at, colours.card); c.globalAlpha = 1; }
+      const x = px(bar.began_s), room = px(at) - x;
+      if (bar.clocks === 1 && !bar.outside && room > 34 && x >= LEFT) {
+        c.fillStyle = colours.card; c.globalAlpha = 0.85; c.fillRect(x, y, 1.5, LANE); c.globalAlpha = 1;
+      }
+    }
+    const last = worker.bars[worker.bars.length - 1];
+    const past = last ? last.began_s + last.parts.reduce((a, b) => a + b, 0) : 0;
+    if (worker.state === "wait" || worker.state === "onClock") {
+      if (worker.since_s > past) fill(past, worker.since_s, colours.rest);
+      fill(Math.max(past, worker.since_s), end, colours[worker.state]);
+    } else if (worker.state === "working") {
+      fill(past, end, colours.rest);
+    }
+    c.fillStyle = worker.slowdown >= 1.5 ? colours.onClock : colours.quiet;
+    c.textAlign = "left";
+    c.fillText(`rank ${worker.rank}`, 0, y + LANE / 2);
+  }
+
+  point(event) {
+    const { run, scale } = this, box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const worker = run && run.shown[Math.floor(y / (LANE + GAP))];
+    const s = scale && scale.begin + ((x - LEFT) / (box.width - LEFT)) * run.window_s;
+    const bar = worker && worker.bars.find((one) => one.began_s <= s && s < one.began_s + one.parts.reduce((a, b) => a + b, 0));
+    show(this.tip, Boolean(worker) && x > LEFT);
+    if (!worker) return;
+    const what = bar ? (bar.outside ? "between loops" : bar.clocks > 1 ? `clocks up to ${bar.clock} (${bar.clocks} in one bar)` : `clock ${bar.clock}`) : `in clock ${worker.clock}: ${worker.state}`;
+    const times = bar ? KINDS.map((kind, k) => `${kind} ${span(bar.parts[k])}`) : [worker.why].filter(Boolean);
+    text(this.tip, [`rank ${worker.rank}, ${what}`, ...times].join("\n"));
+    this.tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - this.tip.offsetWidth))}px`;
+    this.tip.style.top = `${y + 14}px`;
+  }
+}

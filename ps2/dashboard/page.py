@@ -1,0 +1,135 @@
+"""The page's socket and thread. The HTTP server is imported by the first request: before, the page costs a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ps2.config import is_loopback, is_wildcard, join_address
+from ps2.dashboard.publisher import Publisher
+from ps2.dashboard.sessions import Sessions
+from ps2.errors import LaunchError
+from ps2.transport.sockets import give_up_unanswered, listening_socket
+
+if TYPE_CHECKING:
+    import uvicorn
+
+log = logging.getLogger(__name__)
+
+DEFAULT_LISTEN = "127.0.0.1:4070-4169"
+BACKLOG = 128
+# Open requests, streams included; others are answered by 503.
+MAX_CONNECTIONS = 400
+STOP_S = 5.0
+# The system ends a connection whose peer takes no data for so long.
+UNANSWERED_S = 60.0
+
+
+class Page:
+    """A live page that listens on this host.
+
+    Attributes:
+        port: the one that was free.
+        is_first: whether that is the first one of those wanted.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], bytes],
+        vectors: Callable[[int, str], bytes],
+        sessions: Sessions,
+        listen: tuple[str, range],
+    ) -> None:
+        """Listen, and answer in a thread.
+
+        Args:
+            snapshot: returns the newest snapshot as JSON; called once a second while there are viewers.
+            vectors: returns a part of the table of vectors, as JSON.
+            listen: host and ports; the first free port is used, and any free one if all of these are taken.
+
+        Raises:
+            LaunchError: the host is not this machine's.
+        """
+        self._sessions = sessions
+        self._vectors = vectors
+        self._publisher = Publisher(snapshot)
+        self._host, ports = listen
+        self._listener = _listener(self._host, ports)
+        self.port: int = self._listener.getsockname()[1]
+        self.is_first = self.port == ports[0] or ports[0] == 0
+        self._server: uvicorn.Server | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="ps2-dashboard", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """A link that lets one browser in."""
+        return f"http://{self.address}/?token={self._sessions.token}"
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        host = socket.gethostname() if is_wildcard(self._host) else self._host
+        return join_address(host, self.port)
+
+    def stop(self) -> None:
+        """End all streams and the thread; the port is free then."""
+        with self._lock:
+            self._stopping.set()
+            if self._server is not None:
+                self._server.should_exit = True
+        self._publisher.close()
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+        self._thread.join(STOP_S)
+        for each in (self._wake, self._woken, self._listener):
+            each.close()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.select()
+        if self._stopping.is_set():
+            return
+        try:
+            import uvicorn
+
+            from ps2.dashboard.application import Site, application
+        except ImportError as error:
+            log.warning("the live page needs starlette and uvicorn: %s", error)
+            return
+        own = () if is_loopback(self._host) else (socket.gethostname().lower(),)
+        hosts = frozenset({"localhost", self._host.lower(), *own})
+        site = Site(self._publisher, self._sessions, self._vectors, hosts, self.port)
+        config = uvicorn.Config(
+            application(site),
+            log_config=None,  # the program's own logging stays as it is
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=2,
+        )
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._server = uvicorn.Server(config)
+        self._server.run(sockets=[self._listener])
+
+
+def _listener(host: str, ports: range) -> socket.socket:
+    try:
+        listener = listening_socket(host, [*ports, 0], BACKLOG)
+    except OSError as error:
+        raise LaunchError(f"the live page cannot listen at {host}: {error}") from error
+    give_up_unanswered(listener, UNANSWERED_S)  # accepted connections have it, too
+    return listener

@@ -1,0 +1,68 @@
+"""One frame a second for all viewers. A slow viewer misses frames, and gets the newest one next: nothing queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from ps2.guarded_loop import GuardedLoop
+
+PERIOD_S = 1.0
+MAX_VIEWERS = 100
+
+
+class Publisher:
+    """Makes frames while there are viewers. All of it runs in one event loop, save ``close``."""
+
+    def __init__(self, make: Callable[[], bytes], period_s: float = PERIOD_S) -> None:
+        """``make``: called in a thread of its own; it may take a while."""
+        self._make = make
+        self._period_s = period_s
+        self._frame: tuple[int, bytes] = (0, b"")
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.viewers = 0
+        self.is_closed = False
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """Yield the newest frame, and then each one that is the newest when the viewer is ready for it."""
+        self._loop = asyncio.get_running_loop()
+        self.viewers += 1
+        try:
+            if self._task is None or self._task.done():
+                self._task = self._loop.create_task(self._publish())
+            seen = self._frame[0]
+            while True:
+                while self._frame[0] == seen and not self.is_closed:
+                    await self._changed.wait()
+                if self.is_closed:
+                    return
+                seen, frame = self._frame
+                yield frame
+        finally:
+            self.viewers -= 1
+
+    def close(self) -> None:
+        """End all viewers' streams. Callable from any thread."""
+        self.is_closed = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._wake)
+
+    async def _publish(self) -> None:
+        guarded = GuardedLoop("ps2-dashboard")
+        while self.viewers and not self.is_closed:
+            began_s = time.monotonic()
+            await asyncio.to_thread(guarded.run_once, self._next)
+            self._wake()
+            await asyncio.sleep(max(0.05, self._period_s - (time.monotonic() - began_s)))
+
+    def _next(self) -> None:
+        self._frame = self._frame[0] + 1, self._make()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

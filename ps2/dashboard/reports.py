@@ -1,0 +1,61 @@
+"""The servers' reports about themselves, which come with their heartbeats while somebody looks at the fleet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ps2.rpc.server_status import ServerStatus
+
+# Servers go on to report for so long after the last look.
+WANTED_S = 5.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """A server's status, when it came, and the one before of the same process (None: it is the first one)."""
+
+    status: ServerStatus
+    at_s: float
+    before: ServerStatus | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between the two, by the server's own clock; 0 without a report before."""
+        return 0.0 if self.before is None else self.status.uptime_s - self.before.uptime_s
+
+
+class ServerReports:
+    """The last two reports of each server, by index. Thread-safe."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._reports: dict[int, Report] = {}
+        self._wanted_until_s = 0.0
+
+    def want(self) -> None:
+        """Ask the servers to report from their next heartbeats on, for a few seconds."""
+        self._wanted_until_s = self._now_s() + WANTED_S
+
+    @property
+    def are_wanted(self) -> bool:
+        return self._now_s() < self._wanted_until_s
+
+    def note(self, index: int, status: ServerStatus) -> None:
+        """Keep a report; the one before it gives the rates, unless it is old or of another process."""
+        now_s = self._now_s()
+        with self._lock:
+            last = self._reports.get(index)
+            is_same = last is not None and last.status.server_id == status.server_id
+            is_recent = last is not None and now_s - last.at_s < 2 * WANTED_S
+            before = last.status if last is not None and is_same and is_recent else None
+            if before is not None and status.uptime_s <= before.uptime_s:
+                return  # an older one that came late
+            self._reports[index] = Report(status, now_s, before)
+
+    def all(self) -> dict[int, Report]:
+        with self._lock:
+            return dict(self._reports)

@@ -1,0 +1,227 @@
+"""The state of a run as the page shows it. The sums over a long run grow by what is new at each look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps2.array_types import Float64s
+from ps2.dashboard.series import ClockMeans
+from ps2.dashboard.snapshot import Bar, RunView, WorkerView
+from ps2.run.state import RunState
+from ps2.run.timeline import discipline
+
+# Of a run's workers, the table and the chart show so many: the busiest, and others at even distances.
+MAX_SHOWN = 32
+# Bars of one worker. Consecutive clocks share a bar where there are more.
+MAX_BARS = 40
+MAX_TAIL = 2000
+# The chart shows about so many clocks, within these bounds of time.
+CLOCKS_SHOWN = 12
+WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+# A straggler's clocks take so many times the median.
+SLOW = 1.5
+# Weight of the newest clocks in the mean of recent ones.
+NEWEST = 0.3
+# Columns of a timeline's rows (``ClockTimes``).
+CLOCK, BEGAN, COMPUTE, PULL, PUSH, WAIT, OUTSIDE, ON_CLOCK = range(8)
+PARTS = [WAIT, ON_CLOCK, PULL, COMPUTE, PUSH]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is read under the run's lock.
+
+    Attributes:
+        rows: by rank, the timeline's rows since the last look.
+        tails: of the ranks of the chart, their last rows.
+        live: by rank, what it does now: state, reason, and since when.
+    """
+
+    applied: list[int]
+    entered: list[int]
+    finished: int
+    rows: list[NDArray[np.float64]]
+    tails: dict[int, NDArray[np.float64]]
+    metrics: NDArray[np.float64]
+    live: list[tuple[str, str, float]]
+    is_over: bool
+
+
+@dataclass
+class RunWatcher:
+    """Looks at one run again and again."""
+
+    run: RunState
+    number: int
+    rollbacks: int = 0
+    _seen: list[int] = field(default_factory=list)
+    _seen_metrics: int = 0
+    _shown: list[int] = field(default_factory=list)
+    _series: dict[str, ClockMeans] = field(default_factory=dict)
+    _looks: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        workers = self.run.workers
+        self._seen = [0] * workers
+        self._shown = list(range(min(workers, MAX_SHOWN)))
+        self._sums: Float64s = np.zeros((workers, len(PARTS)))
+        self._outside: Float64s = np.zeros(workers)
+        self._clocks = np.zeros(workers, np.int64)
+        self._recent: Float64s = np.full(workers, np.nan)
+        self._epoch = self.run.epoch
+
+    def look(self) -> RunView:
+        """Return the run as it is now."""
+        run = self.run
+        with run.lock:
+            now_s = time.monotonic() - run.began_s
+            if run.epoch != self._epoch:
+                self.rollbacks, self._epoch = self.rollbacks + run.epoch - self._epoch, run.epoch
+                for series in self._series.values():
+                    series.roll_back(min(run.clocks.applied))
+            seen = self._read(now_s)
+            failures = dict(run.attempts_lost)
+        for rank, rows in enumerate(seen.rows):
+            self._add(rank, rows)
+        self._add_metrics(seen.metrics)
+        slowdowns = self._recent / (np.nanmedian(self._recent) if not np.isnan(self._recent).all() else np.nan)
+        self._choose(slowdowns)
+        window_s = self._window()
+        furthest = max(seen.entered)
+        total = int(self._clocks.sum())
+        per_s = self._rate(now_s, total)
+        states: dict[str, int] = {}
+        for state, _, _ in seen.live:
+            states[state] = states.get(state, 0) + 1
+        workers = [
+            WorkerView(
+                *(rank, seen.entered[rank], furthest - seen.entered[rank], *seen.live[rank], int(self._clocks[rank])),
+                parts=_rounded(self._sums[rank]),
+                outside_s=round(float(self._outside[rank]), 4),
+                busy_s=_known(self._recent[rank]),
+                slowdown=_known(slowdowns[rank]),
+                failures=failures.get(rank, 0),
+                bars=_bars(tail, now_s - window_s),
+            )
+            for rank, tail in sorted(seen.tails.items())
+        ]
+        slow = np.flatnonzero((np.nan_to_num(slowdowns) >= SLOW) & (run.workers > 1))
+        return RunView(
+            *(self.number, run.workers, discipline(run.clocks.staleness), now_s, seen.is_over),
+            finished=seen.finished,
+            first=run.first,
+            furthest=furthest,
+            per_s=per_s,
+            parts=_rounded(self._sums.sum(axis=0)),
+            outside_s=round(float(self._outside.sum()), 3),
+            window_s=window_s,
+            states=states,
+            shown=tuple(workers),
+            stragglers=tuple(map(int, slow))[:MAX_SHOWN],
+            rollbacks=self.rollbacks,
+            series=tuple(series.thinned(name) for name, series in self._series.items()),
+        )
+
+    def _read(self, now_s: float) -> _Seen:
+        run, clocks = self.run, self.run.clocks
+        rows = [timeline.since(seen) for timeline, seen in zip(run.timeline, self._seen, strict=True)]
+        self._seen = [timeline.added for timeline in run.timeline]
+        metrics = run.metrics.since(self._seen_metrics)
+        self._seen_metrics = run.metrics.added
+        absent = set(run.leases.absent())
+        live = []
+        for rank in range(run.workers):
+            arrived_s = run.arrived_s.get(rank, run.began_s) - run.began_s
+            if clocks.is_done(rank):
+                live.append(("returned", "", now_s))
+            elif rank in absent:
+                live.append(("no task", "Spark has not started its task yet, or starts it again", arrived_s))
+            elif rank in clocks.waiting:
+                needed = clocks.needed(clocks.waiting[rank])
+                mine = clocks.finished >= needed
+                why = f"onClock of clock {clocks.called}" if mine else f"before clock {clocks.waiting[rank]}"
+                live.append(("onClock" if mine else "wait", why, arrived_s))
+            elif rank in run.blocked:
+                live.append(("wait", run.blocked[rank], now_s))
+            else:
+                live.append(("working", "", run.released_s.get(rank, run.began_s) - run.began_s))
+        return _Seen(
+            applied=list(clocks.applied),
+            entered=[max(mine, clocks.applied[rank]) for rank, mine in enumerate(clocks.entered)],
+            finished=clocks.finished,
+            rows=rows,
+            tails={rank: run.timeline[rank].tail(MAX_TAIL) for rank in self._shown},
+            metrics=metrics,
+            live=live,
+            is_over=run.is_over or run.error is not None,
+        )
+
+    def _add(self, rank: int, rows: NDArray[np.float64]) -> None:
+        if not len(rows):
+            return
+        inside = rows[rows[:, OUTSIDE] == 0]
+        self._outside[rank] += rows[rows[:, OUTSIDE] != 0][:, PARTS].sum()
+        if not len(inside):
+            return
+        self._sums[rank] += inside[:, PARTS].sum(axis=0)
+        self._clocks[rank] += len(inside)
+        busy_s = float(inside[-20:, [PULL, COMPUTE, PUSH]].sum(axis=1).mean())
+        before_s = self._recent[rank]
+        self._recent[rank] = busy_s if np.isnan(before_s) else before_s + NEWEST * (busy_s - before_s)
+
+    def _add_metrics(self, rows: NDArray[np.float64]) -> None:
+        for number in np.unique(rows[:, 1]) if len(rows) else ():
+            mine = rows[rows[:, 1] == number]
+            series = self._series.setdefault(self.run.metrics.name(int(number)), ClockMeans(self.run.first))
+            series.add(mine[:, 2].astype(np.int64), mine[:, 3])
+
+    def _choose(self, slowdowns: Float64s) -> None:
+        """Choose the workers to show at the next look: the slowest half, and others at even distances."""
+        if self.run.workers <= MAX_SHOWN:
+            return
+        slowest = np.argsort(-np.nan_to_num(slowdowns), kind="stable")[: MAX_SHOWN // 2]
+        others = np.setdiff1d(np.arange(self.run.workers), slowest)
+        spread = others[np.linspace(0, len(others) - 1, MAX_SHOWN - len(slowest)).astype(int)]
+        self._shown = sorted(map(int, [*slowest, *spread]))
+
+    def _window(self) -> float:
+        """Return how many seconds the chart shows: several of the longest workers' clocks."""
+        known = self._recent[~np.isnan(self._recent)]
+        waits_s = self._sums[:, :2].sum() / max(1, self._clocks.sum())
+        wanted_s = CLOCKS_SHOWN * (float(known.max()) + float(waits_s)) if len(known) else 0.0
+        return next((window_s for window_s in WINDOWS_S if window_s >= wanted_s), WINDOWS_S[-1])
+
+    def _rate(self, now_s: float, total: int) -> float:
+        """Return the clocks in each second, over the last looks."""
+        self._looks = [*self._looks[-5:], (now_s, total)]
+        began_s, before = self._looks[0]
+        return (total - before) / (now_s - began_s) if now_s > began_s else 0.0
+
+
+def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
+    """Return a worker's bars: one a clock, or, of many clocks, equally many in each."""
+    ends_s = rows[:, BEGAN] + rows[:, PARTS].sum(axis=1)
+    rows = rows[ends_s >= from_s]
+    if not len(rows):
+        return ()
+    size = -(-len(rows) // MAX_BARS)
+    starts = np.arange(0, len(rows), size)
+    parts = np.add.reduceat(rows[:, PARTS], starts, axis=0)
+    lasts = np.append(starts[1:], len(rows)) - 1
+    return tuple(
+        Bar(round(float(rows[start, BEGAN]), 4), int(rows[last, CLOCK]), int(last - start + 1), _rounded(mine), outside)
+        for start, last, mine, outside in zip(starts, lasts, parts, (rows[starts, OUTSIDE] != 0).tolist(), strict=True)
+    )
+
+
+def _rounded(numbers: Sequence[float] | Float64s) -> tuple[float, ...]:
+    return tuple(np.round(numbers, 5).tolist())
+
+
+def _known(number: float) -> float | None:
+    return None if np.isnan(number) else round(float(number), 5)

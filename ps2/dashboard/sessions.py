@@ -1,0 +1,51 @@
+"""Who may see the page: a link's token admits one browser, which gets a cookie for later requests. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from base64 import urlsafe_b64encode
+
+NONCE_CHARS = 22
+
+
+class Sessions:
+    """The sessions of one page. Thread-safe.
+
+    A cookie holds a random number and its MAC, so there is no table of sessions that could grow.
+    """
+
+    def __init__(self, secret: str, token: str | None = None) -> None:
+        """Args:
+        secret: signs the cookies; they are valid wherever it is the same.
+        token: of all links; None: each link has a token of its own, which admits once.
+        """
+        self._key = secret.encode()
+        self._fixed = token
+        self._lock = threading.Lock()
+        self._current = secrets.token_urlsafe(24)
+
+    @property
+    def token(self) -> str:
+        """The token of the next link; the same one until somebody has used it."""
+        return self._fixed or self._current
+
+    def admit(self, token: str) -> str | None:
+        """Return a cookie for a valid token, which admits nobody again; None for any other one."""
+        with self._lock:
+            if not hmac.compare_digest(token.encode(), self.token.encode()):
+                return None
+            self._current = secrets.token_urlsafe(24)
+        nonce = secrets.token_urlsafe(16)
+        return nonce + self._mac(nonce)
+
+    def knows(self, cookie: str) -> bool:
+        """Return True for a cookie that ``admit`` has returned."""
+        nonce, mac = cookie[:NONCE_CHARS], cookie[NONCE_CHARS:]
+        return hmac.compare_digest(mac.encode(), self._mac(nonce).encode())
+
+    def _mac(self, nonce: str) -> str:
+        digest = hmac.digest(self._key, f"session of the live page {nonce}".encode(), hashlib.sha256)
+        return urlsafe_b64encode(digest).decode().rstrip("=")

@@ -1,0 +1,173 @@
+"""The trainings of estimators, as their progress is reported: the current one, or the last one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+from ps2.dashboard.series import thinned
+from ps2.dashboard.snapshot import PastView, TrainingView
+
+MAX_PAST = 200
+# Steps of one training that are remembered; of more, every other one is dropped.
+MAX_STEPS = 20_000
+MAX_PARAMS, MAX_PARAM_CHARS = 40, 60
+# Charts of further values.
+MAX_NUMBERS = 6
+
+
+class Words(Protocol):
+    """A family's words for one step, and for what it minimises."""
+
+    @property
+    def step(self) -> str: ...
+    @property
+    def objective(self) -> str: ...
+
+
+class Step(Protocol):
+    """One step of a training, as its family reports it."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def objective(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def validation(self) -> float | None: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def words(self) -> Words: ...
+
+
+@dataclass
+class _Training:
+    """A training as it grows; ``points`` are number, objective, validation, seconds so far, and further values."""
+
+    name: str
+    steps: int
+    params: tuple[tuple[str, str], ...]
+    at_s: float
+    began_s: float
+    state: str = "reading"
+    last: Step | None = None
+    ended_s: float | None = None
+    points: list[tuple[int, float, float | None, float, Mapping[str, float]]] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        if self.last is not None and step.number <= self.last.number:  # the fleet has rolled back
+            self.points = [point for point in self.points if point[0] < step.number]
+        self.state, self.last = "training", step
+        self.points.append((step.number, step.objective, step.validation, step.seconds, dict(step.metrics)))
+        if len(self.points) > MAX_STEPS:
+            self.points = self.points[::2]
+
+
+class TrainingLog:
+    """Thread-safe. A process trains one model at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: _Training | None = None
+        self._past: deque[_Training] = deque(maxlen=MAX_PAST)
+
+    @contextmanager
+    def training(self, name: str, steps: int, params: Mapping[str, object]) -> Iterator[Callable[[Step], None]]:
+        """Note a training under way; yield the function to call after each step."""
+        shown = tuple((key, _short(value)) for key, value in list(params.items())[:MAX_PARAMS])
+        training = _Training(name, steps, shown, time.time(), time.monotonic())
+        with self._lock:
+            if self._current is not None:
+                self._current.points.clear()  # its chart has been replaced
+            self._current = training
+            self._past.append(training)
+
+        def note(step: Step) -> None:
+            with self._lock:
+                training.add(step)
+
+        outcome = "interrupted"
+        try:
+            yield note
+            outcome = "done"
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+            raise
+        finally:
+            with self._lock:
+                training.state, training.ended_s = outcome, time.monotonic()
+
+    def current(self) -> TrainingView | None:
+        """Return the training under way, or the last one."""
+        with self._lock:
+            training = self._current
+            if training is None:
+                return None
+            points, last = list(training.points), training.last
+            state, ended_s = training.state, training.ended_s
+        seconds = (time.monotonic() if ended_s is None else ended_s) - training.began_s
+        numbers = [number for number, *_ in points]
+        took_s = [after[3] - before[3] for before, after in pairwise(points)]
+        series = [thinned("objective", numbers, [objective for _, objective, *_ in points])]
+        if any(validation is not None for _, _, validation, *_ in points):
+            known = [(number, value) for number, _, value, *_ in points if value is not None]
+            series.append(thinned("validation", [n for n, _ in known], [value for _, value in known]))
+        series.append(thinned("seconds of a step", numbers[1:], took_s))
+        names = list(points[-1][4])[:MAX_NUMBERS] if points else []
+        for name in names:
+            series.append(thinned(name, numbers, [metrics.get(name, float("nan")) for *_, metrics in points]))
+        left = None
+        if last is not None and ended_s is None and last.number:
+            left = max(0, training.steps - last.number) * last.seconds / last.number
+        return TrainingView(
+            training.name,
+            unit=last.words.step if last is not None else "step",
+            objective=last.words.objective if last is not None else "objective",
+            step=last.number if last is not None else 0,
+            steps=training.steps,
+            seconds=seconds,
+            left_s=left,
+            rows_per_s=last.rows / last.seconds if last is not None and last.seconds and last.rows else None,
+            bytes=last.bytes if last is not None else 0,
+            state=state,
+            params=training.params,
+            numbers=tuple((name, float(points[-1][4][name])) for name in names),
+            series=tuple(series),
+        )
+
+    def past(self) -> list[PastView]:
+        """Return all trainings, the oldest first."""
+        with self._lock:
+            return [
+                PastView(
+                    *("fit", training.name, training.at_s),
+                    None if training.ended_s is None else training.ended_s - training.began_s,
+                    training.state,
+                    ""
+                    if training.last is None
+                    else f"{training.last.number} of at most {training.steps} "
+                    f"{training.last.words.step}s, {training.last.words.objective} {training.last.objective:.6g}",
+                )
+                for training in self._past
+            ]
+
+
+# Of this process.
+TRAININGS = TrainingLog()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_PARAM_CHARS else text[: MAX_PARAM_CHARS - 1] + "…"
