@@ -21,6 +21,7 @@ WARM := .venv/.warm
 # PyTorch takes 0.5 GB, 3 GB with its libraries: its environment is beside .venv.
 TORCH_VENV := .venv-torch
 TORCH := $(TORCH_VENV)/.installed
+SELENIUM := .venv/.selenium
 
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
@@ -38,7 +39,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test torch-test compat proto run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test dashboard-test torch-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -132,6 +133,14 @@ chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones
 yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a cluster of this machine (ARGS: pytest's)
 	@echo "yarn-test: pytest"
 	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m yarn tests/yarn $(ARGS)
+
+$(SELENIUM): pyproject.toml | $(INSTALLED)
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore -e '.[dashboard-test]'
+	@touch $@
+
+dashboard-test: $(WARM) $(ARCHIVE) $(SELENIUM) ## run the tests of the live page in a real browser, Chromium (ARGS: pytest's)
+	@echo "dashboard-test: pytest"
+	@$(with_java) PS2_CHROMIUM="$$(scripts/chromium)"; export PS2_CHROMIUM; $(PYTHON) -m pytest -q tests/browser $(ARGS)
 
 $(TORCH): pyproject.toml | $(INSTALLED)
 	@echo "torch-test: installing ps2 and PyTorch (some minutes, 6 GB)"

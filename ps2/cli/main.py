@@ -7,6 +7,7 @@ import sys
 import click
 
 from ps2.cli.checkpoint import checkpoint
+from ps2.cli.dashboard import dashboard
 from ps2.cli.env import env
 from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.k8s import k8s
@@ -28,7 +29,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, env, k8s, launch, ops, serve, server, status, stop, token, train):
+for command in (checkpoint, dashboard, env, k8s, launch, ops, serve, server, status, stop, token, train):
     cli.add_command(command)
 
 

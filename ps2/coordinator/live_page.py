@@ -73,6 +73,7 @@ class LivePage:
         listen = split_listen(conf.dashboardListen, "dashboardListen")
         self._page = Page(self._snapshot, self._vectors, sessions, listen)
         self._events.open()
+        fleet.master.registry.on_lost = self._server_lost
         taken = "" if self._page.is_first else f" (port {listen[1][0]} is taken)"
         open_ = "" if is_loopback(listen[0]) else "; what it shows travels unencrypted"
         print(f"PS2: live page at {self._page.url}{taken}{open_}", file=sys.stderr)
@@ -177,6 +178,10 @@ class LivePage:
             for entry in master.entries()
         ]
         return vectors_of(held, len(master.registry.addresses()), reports, begin, find)
+
+    def _server_lost(self, index: int, why: str) -> None:
+        said = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
+        self._events.note("lost", f"server {index} is lost: {said}")
 
     # -- runs ------------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,10 @@ class ServerRegistry:
     """The servers, by index. Thread-safe. Its lock is taken after the master's, and no server is asked under it."""
 
     def __init__(self, lost_after_s: float, on_give_up: Callable[[str], None] = lambda why: None) -> None:
-        """``on_give_up``: called with the reason when lost servers do not come back."""
+        """``on_give_up``: called with the reason when lost servers do not come back. ``on_lost`` may be set later: it
+        is called with the index of a server that is lost, and the reason."""
         self._on_give_up = on_give_up
+        self.on_lost: Callable[[int, str], object] = lambda index, why: None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._membership = Membership(lost_after_s)
@@ -51,6 +53,9 @@ class ServerRegistry:
 
     def ended(self, index: int, reason: str) -> None:
         with self._changed:
+            member = self._membership.members.get(index)
+            if member is not None and not member.ended:
+                self.on_lost(index, reason)
             self._membership.ended(index, reason)
             self._changed.notify_all()
 
@@ -69,7 +74,9 @@ class ServerRegistry:
     def tick(self) -> None:
         with self._changed:
             for index in self._membership.tick(time.monotonic()):
-                log.warning("server %d is lost: %s", index, self._membership.members[index].gone)
+                why = self._membership.members[index].gone or ""
+                log.warning("server %d is lost: %s", index, why)
+                self.on_lost(index, why)
                 self._changed.notify_all()
 
     def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:

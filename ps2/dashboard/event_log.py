@@ -10,11 +10,12 @@ from collections import deque
 from ps2.dashboard.snapshot import EventView
 
 MAX_EVENTS = 500
+# Lost servers are noted by the coordinator, whether or not they are worth a warning.
+NOTED = "ps2.coordinator.server_registry"
 MAX_CHARS = 400
 LOGGER = "ps2"
 # What the warnings of some loggers are about.
 KINDS = {
-    "ps2.coordinator.server_registry": "lost",
     "ps2.coordinator.supervisor": "recovery",
     "ps2.coordinator.checkpoints": "checkpoint",
 }
@@ -49,7 +50,8 @@ class EventLog(logging.Handler):
             return shown, self._count - len(shown)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.note(KINDS.get(record.name, "warning"), record.getMessage())
+        if record.name != NOTED:
+            self.note(KINDS.get(record.name, "warning"), record.getMessage())
         # A program without handlers of its own gets its warnings on stderr, as if this one were not there.
         if logging.lastResort is not None and not self._has_others(record.name):
             logging.lastResort.handle(record)

@@ -86,8 +86,7 @@ class RunWatcher:
                     series.roll_back(min(run.clocks.applied))
             seen = self._read(now_s)
             failures = dict(run.attempts_lost)
-        for rank, rows in enumerate(seen.rows):
-            self._add(rank, rows)
+        self._add(seen.rows)
         self._add_metrics(seen.metrics)
         slowdowns = self._recent / (np.nanmedian(self._recent) if not np.isnan(self._recent).all() else np.nan)
         self._choose(slowdowns)
@@ -161,18 +160,19 @@ class RunWatcher:
             is_over=run.is_over or run.error is not None,
         )
 
-    def _add(self, rank: int, rows: NDArray[np.float64]) -> None:
-        if not len(rows):
-            return
-        inside = rows[rows[:, OUTSIDE] == 0]
-        self._outside[rank] += rows[rows[:, OUTSIDE] != 0][:, PARTS].sum()
-        if not len(inside):
-            return
-        self._sums[rank] += inside[:, PARTS].sum(axis=0)
-        self._clocks[rank] += len(inside)
-        busy_s = float(inside[-20:, [PULL, COMPUTE, PUSH]].sum(axis=1).mean())
-        before_s = self._recent[rank]
-        self._recent[rank] = busy_s if np.isnan(before_s) else before_s + NEWEST * (busy_s - before_s)
+    def _add(self, by_rank: Sequence[NDArray[np.float64]]) -> None:
+        rows, workers = np.concatenate(by_rank), len(by_rank)
+        ranks = np.repeat(np.arange(workers), [len(mine) for mine in by_rank])
+        outside = rows[:, OUTSIDE] != 0
+        self._outside += np.bincount(ranks[outside], rows[outside][:, PARTS].sum(axis=1), workers)
+        rows, ranks = rows[~outside], ranks[~outside]
+        np.add.at(self._sums, ranks, rows[:, PARTS])
+        counts = np.bincount(ranks, minlength=workers)
+        self._clocks += counts
+        there = counts > 0
+        busy_s = np.bincount(ranks, rows[:, [PULL, COMPUTE, PUSH]].sum(axis=1), workers)[there] / counts[there]
+        before_s = np.where(np.isnan(self._recent[there]), busy_s, self._recent[there])
+        self._recent[there] = before_s + NEWEST * (busy_s - before_s)
 
     def _add_metrics(self, rows: NDArray[np.float64]) -> None:
         for number in np.unique(rows[:, 1]) if len(rows) else ():
@@ -211,11 +211,13 @@ def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
         return ()
     size = -(-len(rows) // MAX_BARS)
     starts = np.arange(0, len(rows), size)
-    parts = np.add.reduceat(rows[:, PARTS], starts, axis=0)
+    parts = np.round(np.add.reduceat(rows[:, PARTS], starts, axis=0), 5).tolist()
     lasts = np.append(starts[1:], len(rows)) - 1
+    began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[lasts, CLOCK].astype(int).tolist()
+    counts, outside = (lasts - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()
     return tuple(
-        Bar(round(float(rows[start, BEGAN]), 4), int(rows[last, CLOCK]), int(last - start + 1), _rounded(mine), outside)
-        for start, last, mine, outside in zip(starts, lasts, parts, (rows[starts, OUTSIDE] != 0).tolist(), strict=True)
+        Bar(at_s, clock, count, tuple(mine), is_outside)
+        for at_s, clock, count, mine, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""A scorer over HTTP: JSON in, JSON out. Needs starlette and uvicorn (``pip install 'ps2-spark[serve]'``)."""
+"""A scorer over HTTP: JSON in, JSON out. Needs starlette and uvicorn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ try:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise ConfigError(
-        f"scores over HTTP need starlette and uvicorn: pip install 'ps2-spark[serve]' ({error})"
+        f"scores over HTTP need starlette and uvicorn: pip install starlette uvicorn ({error})"
     ) from error
 
 log = logging.getLogger(__name__)

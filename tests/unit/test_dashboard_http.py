@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import requests
@@ -140,7 +141,7 @@ def test_snapshots_when_nobody_looks_then_none_is_made(served, until):
     with served.browser() as session, session.get(served.url + "/events", stream=True, timeout=10) as answer:
         frames(answer, 1)
     until(lambda: served.page._publisher.viewers == 0, "the viewer is gone")
-    until(lambda: served.page._publisher._task.done(), "snapshots end")
+    until(served.page._publisher._task.done, "snapshots end")
     made = served.made
     assert served.get("/", served.browser())[0] == 200
     assert served.made == made
@@ -169,7 +170,7 @@ def test_viewer_when_it_sleeps_then_gets_the_newest_snapshot(until):
             found = [frame["number"] for frame in frames(answer, 20)]
     finally:
         served.page.stop()
-    gaps = [after - before for before, after in zip(found, found[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(found)]
     assert max(gaps) > 20  # what the system's buffers held, and then the newest one
 
 

@@ -1,0 +1,61 @@
+"""``ps2 dashboard``: the live page of a fleet's servers."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import click
+
+from ps2.cli.server import parse_listen
+from ps2.cli.target import Which, ask_all, controlled, find_target, target_options
+from ps2.config import is_loopback, new_token, split_listen
+
+EPILOG = """\b
+Examples:
+  ps2 dashboard                  the fleet that 'ps2 launch' started here
+  ps2 dashboard --fleet host1:7070,host2:7070 --token-file fleet.token
+
+\b
+The link lets one browser in. Runs and trainings are on the page of the fleet's driver, ps.dashboardUrl.
+docs/dashboard.md describes both.
+
+\b
+Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 an option is wrong, 4 there is no such fleet,
+6 the token is not the fleet's.
+"""
+
+
+@click.command(epilog=EPILOG)
+@target_options
+@click.option(
+    "--listen",
+    callback=parse_listen,
+    metavar="HOST:PORT",
+    default="127.0.0.1:4070-4169",
+    show_default=True,
+    help="Address to listen at; HOST:FIRST-LAST the first free port.",
+)
+def dashboard(which: Which, listen: str) -> None:
+    """Show the live page of a fleet's servers in a browser."""
+    from ps2.dashboard.fleet_watcher import FleetWatcher
+    from ps2.dashboard.page import Page
+    from ps2.dashboard.sessions import Sessions
+
+    target = find_target(which)
+    ask_all(target, lambda control, address: control.hello(address), target.addresses)  # a wrong token ends here
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    place = split_listen(listen, "--listen")
+    with controlled(target.token, target.tls) as control:
+        watcher = FleetWatcher(control, target.addresses)
+        page = Page(watcher.snapshot, watcher.vectors, Sessions(new_token()), place)
+        try:
+            taken = "" if page.is_first else f" (port {place[1][0]} is taken)"
+            open_ = "" if is_loopback(place[0]) else "; what it shows travels unencrypted"
+            click.echo(f"live page at {page.url}{taken}{open_}")
+            while not ended.wait(0.5):
+                pass
+        finally:
+            page.stop()

@@ -1,0 +1,118 @@
+"""Snapshots of a fleet without its driver: each server is asked, once a second, while somebody looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ps2.dashboard.encoding import encoded
+from ps2.dashboard.event_log import MAX_EVENTS, EventLog
+from ps2.dashboard.fleet_view import Held, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.reports import ServerReports
+from ps2.dashboard.snapshot import Snapshot
+from ps2.errors import TransientError
+from ps2.rpc.control import ServerControl
+from ps2.storage.manifest import matrices_from_json
+from ps2.transport.at_once import at_once
+from ps2.version import __version__
+
+# Names of vectors change rarely: they are asked for this often.
+NAMES_S = 10.0
+NOTE = "runs, trainings and recoveries are on the page of the fleet's driver (ps.dashboardUrl)"
+
+
+class FleetWatcher:
+    """Asks the servers of one fleet."""
+
+    def __init__(self, control: ServerControl, addresses: Sequence[str]) -> None:
+        self._control = control
+        self._addresses = tuple(addresses)
+        self._reports = ServerReports()
+        self._events = EventLog()
+        self._heard_s = dict.fromkeys(addresses, time.monotonic())
+        self._why: dict[str, str | None] = dict.fromkeys(addresses)
+        self._ids: dict[str, str] = {}
+        self._names: Mapping[int, Sequence[str]] = {}
+        self._named_s = -NAMES_S
+
+    def snapshot(self) -> bytes:
+        """Ask all servers, and return the snapshot as JSON."""
+        began_s = time.monotonic()
+        at_once(self._addresses, self._ask)
+        if began_s - self._named_s >= NAMES_S:
+            self._named_s = began_s
+            self._names = self._names_of([address for address, why in self._why.items() if why is None])
+        now_s, reports = time.monotonic(), self._reports.all()
+        health = [
+            ServerHealth(
+                *(index, self._ids.get(address, ""), address, now_s - self._heard_s[address]),
+                why=self._why[address],
+                is_recoverable=False,
+            )
+            for index, address in enumerate(self._addresses)
+        ]
+        operations, left_out = operations_of(reports.values())
+        events, dropped = self._events.newest(MAX_EVENTS)
+        return encoded(
+            Snapshot(
+                fleet_id=",".join(self._addresses[:3]),
+                at_s=time.time(),
+                version=__version__,
+                where=f"{socket.gethostname()}, process {os.getpid()}",
+                note=NOTE,
+                fleet=fleet_of(health, reports, now_s),
+                vectors=vectors_of(self._held(), len(self._addresses), reports),
+                operations=operations,
+                operations_left_out=left_out,
+                events=events,
+                dropped_events=dropped,
+                took_s=round(now_s - began_s, 4),
+            )
+        )
+
+    def vectors(self, begin: int, find: str) -> bytes:
+        """Return a part of the table of vectors as JSON, of the last snapshot."""
+        return encoded(vectors_of(self._held(), len(self._addresses), self._reports.all(), begin, find))
+
+    def _ask(self, address: str) -> None:
+        index, before = self._addresses.index(address), self._why[address]
+        try:
+            status = self._control.status(address)
+        except TransientError as error:
+            self._why[address] = why = str(error).removeprefix(f"{address}: ")
+            if before is None:
+                self._events.note("lost", f"server {index} ({address}) does not answer: {why}")
+            return
+        if before is not None:
+            self._events.note("recovery", f"server {index} ({address}) answers again")
+        self._why[address], self._heard_s[address], self._ids[address] = None, time.monotonic(), status.server_id
+        self._reports.note(index, status)
+
+    def _names_of(self, addresses: Sequence[str]) -> Mapping[int, Sequence[str]]:
+        """Return the names of each matrix's vectors, from the newest catalog that a driver has left on the servers."""
+
+        def catalog(address: str) -> bytes:
+            try:
+                return self._control.hello(address).catalog
+            except TransientError:
+                return b""
+
+        left = [json.loads(found) for found in at_once(addresses, catalog) if found]
+        newest: dict[str, Any] = max(left, key=lambda found: found["number"], default={"matrices": []})
+        return {matrix.id: sorted(matrix.names) for matrix in matrices_from_json(newest["matrices"], "the catalog")}
+
+    def _held(self) -> list[Held]:
+        owners: dict[int, dict[int, int]] = {}
+        kinds = {}
+        for index, report in self._reports.all().items():
+            for matrix in report.status.matrices:
+                kinds[matrix.matrix] = matrix
+                owners.setdefault(matrix.matrix, {}).update((part.index, index) for part in matrix.partitions)
+        return [
+            Held(id, one.spec, one.rows, [owner for _, owner in sorted(owners[id].items())], self._names.get(id, ()))
+            for id, one in kinds.items()
+        ]

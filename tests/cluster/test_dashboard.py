@@ -1,0 +1,43 @@
+"""The live page of a running fleet, as a browser reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2 import DCV
+from tests.viewer import Viewer
+
+
+@pytest.fixture(scope="module")
+def viewer(ps):
+    viewer = Viewer(ps.dashboardUrl)
+    yield viewer
+    viewer.close()
+
+
+def test_page_when_vectors_are_used_then_figures_move(ps, viewer):
+    vector = DCV.dense(1000, 2, name="weight of the page")
+    vector.fill(1.0)
+    first = viewer.see(lambda s: s["fleet"]["memory_limit_bytes"] and s["operations"])
+    assert [server["state"] for server in first["fleet"]["shown"]] == ["running", "running"]
+    (matrix,) = [one for one in first["vectors"]["shown"] if "weight of the page" in one["names"]]
+    assert (matrix["dim"], matrix["rows"], matrix["reserved"], matrix["bytes"]) == (1000, 1, 2, 8000)
+    assert matrix["partitions"] == [1, 1]
+    runs = sum(done["count"] for done in first["operations"])
+    for _ in range(100):
+        vector.pull()
+    later = viewer.see(lambda s: sum(done["count"] for done in s["operations"]) >= runs + 200)
+    assert later["fleet"]["shown"][0]["uptime_s"] > first["fleet"]["shown"][0]["uptime_s"]
+    assert viewer.vectors(find="OF THE PAGE")["found"] == 1
+    assert viewer.vectors(find="no such name")["shown"] == []
+
+
+def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
+    reports = ps._fleet.master.reports
+    until(lambda: not reports.are_wanted, "nobody looks")
+    viewer.see(lambda s: s["fleet"]["memory_limit_bytes"])
+    assert reports.are_wanted
+
+
+def test_repr_when_the_page_is_on_then_has_the_link(ps):
+    assert ps.dashboardUrl in repr(ps)
