@@ -56,6 +56,7 @@ class LivePage:
     def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
         """Start the page, if the settings want one, and print its link."""
         self._fleet, self._recoveries, self._replicas = fleet, recoveries, conf.replicas
+        self._silent_after_s = conf.lostAfterS / 2  # the coordinator asks it then
         self._events = EventLog()
         self._lock = threading.Lock()  # one snapshot at a time
         self._watcher: RunWatcher | None = None
@@ -141,7 +142,7 @@ class LivePage:
             at_s=time.time(),
             version=__version__,
             where=f"{socket.gethostname()}, process {os.getpid()}",
-            fleet=fleet_of(health, reports, now_s),
+            fleet=fleet_of(health, reports, now_s, self._silent_after_s),
             vectors=self._vectors_of(reports),
             operations=operations,
             operations_left_out=left_out,

@@ -45,7 +45,10 @@ NO_SESSION = (
 )
 REFUSED = "<!doctype html><title>PS2: refused</title><p>{}<p><a href='/'>Try again</a>"
 # The browser opens the page from here, not from where the link was clicked: only then does it send a strict cookie.
-ADMITTED = "<!doctype html><title>PS2</title><meta http-equiv='refresh' content='0;url=/'><a href='/'>Open the page</a>"
+ADMITTED = (
+    "<!doctype html><title>PS2</title><link rel='icon' href='/icon.svg'>"
+    "<meta http-equiv='refresh' content='0;url=/'><a href='/'>Open the page</a>"
+)
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,16 @@ class Held:
     names: Sequence[str]
 
 
-def fleet_of(health: Sequence[ServerHealth], reports: Mapping[int, Report], now_s: float) -> FleetView:
-    """Return all servers. ``now_s`` is on the clock of the reports."""
-    servers = [_server(one, reports.get(one.index), now_s) for one in health]
+def fleet_of(
+    health: Sequence[ServerHealth], reports: Mapping[int, Report], now_s: float, silent_after_s: float = STALE_S
+) -> FleetView:
+    """Return all servers.
+
+    Args:
+        now_s: on the clock of the reports.
+        silent_after_s: a server without a sign of life for so long is silent.
+    """
+    servers = [_server(one, reports.get(one.index), now_s, silent_after_s) for one in health]
     worst_first = sorted(servers, key=lambda server: (server.state == "running", server.index))
     return FleetView(
         servers=len(servers),
@@ -110,6 +117,7 @@ def vectors_of(
     begin = min(max(0, begin), max(0, len(found) - 1)) // MAX_MATRICES * MAX_MATRICES
     largest = nlargest(begin + MAX_MATRICES, found, key=lambda one: (sizes[one.id] or 0, -one.id))
     return VectorsView(
+        servers=servers,
         matrices=len(held),
         rows=sum(one.rows for one in held),
         bytes=sum(size or 0 for size in sizes.values()),
@@ -119,8 +127,11 @@ def vectors_of(
     )
 
 
-def _server(health: ServerHealth, report: Report | None, now_s: float) -> ServerView:
-    state = "running" if health.why is None else "recovering" if health.is_recoverable else "lost"
+def _server(health: ServerHealth, report: Report | None, now_s: float, silent_after_s: float) -> ServerView:
+    if health.why is not None:
+        state = "recovering" if health.is_recoverable else "lost"
+    else:
+        state = "silent" if health.silent_s > silent_after_s else "running"
     plain = ServerView(health.index, health.address, state, health.why or "", health.silent_s)
     if report is None or report.status.server_id != health.server_id or now_s - report.at_s > STALE_S:
         return plain

@@ -12,8 +12,9 @@ class ServerView:
     """One server. Its numbers are None until it has reported.
 
     Attributes:
-        state: "running", "recovering" (lost, and being brought back) or "lost".
-        reason: why it is not running; "".
+        state: "running", "silent" (no sign of life for longer than usual), "recovering" (lost, and being brought back)
+            or "lost".
+        reason: why it is lost; "".
         silent_s: since its last sign of life.
         requests_per_s, bytes_in_per_s, bytes_out_per_s: between its last two reports.
         lock_wait: seconds that requests waited for locks of shards, in each second.
@@ -74,7 +75,7 @@ class MatrixView:
         rows: in use; ``reserved`` counts those that exist.
         bytes: on all servers; None: its servers have not said.
         keys: with a slot, of a sparse matrix; else None.
-        partitions: number of them on each server, by index.
+        partitions: number of them on each server, by index; of the first servers, if there are very many.
     """
 
     id: str
@@ -99,8 +100,10 @@ class VectorsView:
         matrices, rows, bytes: in all.
         found: number of matrices that the search has found; all of them without one.
         begin: number of the first one shown.
+        servers: of the fleet.
     """
 
+    servers: int
     matrices: int
     rows: int
     bytes: int

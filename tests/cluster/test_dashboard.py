@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from ps2 import DCV
+from ps2.config import new_token, write_token
 from tests.viewer import Viewer
 
 
@@ -41,3 +45,28 @@ def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
 
 def test_repr_when_the_page_is_on_then_has_the_link(ps):
     assert ps.dashboardUrl in repr(ps)
+
+
+def command_of(ps, token_file):
+    fleet = ("--fleet", ",".join(ps.servers), "--token-file", str(token_file))
+    return [sys.executable, "-m", "ps2.cli.main", "dashboard", *fleet, "--listen", "127.0.0.1:0"]
+
+
+def test_command_when_its_page_is_opened_then_shows_the_fleet(ps, tmp_path):
+    write_token(tmp_path / "token", ps._token)
+    with subprocess.Popen(command_of(ps, tmp_path / "token"), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            viewer = Viewer(process.stdout.readline().split()[-1])
+            found = viewer.see(lambda snapshot: snapshot["fleet"]["memory_limit_bytes"])
+            viewer.close()
+        finally:
+            process.terminate()
+    assert [server["address"] for server in found["fleet"]["shown"]] == ps.servers
+    assert "ps.dashboardUrl" in found["note"]
+    assert process.returncode == 0
+
+
+def test_command_when_the_token_is_wrong_then_exits_6(ps, tmp_path):
+    write_token(tmp_path / "token", new_token())
+    done = subprocess.run(command_of(ps, tmp_path / "token"), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 6, done.stderr

@@ -16,6 +16,13 @@ export function number(n) {
   return Math.round(n).toLocaleString("en-US");
 }
 
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 });
+
+// 5.69M for 5,690,319: where there is little room.
+export function compact(n) {
+  return n === null || n === undefined ? DASH : COMPACT.format(n);
+}
+
 export function rate(n) {
   if (n === null || n === undefined) return DASH;
   return n >= 99.5 || n === 0 ? number(n) : n.toPrecision(n < 1 ? 2 : 3);
@@ -32,7 +39,7 @@ export function value(n) {
 export function span(s) {
   if (s === null || s === undefined) return DASH;
   if (s === 0) return "0 s";
-  if (s < 1e-3) return `${(s * 1e6).toPrecision(2)} µs`;
+  if (s < 1e-3) return `${Number((s * 1e6).toPrecision(3))} µs`;
   if (s < 1) return `${Number((s * 1e3).toPrecision(3))} ms`;
   if (s < 100) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
   const two = (n) => String(n).padStart(2, "0");
@@ -62,6 +69,6 @@ export function dim(n) {
   return n >= 2 ** 40 && Math.abs(power - Math.round(power)) < 1e-9 ? `2^${Math.round(power)}` : number(n);
 }
 
-export function plural(n, noun) {
-  return `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
+export function plural(n, noun, several = `${noun}s`) {
+  return `${number(n)} ${n === 1 ? noun : several}`;
 }

@@ -4,8 +4,13 @@ import { element, show, text } from "./dom.js";
 import { span } from "./format.js";
 
 export const KINDS = ["wait", "onClock", "pull", "compute", "push"];
-const LANE = 18, GAP = 4, LEFT = 46, AXIS = 18;
+const LEFT = 46, AXIS = 18;
 const FRAME_MS = 100;
+
+// The height of a lane, and what is between two: many workers get narrow ones.
+function lanes(workers) {
+  return workers > 20 ? [11, 2] : workers > 10 ? [14, 3] : [18, 4];
+}
 
 export class Gantt {
   constructor() {
@@ -42,7 +47,8 @@ export class Gantt {
   draw() {
     const { canvas, run } = this, width = canvas.clientWidth;
     if (!run || !width) return;
-    const sharp = window.devicePixelRatio || 1, height = run.shown.length * (LANE + GAP) + AXIS;
+    const sharp = window.devicePixelRatio || 1, [lane, gap] = lanes(run.shown.length);
+    const height = run.shown.length * (lane + gap) + AXIS;
     if (canvas.width !== Math.round(width * sharp) || canvas.height !== Math.round(height * sharp)) {
       canvas.width = Math.round(width * sharp);
       canvas.height = Math.round(height * sharp);
@@ -60,7 +66,7 @@ export class Gantt {
     c.font = "11px system-ui, sans-serif";
     c.textBaseline = "middle";
     this.axis(c, colours, width, height);
-    run.shown.forEach((worker, i) => this.lane(c, colours, worker, i * (LANE + GAP), px, end, width));
+    run.shown.forEach((worker, i) => this.lane(c, colours, worker, [i * (lane + gap), lane], px, end, width));
   }
 
   axis(c, colours, width, height) {
@@ -77,12 +83,12 @@ export class Gantt {
     }
   }
 
-  lane(c, colours, worker, y, px, end, width) {
+  lane(c, colours, worker, [y, height], px, end, width) {
     const fill = (from, to, colour) => {
       const x = Math.max(LEFT, px(from)), right = Math.min(width, px(to));
       if (right <= x) return;
       c.fillStyle = colour;
-      c.fillRect(x, y, Math.max(right - x, 0.75), LANE);
+      c.fillRect(x, y, Math.max(right - x, 0.75), height);
     };
     for (const bar of worker.bars) {
       let at = bar.began_s;
@@ -93,7 +99,7 @@ export class Gantt {
       if (bar.outside) { c.globalAlpha = 0.55; fill(bar.began_s, at, colours.card); c.globalAlpha = 1; }
       const x = px(bar.began_s), room = px(at) - x;
       if (bar.clocks === 1 && !bar.outside && room > 34 && x >= LEFT) {
-        c.fillStyle = colours.card; c.globalAlpha = 0.85; c.fillRect(x, y, 1.5, LANE); c.globalAlpha = 1;
+        c.fillStyle = colours.card; c.globalAlpha = 0.85; c.fillRect(x, y, 1.5, height); c.globalAlpha = 1;
       }
     }
     const last = worker.bars[worker.bars.length - 1];
@@ -106,13 +112,13 @@ export class Gantt {
     }
     c.fillStyle = worker.slowdown >= 1.5 ? colours.onClock : colours.quiet;
     c.textAlign = "left";
-    c.fillText(`rank ${worker.rank}`, 0, y + LANE / 2);
+    c.fillText(`rank ${worker.rank}`, 0, y + height / 2);
   }
 
   point(event) {
     const { run, scale } = this, box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
-    const worker = run && run.shown[Math.floor(y / (LANE + GAP))];
+    const worker = run && run.shown[Math.floor(y / lanes(run.shown.length).reduce((a, b) => a + b))];
     const s = scale && scale.begin + ((x - LEFT) / (box.width - LEFT)) * run.window_s;
     const bar = worker && worker.bars.find((one) => one.began_s <= s && s < one.began_s + one.parts.reduce((a, b) => a + b, 0));
     show(this.tip, Boolean(worker) && x > LEFT);

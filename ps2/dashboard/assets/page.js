@@ -1,7 +1,7 @@
 // Connects to the driver, and hands each snapshot to the panes.
 
 import { className, element, show, text } from "./dom.js";
-import { span } from "./format.js";
+import { clockTime, span } from "./format.js";
 import { Events, Fleet, History, Operations } from "./panes.js";
 import { Run } from "./run.js";
 import { Tiles } from "./tiles.js";
@@ -10,6 +10,8 @@ import { Vectors } from "./vectors.js";
 
 const SILENT_MS = 4000;
 const AGAIN_MS = 2000;
+const RECENT_S = 60; // losses and recoveries stay at the top for so long
+const STATES = { silent: "is silent", recovering: "is lost, and being brought back", lost: "is lost" };
 
 const byId = (id) => document.getElementById(id);
 const body = (id) => byId(id).querySelector(".body");
@@ -29,6 +31,7 @@ function say(kind, words, banner = "") {
   text(byId("status"), words);
   text(byId("banner"), banner);
   show(byId("banner"), banner !== "");
+  className(byId("banner"), kind === "bad" ? "banner" : "banner warn");
   document.body.classList.toggle("stale", kind === "bad");
 }
 
@@ -45,8 +48,12 @@ function state() {
   if (silentMs > SILENT_MS) return say("bad", "no answer", `No answer from the driver for ${span(Math.round(silentMs / 1000))}. This is the last that was known; the page connects again by itself.`);
   if (!snapshot) return say("", "connecting");
   const away = snapshot.fleet.shown.filter((one) => one.state !== "running");
-  if (!away.length) return say("good", snapshot.run && !snapshot.run.is_over ? "live, a run is under way" : "live");
-  const words = away.map((one) => `server ${one.index} (${one.address}) is ${one.state === "lost" ? "lost" : "lost, and being brought back"}: ${one.reason.split("\n")[0]}`);
+  if (!away.length) {
+    const recent = snapshot.events.filter((one) => one.kind !== "warning" && snapshot.at_s - one.at_s < RECENT_S);
+    const words = recent.slice(0, 2).map((one) => `${clockTime(one.at_s)}: ${one.text}`).join("; ");
+    return say("good", snapshot.run && !snapshot.run.is_over ? "live, a run is under way" : "live", words);
+  }
+  const words = away.map((one) => `server ${one.index} (${one.address}) ${STATES[one.state]}${one.reason ? `: ${one.reason.split("\n")[0]}` : ` for ${span(one.silent_s)}`}`);
   return say("warn", `live, ${away.length} of ${snapshot.fleet.servers} servers away`, words.slice(0, 3).join("; ") + (words.length > 3 ? `; and ${words.length - 3} more` : ""));
 }
 

@@ -1,7 +1,7 @@
 // Fleet, operations, history and events: tables of a snapshot.
 
 import { Table, element, show, text } from "./dom.js";
-import { ago, bytes, clockTime, number, percent, rate, span } from "./format.js";
+import { ago, bytes, clockTime, compact, number, percent, rate, span } from "./format.js";
 
 const sum = (words, left) => (left > 0 ? `${number(left)} more ${words}` : "");
 
@@ -9,7 +9,7 @@ export class Fleet {
   constructor(body) {
     this.table = new Table("Servers", [
       { name: "#", of: (s) => s.index, number: true },
-      { name: "state", of: (s) => (s.state === "running" && s.silent_s > 2.5 ? `silent ${span(s.silent_s)}` : s.state) },
+      { name: "state", of: (s) => (s.state === "silent" ? `silent ${span(s.silent_s)}` : s.state) },
       { name: "address", of: (s) => s.address },
       { name: "memory", of: (s) => bytes(s.memory_bytes), number: true },
       { name: "of limit", of: (s) => (s.memory_bytes === null ? "–" : percent(s.memory_bytes / s.memory_limit_bytes)), number: true },
@@ -22,7 +22,7 @@ export class Fleet {
       { name: "process", of: (s) => bytes(s.rss_bytes), number: true },
       { name: "up", of: (s) => span(s.uptime_s), number: true },
       { name: "", of: (s) => s.reason || s.node, wide: true },
-    ], (s) => (s.state === "running" ? "" : "bad"));
+    ], (s) => ({ running: "", silent: "warn" }[s.state] ?? "bad"));
     this.note = element("p", { class: "note" });
     this.saved = new Table("Checkpoints", [
       { name: "checkpoint", of: (c) => c.number, number: true },
@@ -64,11 +64,11 @@ export class Operations {
       { name: "operation", of: (o) => o.name },
       { name: "time", of: (o) => span(o.seconds), number: true },
       { name: "share", of: (o) => percent(o.seconds / this.all), number: true },
-      { name: "runs", of: (o) => number(o.count), number: true },
+      { name: "runs", of: (o) => compact(o.count), number: true },
       { name: "mean", of: (o) => span(o.mean_s), number: true },
       { name: "now/s", of: (o) => rate(o.per_s), number: true },
       { name: "busy now", of: (o) => percent(o.busy), number: true },
-      { name: "keys", of: (o) => (o.keys ? number(o.keys) : "–"), number: true },
+      { name: "keys", of: (o) => (o.keys ? compact(o.keys) : "–"), number: true },
       { name: "failed", of: (o) => (o.failures ? number(o.failures) : "–"), number: true },
     ], (o) => (o.failures ? "warn" : ""));
     this.note = element("p", { class: "note" });

@@ -1,7 +1,7 @@
 // The page in short: six numbers, with their recent past.
 
 import { className, element, text } from "./dom.js";
-import { bytes, number, percent, rate, span } from "./format.js";
+import { bytes, number, percent, plural, rate, span } from "./format.js";
 import { Sparkline } from "./charts.js";
 
 const TILES = [
@@ -16,7 +16,8 @@ const TILES = [
 
 function servers(s) {
   const away = s.fleet.servers - s.fleet.running;
-  if (!away) return s.replicas ? "each has a copy on the next" : "all running";
+  const back = s.recoveries.length ? `, ${plural(s.recoveries.length, "recovery", "recoveries")}` : "";
+  if (!away) return (s.replicas ? "copies on the next" : "all running") + back;
   const recovering = s.fleet.shown.filter((one) => one.state === "recovering").length;
   return recovering ? `${recovering} being brought back` : `${away} lost`;
 }

@@ -18,7 +18,7 @@ export class Vectors {
       { name: "rows", of: (m) => (m.reserved > m.rows ? `${number(m.rows)} of ${number(m.reserved)}` : number(m.rows)), number: true },
       { name: "keys", of: (m) => number(m.keys), number: true },
       { name: "size", of: (m) => bytes(m.bytes), number: true },
-      { name: "partitions by server", of: partitions, wide: true },
+      { name: "partitions by server", of: (m) => partitions(m, this.servers), wide: true },
     ]);
     this.search = element("input", { type: "search", placeholder: "name or id", "aria-label": "Find vectors by name or id", oninput: () => this.look(0) });
     this.back = element("button", { type: "button", onclick: () => this.look(this.begin - PAGE) }, "Previous");
@@ -54,6 +54,7 @@ export class Vectors {
 
   draw(vectors) {
     this.begin = vectors.begin;
+    this.servers = vectors.servers;
     this.table.fill(vectors.shown);
     show(this.empty, vectors.matrices === 0);
     show(this.pager, vectors.matrices > 0);
@@ -75,8 +76,8 @@ function named(matrix) {
   return matrix.names.join(", ") + (more > 0 ? ` and ${number(more)} more` : "");
 }
 
-function partitions(matrix) {
+function partitions(matrix, servers) {
   const counts = matrix.partitions, few = counts.slice(0, 16);
-  if (counts.every((n) => n === counts[0])) return counts.length === 1 ? `${counts[0]}` : `${counts[0]} on each of ${counts.length}`;
+  if (counts.every((n) => n === counts[0])) return servers === 1 ? `${counts[0]}` : `${counts[0]} on each of ${number(servers)}`;
   return few.map((n, index) => `${index}: ${n}`).join("  ") + (counts.length > few.length ? " …" : "");
 }
