@@ -57,7 +57,7 @@ class Site:
 
     Attributes:
         vectors: returns a page of the table of vectors as JSON, from a number on, of those with a text in their names.
-        hosts: names that this page is reached by, beside addresses: others may be a stranger's, made to mean this host.
+        hosts: names that this page is reached by, beside addresses: another name may be made to mean this host.
         port: that the page listens on; part of the cookie's name, as cookies are those of all ports.
     """
 

@@ -99,7 +99,7 @@ def test_link_of_a_token_file_when_used_then_admits_again():
 
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/events", "/vectors", "/link", "/?token=wrong", "/events?token=ö"])
-def test_page_when_the_browser_is_unknown_then_403_with_a_sentence(served, path):
+def test_page_when_browser_is_unknown_then_403_with_a_sentence(served, path):
     status, text = served.get(path)
     assert status == 403
     assert "print(ps.dashboardUrl)" in text
@@ -210,7 +210,7 @@ def test_page_when_host_is_not_here_then_says_so():
         Page(bytes, lambda begin, find: b"", Sessions("s"), ("192.0.2.77", range(1)))
 
 
-def test_page_when_stopped_then_streams_say_so_and_nothing_is_left():
+def test_page_when_stopped_then_streams_end_and_nothing_is_left():
     before = threading.active_count()
     served = Served()
     with served.browser() as session, session.get(served.url + "/events", stream=True, timeout=10) as answer:

@@ -132,7 +132,7 @@ def test_logged_numbers_when_workers_log_then_are_means_by_clock():
     assert (series.name, series.at, series.values) == ("loss", (0, 1, 2), (2.0, 3.0, 4.0))
 
 
-def test_means_when_the_run_rolls_back_then_later_clocks_are_forgotten():
+def test_means_when_run_rolls_back_then_later_clocks_go():
     means = ClockMeans(10)
     means.add(np.arange(10, 14), np.ones(4))
     means.roll_back(12)

@@ -83,7 +83,7 @@ def test_heartbeat_when_nobody_looks_then_brings_no_status():
     assert master.told == [None, None]
 
 
-def test_heartbeat_when_somebody_looks_then_brings_the_status_at_once():
+def test_heartbeat_when_somebody_looks_then_brings_the_status():
     master = AnswersWith(None, watched=True)
     heart = heart_of(master)
     for _ in range(2):
