@@ -6,8 +6,8 @@ import re
 
 from ps2.storage import folders
 
-# A busy machine may give it time to tell something.
-PROGRESS = re.compile(r"^ps2 train \w+: \d+ s: .*\n", re.MULTILINE)
+# A busy machine may give it time to tell something; the link of the live page is told before.
+PROGRESS = re.compile(r"^(ps2 train \w+: \d+ s: |PS2: live page at ).*\n", re.MULTILINE)
 TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
 
 

@@ -28,7 +28,7 @@ DRIVER = """
 import os, signal, sys, threading, time
 from ps2 import DCV, PS2Context
 
-ps = PS2Context.getOrCreate(servers=2)
+ps = PS2Context.getOrCreate(servers=2, dashboard=False)
 u = DCV.dense(10).fill(1)
 assert u.sum() == 10
 print(ps._fleet.launcher._folder, *ps._fleet.launcher.pids(), flush=True)
