@@ -1,9 +1,10 @@
-"""Tables of text: for terminals, pipes and what Python prints."""
+"""Tables of text: for terminals, pipes, notebooks and what Python prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ PIPE_COLUMNS = 10_000
 GAP = 2
 # Minimum width of a folding column, if its text is that long.
 FOLDED = 24
+# A notebook's page with tables of thousands of rows would be slow.
+MAX_HTML_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,45 @@ class Table:
         with console.capture() as captured:
             print_on(console, self)
         return captured.get().rstrip("\n")
+
+    def html(self) -> str:
+        """The table in HTML. Cells are escaped; it sets no colours, so that it fits light and dark pages."""
+        hidden = len(self.rows) - MAX_HTML_ROWS
+        more = f'<tr><td colspan="{len(self.columns)}">and {hidden:,} more</td></tr>' if hidden > 0 else ""
+        titles = [column.title for column in self.columns]
+        head = self._html_row("th", titles) if any(titles) else ""
+        body = "".join(self._html_row("td", row) for row in self.rows[:MAX_HTML_ROWS])
+        return f"<table>{head}{body}{more}</table>"
+
+    def _html_row(self, tag: str, cells: Sequence[str]) -> str:
+        sides = ("right" if column.right else "left" for column in self.columns)
+        pairs = zip(sides, cells, strict=True)
+        shown = [f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for side, cell in pairs]
+        return f"<tr>{''.join(shown)}</tr>"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link on a page."""
+
+    address: str
+
+    def html(self) -> str:
+        """The link in HTML, escaped."""
+        address = escape(self.address)
+        return f'<p><a href="{address}" target="_blank">{address}</a></p>'
+
+
+def facts(**values: object) -> Table:
+    """Return a table of names and values; those that are None are left out, and "_" in names becomes a blank."""
+    shown = [(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None]
+    return Table((Column(""), Column("", folds=True)), shown)
+
+
+def to_html(title: str, *parts: Table | Link | str) -> str:
+    """Return what a notebook shows of an object: title, tables, links, paragraphs of text. Everything is escaped."""
+    shown = [f"<p>{escape(part)}</p>" if isinstance(part, str) else part.html() for part in parts if part]
+    return f"<div><p><b>{escape(title)}</b></p>{''.join(shown)}</div>"
 
 
 def console_for(person: bool) -> Console:

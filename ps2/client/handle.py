@@ -13,6 +13,7 @@ import numpy as np
 from ps2.client.batch import OPEN, hold
 from ps2.client.fleet import FleetRef
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
+from ps2.client.notebook import matrix_html
 from ps2.client.owners import Owner
 from ps2.client.plans import Target
 from ps2.client.session import Session
@@ -178,6 +179,9 @@ class Handle:
         name = f"{self._name!r}, " if self._name else ""
         place = f"{self._spec.dtype}, layout={self._spec.layout!r}, matrix={self._matrix:x}, row={self._row}"
         return f"DCV({name}{self._spec.kind}, dim={self.dim}, {place})"
+
+    def _repr_html_(self) -> str:
+        return matrix_html(repr(self), self._spec, self._route, 1)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy may live in tasks or on disk, so this process can no longer tell when the row's last handle is gone.

@@ -14,6 +14,7 @@ from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, existing_handle
 from ps2.client.managed_matrix import KeyStatus, Mark
+from ps2.client.notebook import matrix_html
 from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
@@ -116,6 +117,9 @@ class DCVMatrix:
         spec = self._first._spec
         place = f"{spec.dtype}, layout={spec.layout!r}, matrix={self.number:x}"
         return f"DCVMatrix({spec.kind}, rows={self._rows}, dim={self.dim}, {place})"
+
+    def _repr_html_(self) -> str:
+        return matrix_html(repr(self), self._first._spec, self._first._route, self._rows)
 
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
         """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the order given, into ``out`` if given.

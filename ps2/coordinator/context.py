@@ -27,6 +27,7 @@ from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.live_page import LivePage
+from ps2.coordinator.overview import overview
 from ps2.coordinator.recovery import Policy, Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import with_restore
@@ -42,6 +43,7 @@ from ps2.run.host import ActiveRun, RunHost
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
+from ps2.tables import to_html
 from ps2.transport.tls import check_serving
 
 log = logging.getLogger(__name__)
@@ -443,6 +445,9 @@ class PS2Context:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self)) if self._stopped else overview(self._fleet.master, self._conf, self.dashboardUrl)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")

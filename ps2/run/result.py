@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ps2.errors import NotFoundError
 from ps2.rpc.run_control import Logged
 from ps2.run.drawing import needs_matplotlib
-from ps2.run.summary import summary
+from ps2.run.summary import summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rows
+from ps2.tables import to_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,9 @@ class RunResult(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"RunResult({reprlib.repr(list(self))}, seconds={self.seconds:.3g})"
+
+    def _repr_html_(self) -> str:
+        return to_html(repr(self), *summary_parts(self._tables, self.seconds, self.staleness))
 
     @cached_property
     def timeline(self) -> tuple[ClockTable, ...]:

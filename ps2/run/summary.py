@@ -19,6 +19,7 @@ from ps2.run.timeline import (
     waited,
     waited_for,
 )
+from ps2.tables import Column, Table
 
 MAX_RANKS = 32
 WIDTH = 80
@@ -34,9 +35,7 @@ def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None)
         seconds: that the run took.
     """
     shown = some_ranks(tables, MAX_RANKS)
-    header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
-    # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
-    whole = f"{_seconds(seconds)} s from call to return"
+    header, whole = _header(tables, seconds, staleness)
     lines = [
         *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
         "",
@@ -48,18 +47,57 @@ def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None)
         lines.append(f"      (the busiest and some more of {len(tables)} ranks)")
     if len(tables) > 1:
         lines.append(_line("all", tables))
-    lines += ["", *_slowest(tables), *_most_waited_for(waited_for(tables, staleness)), *_done_again(tables)]
-    lines += _left(tables)
+    lines += ["", *_remarks(tables, staleness)]
     return "\n".join(lines).rstrip()
 
 
+def summary_parts(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> list[str | Table]:
+    """Return the same for a notebook, as paragraphs and a table; arguments as of ``summary``."""
+    groups = [(str(rank), [tables[rank]]) for rank in some_ranks(tables, MAX_RANKS)]
+    if len(tables) > 1:
+        groups.append(("all", list(tables)))
+    header = "; ".join(_header(tables, seconds, staleness))
+    return [header, "seconds (or hours, h), and % of the time in clocks:", _table(groups), *_remarks(tables, staleness)]
+
+
+def _header(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> tuple[str, str]:
+    header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
+    # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
+    return header, f"{_seconds(seconds)} s from call to return"
+
+
+def _remarks(tables: Sequence[ClockTable], staleness: int | None) -> list[str]:
+    slow = [*_slowest(tables), *_most_waited_for(waited_for(tables, staleness))]
+    return [*slow, *_done_again(tables), *_left(tables)]
+
+
+def _table(groups: Sequence[tuple[str, Sequence[ClockTable]]]) -> Table:
+    titles = ("rank", "clocks", "outside", *SHOWN)
+    rows = []
+    for name, tables in groups:
+        clocks, outside_s, parts = _times(tables)
+        whole_s = sum(parts) or 1.0
+        shares = (f"{_cell(part)} ({100 * part / whole_s:.0f}%)" for part in parts)
+        rows.append([name, f"{clocks:,}", _cell(outside_s), *shares])
+    return Table([Column(title, right=True) for title in titles], rows)
+
+
 def _line(name: str, tables: Sequence[ClockTable]) -> str:
+    clocks, outside_s, parts = _times(tables)
+    whole_s = sum(parts) or 1.0
+    line = f"{name:>4}{clocks:>8}{_cell(outside_s):>8}"
+    return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
+
+
+def _times(tables: Sequence[ClockTable]) -> tuple[int, float, list[float]]:
+    """Return how many clocks were done, the seconds outside of them, and those inside by kind."""
     inside = [table[~table.outside] for table in tables]
     outside_s = sum(float((busy(table) + waited(table))[table.outside].sum()) for table in tables)
-    parts = [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN]
-    whole_s = sum(parts) or 1.0
-    line = f"{name:>4}{sum(map(clocks_done, tables)):>8}{_cell(outside_s):>8}"
-    return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
+    return (
+        sum(map(clocks_done, tables)),
+        outside_s,
+        [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN],
+    )
 
 
 def _slowest(tables: Sequence[ClockTable]) -> list[str]:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
+from ps2.algorithms.estimators.notebook import model_html
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
 from ps2.algorithms.estimators.predict import Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
@@ -71,6 +72,9 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     @abstractmethod
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         """Attach the history of the training."""
+
+    def _repr_html_(self) -> str:
+        return model_html(self, None if self._summary is None else self._summary.history)
 
     # -- files -----------------------------------------------------------------------------------------------------
 

@@ -1,16 +1,20 @@
-"""The HTML of a training in a notebook: a table, and a plot where matplotlib is installed."""
+"""The HTML of models and their trainings in a notebook: tables, and a plot where matplotlib is installed."""
 
 from __future__ import annotations
 
+import reprlib
 from base64 import b64encode
 from html import escape
 from importlib.util import find_spec
 
+from pyspark.ml.param import Params
+
 from ps2.algorithms.training.by_step import cells, spaced, titles
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.tables import Column, Table, facts, to_html
 
 
-def to_html(history: TrainingHistory) -> str:
+def history_html(history: TrainingHistory) -> str:
     """Return the history of a training as HTML, without computing anything."""
     step = history.words.step
     taken_s = sum(history.seconds)
@@ -19,19 +23,22 @@ def to_html(history: TrainingHistory) -> str:
     return f"<div><p>{escape(said)}</p>{_table(history)}{_picture(history)}</div>"
 
 
+def model_html(model: Params, history: TrainingHistory | None) -> str:
+    """Return a model as HTML: its repr, the params that were set, and its training, without computing anything."""
+    set_params = {param.name: reprlib.repr(model.getOrDefault(param)) for param in model.params if model.isSet(param)}
+    trained = "" if history is None else history_html(history)
+    return f"{to_html(repr(model), facts(**set_params))}{trained}"
+
+
 def plural(noun: str) -> str:
     """Return the plural of a noun."""
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def _table(history: TrainingHistory) -> str:
-    rows = [_row(values, "td") for values in spaced(cells(history))]
-    return f"<table>{_row(titles(history), 'th')}{''.join(rows)}</table>" if rows else ""
-
-
-def _row(values: list[str], tag: str) -> str:
-    opening = f'<{tag} style="text-align: right">'
-    return f"<tr>{''.join(f'{opening}{escape(value)}</{tag}>' for value in values)}</tr>"
+    columns = [Column(title, right=True) for title in titles(history)]
+    rows = spaced(cells(history))
+    return Table(columns, rows).html() if rows else ""
 
 
 def _picture(history: TrainingHistory) -> str:

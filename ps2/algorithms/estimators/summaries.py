@@ -13,7 +13,7 @@ from pyspark.ml.evaluation import (
 )
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.notebook import to_html
+from ps2.algorithms.estimators.notebook import history_html
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.jvm import metrics_of
 from ps2.algorithms.training.placement import Placement
@@ -333,7 +333,7 @@ class HistorySummary:
         return chart
 
     def _repr_html_(self) -> str:
-        return to_html(self._history)
+        return history_html(self._history)
 
     def __call__(self: S) -> S:
         """Return this summary: for some models of pyspark.ml, ``summary`` is a method."""
