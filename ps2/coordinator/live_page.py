@@ -95,7 +95,8 @@ class LivePage:
 
     def noted(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
         """Call what runs these workers; note how it ends in the history."""
-        name = getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
+        fit = TRAININGS.under_way
+        name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         at_s, began_s = time.time(), time.monotonic()
         self._current = PastView("run", name, at_s, None, "", "")
         outcome = "interrupted"

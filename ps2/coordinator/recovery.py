@@ -86,7 +86,7 @@ class Recovery:
         return self.detectS + self.startS + self.loadS
 
     def __str__(self) -> str:
-        why = self.reason.splitlines()[0].rstrip(";")
+        why = self.reason.splitlines()[0].removesuffix("; its log ends:").rstrip(";")
         which = f"server {', '.join(map(str, self.servers))} is" if self.servers else "the fleet is"
         text = f"{which} back after {self.seconds:.1f} s ({why})"
         if self.source == "replica":

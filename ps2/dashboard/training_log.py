@@ -109,6 +109,12 @@ class TrainingLog:
             with self._lock:
                 training.state, training.ended_s = outcome, time.monotonic()
 
+    @property
+    def under_way(self) -> str:
+        """The name of the training under way; "" if there is none."""
+        training = self._current
+        return training.name if training is not None and training.ended_s is None else ""
+
     def current(self) -> TrainingView | None:
         """Return the training under way, or the last one."""
         with self._lock:

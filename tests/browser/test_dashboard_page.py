@@ -70,7 +70,7 @@ def test_page_when_a_model_is_fitted_then_shows_its_loss(driver, look):
     page.call("document.querySelector('#training details').open = true")
     page.sees("#training", "maxIter=12")
     wait_until(lambda: page.call("return document.querySelectorAll('#training path').length") >= 2, "charts")
-    page.sees("#history", "12 of at most 12")
+    page.sees("#history", "of at most 12 steps")
 
 
 def test_page_when_the_driver_is_killed_then_waits_for_the_next(driver, look, program, token_file):

@@ -60,7 +60,8 @@ export function clockTime(s) {
 }
 
 export function ago(s, now) {
-  return `${span(Math.max(0, Math.round(now - s)))} ago`;
+  const passed = Math.max(0, Math.round(now - s));
+  return passed < 100 ? `${passed} s ago` : `${span(passed)} ago`;
 }
 
 // A number of columns; near a large power of two, as that power.

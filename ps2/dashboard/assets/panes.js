@@ -92,8 +92,7 @@ export class History {
       { name: "", of: (p) => p.kind },
       { name: "name", of: (p) => p.name },
       { name: "took", of: (p) => (p.seconds === null ? "under way" : span(p.seconds)), number: true },
-      { name: "outcome", of: (p) => (p.seconds === null ? "–" : p.outcome), wide: true },
-      { name: "", of: (p) => p.detail, wide: true },
+      { name: "outcome", of: (p) => [p.outcome, p.detail].filter(Boolean).join(": ") || "–", wide: true },
     ], (p) => (p.seconds === null || p.outcome === "done" ? "" : "bad"));
     this.empty = element("p", { class: "empty" }, "No run and no fit of this driver yet.");
     body.append(this.empty, this.table.node);

@@ -16,8 +16,8 @@ const TILES = [
 
 function servers(s) {
   const away = s.fleet.servers - s.fleet.running;
-  const back = s.recoveries.length ? `, ${plural(s.recoveries.length, "recovery", "recoveries")}` : "";
-  if (!away) return (s.replicas ? "copies on the next" : "all running") + back;
+  if (!away && s.recoveries.length) return `all running, ${plural(s.recoveries.length, "recovery", "recoveries")}`;
+  if (!away) return s.replicas ? "copies on the next" : "all running";
   const recovering = s.fleet.shown.filter((one) => one.state === "recovering").length;
   return recovering ? `${recovering} being brought back` : `${away} lost`;
 }

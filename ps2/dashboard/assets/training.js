@@ -34,6 +34,7 @@ export class Training {
       ...(training.bytes ? [["exchanged", bytes(training.bytes)]] : []),
       ...training.numbers.map(([name, n]) => [name.replace("_per_", "/").replaceAll("_", " "), value(n)]),
     ]);
+    show(this.progress, reports);
     this.progress.value = training.steps ? training.step / training.steps : 0;
     const [objective, ...rest] = training.series;
     const validation = rest.filter((one) => one.name === "validation");
