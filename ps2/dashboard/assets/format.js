@@ -49,6 +49,11 @@ export function span(s) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+// Seconds in each second.
+export function busy(s) {
+  return s === 0 ? "0" : span(s);
+}
+
 export function percent(share) {
   return share === null || share === undefined || Number.isNaN(share) ? DASH : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
 }

@@ -1,7 +1,7 @@
 // Fleet, operations, history and events: tables of a snapshot.
 
 import { Table, element, show, text } from "./dom.js";
-import { ago, bytes, clockTime, compact, number, percent, rate, span } from "./format.js";
+import { ago, busy, bytes, clockTime, compact, number, percent, rate, span } from "./format.js";
 
 const sum = (words, left) => (left > 0 ? `${number(left)} more ${words}` : "");
 
@@ -16,7 +16,7 @@ export class Fleet {
       { name: "requests/s", of: (s) => rate(s.requests_per_s), number: true },
       { name: "in/s", of: (s) => bytes(s.bytes_in_per_s), number: true },
       { name: "out/s", of: (s) => bytes(s.bytes_out_per_s), number: true },
-      { name: "lock wait/s", of: (s) => span(s.lock_wait), number: true },
+      { name: "lock wait/s", of: (s) => busy(s.lock_wait), number: true },
       { name: "failed", of: (s) => number(s.failed), number: true },
       { name: "copies", of: (s) => (s.copies_bytes === null ? "–" : s.behind ? `${bytes(s.copies_bytes)}, ${s.behind} behind` : bytes(s.copies_bytes)), number: true },
       { name: "process", of: (s) => bytes(s.rss_bytes), number: true },

@@ -10,7 +10,7 @@ const TILES = [
     (s) => s.fleet.memory_bytes, (s) => (s.fleet.memory_bytes > 0.9 * s.fleet.memory_limit_bytes && s.fleet.memory_limit_bytes ? "warn" : "")],
   ["Requests", (s) => `${rate(s.fleet.requests_per_s)}/s`, (s) => `${number(s.fleet.shown.reduce((sum, one) => sum + (one.connections ?? 0), 0))} connections`, (s) => s.fleet.requests_per_s],
   ["Arrays in and out", (s) => `${bytes(s.fleet.bytes_in_per_s + s.fleet.bytes_out_per_s)}/s`, (s) => `in ${bytes(s.fleet.bytes_in_per_s)}, out ${bytes(s.fleet.bytes_out_per_s)}`, (s) => s.fleet.bytes_in_per_s + s.fleet.bytes_out_per_s],
-  ["Waiting for locks", (s) => `${span(s.fleet.lock_wait)}/s`, (s) => "of all requests together", (s) => s.fleet.lock_wait],
+  ["Waiting for locks", (s) => (s.fleet.lock_wait ? `${span(s.fleet.lock_wait)}/s` : "0"), (s) => "of all requests together", (s) => s.fleet.lock_wait],
   ["Clocks", (s) => (s.run && !s.run.is_over ? `${rate(s.run.per_s)}/s` : "–"), clocks, (s) => (s.run && !s.run.is_over ? s.run.per_s : 0)],
 ];
 
