@@ -106,7 +106,7 @@ def held(id, names=(), dim=100, kind="dense"):
     return Held(id, MatrixSpec(dim, 2, kind=kind), 1, (0, 1), names)
 
 
-def test_vectors_when_there_are_10000_then_are_paged_and_searched():
+def test_vectors_when_they_are_10000_then_are_paged_and_found():
     matrices = [held(i, [f"vector {i}"], dim=100 + i) for i in range(10_000)]
     first = vectors_of(matrices, 2, {})
     assert (first.matrices, first.found, len(first.shown)) == (10_000, 10_000, MAX_MATRICES)
@@ -117,7 +117,7 @@ def test_vectors_when_there_are_10000_then_are_paged_and_searched():
     assert [one.names for one in vectors_of(matrices, 2, {}, find="TOR 777").shown][-1] == ("vector 777",)
 
 
-def test_sparse_vector_when_all_servers_report_then_has_bytes_and_keys():
+def test_sparse_vector_when_servers_report_then_has_its_keys():
     reports, one = Reports(), held(5, kind="sparse")
     assert vectors_of([one], 2, {}).shown[0].bytes is None
     for index in range(2):
@@ -145,7 +145,7 @@ class Step:
     words: Words = field(default_factory=Words)
 
 
-def test_training_when_steps_come_then_has_its_series_and_time_left():
+def test_training_when_steps_come_then_has_series_and_time_left():
     log = TrainingLog()
     with log.training("GBT", 10, {"maxIter": 10}) as note:
         assert log.current().state == "reading"
@@ -177,7 +177,7 @@ def test_training_when_it_fails_then_history_says_why():
 
 
 @pytest.mark.parametrize("handlers", [0, 1])
-def test_warning_when_logged_then_is_an_event_and_still_said_once(handlers, capsys, monkeypatch):
+def test_warning_when_logged_then_is_an_event_and_said_once(handlers, capsys, monkeypatch):
     logger = logging.getLogger("ps2")
     monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler()] if handlers else [])
     events = EventLog()
