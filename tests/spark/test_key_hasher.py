@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.estimators.key_params import KeyParams
+from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.feature import KeyHasher
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
@@ -64,6 +65,34 @@ def test_hasher_when_saved_then_loaded(frame, tmp_path):
 def test_hasher_when_column_is_wrong_then_error(frame, params, message):
     with pytest.raises(InputError, match=message):
         KeyHasher(**params).transform(frame)
+
+
+def test_hasher_when_its_column_comes_twice_then_error(frame):
+    with pytest.raises(InputError, match="column 'site': expected one column of that name, got 2"):
+        KeyHasher(categoricalCols=["site"]).transform(frame.selectExpr("*", "site"))
+
+
+def test_hasher_when_other_names_come_twice_then_stay(frame):
+    twins = frame.selectExpr("*", "price * 2 as price", "user as USER")
+    found = KeyHasher(categoricalCols=["site"]).transform(twins)
+    assert found.columns == [*twins.columns, "keys", "values"]
+    assert [tuple(row)[2:6] for row in found.collect()] == [(x, ids, 2 * x, user) for user, _, x, ids in ROWS]
+
+
+def test_predictions_when_other_names_come_twice_then_stay(frame):
+    twins = frame.selectExpr("*", "price * 2 as price", "user as USER", "site as SITE")
+    hasher = FieldHasher((Field.categorical("site"),))
+
+    def keys_of_rows(rows):
+        return np.diff(rows.indptr).astype(float)
+
+    found = with_key_predictions(twins, hasher, keys_of_rows, None, [("margin", "prediction")])
+    assert found.columns == [*twins.columns, "margin"]
+    assert [tuple(row)[4:] for row in found.collect()] == [
+        (3.0, ROWS[0][0], "a", 1.0),
+        (-4.0, None, "b", 1.0),
+        (0.0, ROWS[2][0], None, 0.0),
+    ]
 
 
 def test_key_params_when_nothing_is_named_then_keys(frame):

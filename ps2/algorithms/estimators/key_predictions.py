@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.key_params import check_key_columns
-from ps2.algorithms.estimators.tables import column
 from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
@@ -76,8 +75,12 @@ def with_key_predictions(
 
     new = [StructField(name, _type(what), False) for name, what in wanted]
     whole = map_in_arrow(frame, predicted, StructType([*frame.schema.fields, *new]))
-    kept = [column(name) for name in frame.columns]
-    return whole.select(*kept, *(_described(name, what, head) for name, what in wanted))
+    # By number: columns that came twice, or that differ in case only, keep their names.
+    numbered = whole.toDF(*(f"c{number}" for number in range(len(whole.columns))))
+    kept = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
+    first = len(kept)
+    added = [_described(F.col(f"c{first + at}"), name, what, head) for at, (name, what) in enumerate(wanted)]
+    return numbered.select(*kept, *added)
 
 
 def _type(what: str) -> Any:
@@ -99,12 +102,12 @@ def _lists(values: Float64s) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(values.reshape(-1)))
 
 
-def _described(name: str, what: str, head: ClassHead | None) -> Any:
-    """Return a column with pyspark.ml's type and metadata for its kind."""
+def _described(values: Column, name: str, what: str, head: ClassHead | None) -> Column:
+    """Return a new column with pyspark.ml's type and metadata for its kind."""
     from pyspark.ml.functions import array_to_vector
 
     if what == "prediction":
         attributes = {"type": "nominal", "num_vals": 2} if head is not None else {}
-        return column(name).alias(name, metadata={"ml_attr": attributes})
-    vectors = array_to_vector(column(name))
+        return values.alias(name, metadata={"ml_attr": attributes})
+    vectors = array_to_vector(values)
     return F.coalesce(vectors, vectors).alias(name, metadata={"ml_attr": {"num_attrs": 2}})
