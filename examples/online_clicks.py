@@ -99,14 +99,15 @@ def hours_after(seen):
 
 
 def line():
-    """What is known now."""
+    """What is known now. A narrow terminal cuts the end off."""
     hours, status = len(progress), model.table.matrix.keyStatus()
     aucs = {way: auc(labels[hours - 1], scores[way][hours - 1]) for way in (SCORER, DAILY)}
-    told = ", ".join(f"{way} {value:.4f}" for way, value in {MODEL: progress[-1].validation.auc, **aucs}.items())
-    keys = f"{status.active:,} keys, {status.waiting:,} waiting, {status.expired:,} expired"
+    told = ", ".join(f"{way} {value:.3f}" for way, value in {MODEL: progress[-1].validation.auc, **aucs}.items())
+    keys = f"{status.active:,} keys, {status.expired:,} expired"
+    more = f"{status.waiting:,} waiting  {progress[-1].total.rows:,} rows"
     day, hour = divmod(hours - 1, HOURS)
-    rows = f"{progress[-1].total.rows:,} rows, {progress[-1].rowsPerS:,.0f}/s"
-    return f"day {day} {hour:02d}:00  AUC {told}  {rows}  {keys}  export {scorers[SCORER].number}"
+    rate, export = progress[-1].rowsPerS, scorers[SCORER].number
+    return f"day {day} {hour:02d}:00  AUC {told}  {rate:,.0f} rows/s  {keys}  export {export}  {more}"
 
 
 spark = session("local[2]", "online_clicks")
