@@ -21,6 +21,7 @@ from ps2.client.sessions import session_of
 from ps2.client.zipped_matrix import ZippedMatrix
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
 from ps2.interrupts import shielded
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.ops.all import has_answer, lookup
 from ps2.ops.kernels import Int64s
 
@@ -303,6 +304,11 @@ class DCVMatrix:
         """
         rows = pairs.Embeddings(self._session, self._target(), self._spare_rows)
         return pairs.update(rows, rows_a, rows_b, coefficients, via)
+
+    @property
+    def keyPolicy(self) -> KeyPolicy | None:
+        """When the matrix's keys get their slots and lose them; None if its keys are not managed."""
+        return self._first._target().spec.key_policy
 
     def advance(self, nowS: float, touched: bool = False) -> DCVMatrix:
         """Set the time of the matrix, as ``DCV.advance`` does."""

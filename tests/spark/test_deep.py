@@ -162,12 +162,32 @@ def test_partial_fit_when_it_fails_then_the_next_is_sound(ps, rows):
     model.free()
 
 
+def test_partial_fit_when_rows_have_times_then_keys_expire(ps, rows, tmp_path):
+    """Their newest time counts, and files keep the clock."""
+    estimator = DeepFM(**COLUMNS, **SIZES, maxIter=1, timeCol="time", expireAfterS=3600)
+    model = estimator.fit(rows.withColumn("time", F.timestamp_seconds(F.lit(1_700_000_000.5))))
+    assert model.table.keyStatus().nowS == 1_700_000_000.5
+    model.save(str(tmp_path / "model"))
+    model.free()
+    loaded = DeepFMModel.load(str(tmp_path / "model"))
+    later = rows.where("ad < 5").withColumn("time", F.expr("timestamp_ntz'2023-11-16 00:00:00.25'"))
+    estimator.partialFit(later, loaded)
+    assert loaded.table.keyStatus().nowS == 1_700_092_800.25
+    assert loaded.table.keysCount() == USERS + 5 + 1
+    with pytest.raises(ConfigError, match="timeCol: expected a column, as the model's keys go by the times of rows"):
+        DeepFM(**COLUMNS, **SIZES).partialFit(later, loaded)
+    with pytest.raises(InputError, match="column 'time': expected finite times, got null in"):
+        estimator.partialFit(later.withColumn("time", F.lit(None).cast("double")), loaded)
+    loaded.free()
+
+
 @pytest.mark.parametrize(
     ("param", "message"),
     [
         ({"optimizer": "sgd"}, r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"),
         ({"admitAfter": 3}, "admitAfter: expected 1, as the model has, whose table stays, got 3"),
         ({"maxKeys": 99}, "maxKeys: expected None, as the model has"),
+        ({"lateAfterS": 9}, "lateAfterS: expected timeCol with it"),
     ],
 )
 def test_partial_fit_when_its_table_differs_then_is_refused(ps, rows, model, param, message):

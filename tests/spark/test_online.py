@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from ps2.algorithms import OnlineFM, OnlineFMModel, OnlineLogisticRegression, OnlineLogisticRegressionModel
+from ps2.algorithms import DeepFM, OnlineFM, OnlineFMModel, OnlineLogisticRegression, OnlineLogisticRegressionModel
 from ps2.errors import InputError, UsageError, WorkerError
 from ps2.serving import Scorer
 
@@ -53,13 +53,13 @@ def rows(spark, tmp_path_factory):
 @pytest.mark.parametrize(
     "estimator",
     [
-        OnlineLogisticRegression(maxIter=2),
+        OnlineLogisticRegression(maxIter=2, timeCol="time", lateAfterS=1),
         OnlineLogisticRegression(maxIter=2, optimizer="adam", batchSize=200),
         OnlineFM(maxIter=2, optimizer="adagrad", factorSize=2),
     ],
 )
 def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator):
-    model = estimator.fit(rows)
+    model = estimator.fit(rows.withColumn("time", F.monotonically_increasing_id()))
     first, second = model.progress
     assert first.rows == second.rows == 4000
     assert second.validation.logLoss < first.validation.logLoss
@@ -185,22 +185,27 @@ def test_export_when_scored_elsewhere_then_same_probabilities(ps, spark, tmp_pat
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_fit_stream_when_rows_are_late_then_they_are_left_out(ps, spark, tmp_path):
+@pytest.mark.parametrize(
+    "estimator", [OnlineLogisticRegression(), DeepFM(factorSize=2, hiddenLayers=[4])], ids=["online", "deep"]
+)
+def test_fit_stream_when_rows_are_late_then_they_are_left_out(ps, spark, tmp_path, estimator):
     (tmp_path / "in").mkdir()
     for number, seconds in enumerate([[100.0] * 30, [99.0] * 20 + [10.0] * 5, [200.0] * 10]):
         table = rows_of(len(seconds), number).append_column("time", pa.array(seconds))
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
         os.utime(tmp_path / "in" / f"{number}.parquet", (1000 + number, 1000 + number))
     reader = spark.readStream.schema(f"{SCHEMA}, time double").option("maxFilesPerTrigger", 1)
-    estimator = OnlineLogisticRegression(timeCol="time", lateAfterS=20, expireAfterS=50)
-    training = estimator.fitStream(
-        reader.parquet(str(tmp_path / "in")), str(tmp_path / "c"), trigger={"availableNow": True}
+    training = (
+        estimator.setTimeCol("time")
+        .setLateAfterS(20)
+        .setExpireAfterS(50)
+        .fitStream(reader.parquet(str(tmp_path / "in")), str(tmp_path / "c"), trigger={"availableNow": True})
     )
     training.awaitTermination(60)
     assert [progress.late for progress in training.recentProgress] == [0, 5, 0]
     assert training.lastProgress.total.rows == 60
     # What was touched at 100 has expired at 200.
-    assert 1 < training.model.numKeys <= 10 * FIELDS + 1
+    assert 1 < training.model.table.keysCount() <= 10 * FIELDS + 1
 
 
 def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_path):

@@ -13,6 +13,7 @@ from ps2.algorithms.deep.options import DeepOptions
 from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
+from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.array_types import Float64s
 
@@ -55,4 +56,5 @@ class DeepStreamProgram:
         return np.asarray(margins, np.float64)
 
     def advance(self, now_s: float) -> None:
-        """Do nothing: keys expire by the driver's clock."""
+        """Advance the time of the keys, as ``advance_keys`` does."""
+        advance_keys(self.table, now_s)

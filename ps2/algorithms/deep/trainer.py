@@ -18,6 +18,8 @@ from ps2.algorithms.deep.worker import DeepProgram, Learner, Plan
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
+from ps2.algorithms.training.streams.key_time import advance_keys
+from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.data.columns import read_numbers, read_weights
 from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
@@ -37,6 +39,7 @@ class DeepTable:
         workers: number of workers, and of rdd_partitions.
         rows: number of rows.
         total: sum of the rows' weights.
+        newest_s: the largest time of a row, in seconds; minus infinity without times.
     """
 
     frame: Any
@@ -46,6 +49,7 @@ class DeepTable:
     workers: int
     rows: int
     total: float
+    newest_s: float = NEVER
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,7 @@ def train(
     on_step: Callable[[StepReport], None] = lambda step: None,
     earlier: Earlier = NOTHING_EARLIER,
 ) -> TrainingHistory:
-    """Train a model on the servers of a context, in place.
+    """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
 
     Args:
         ps: the context.
@@ -142,6 +146,8 @@ def train(
             firstClock=earlier.names.begun,
             seed=options.seed,
         )
+    if table.newest_s > NEVER:
+        advance_keys(embeddings, table.newest_s)
     return driver.record.history()
 
 

@@ -20,6 +20,7 @@ from pyspark.ml.param.shared import (
 from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.params import (
     COUNT,
+    NOT_NEGATIVE,
     POSITIVE,
     RANGES,
     SHARE,
@@ -75,6 +76,16 @@ class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
         "the most keys; the least recently touched ones go first; not set: no limit",
         TypeConverters.toInt,
     )
+    timeCol: Param[str] = own_param(
+        "timeCol",
+        "column of the rows' times: timestamps, or seconds; for lag, late rows and expiry",
+        TypeConverters.toString,
+    )
+    lateAfterS: Param[float] = own_param(
+        "lateAfterS",
+        "a row older than the newest one of earlier batches by more than this is left out, and counted as late",
+        TypeConverters.toFloat,
+    )
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
@@ -83,6 +94,7 @@ class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
         "admitAfter": UINT8,
         "expireAfterS": POSITIVE,
         "maxKeys": COUNT,
+        "lateAfterS": NOT_NEGATIVE,
     }
 
     def _set_defaults(self) -> None:
@@ -94,10 +106,17 @@ class LearningParams(PredictedParams, HasWeightCol, HasMaxIter, HasSeed):
     getAdmitAfter = getter(admitAfter)
     getExpireAfterS = getter(expireAfterS)
     getMaxKeys = getter(maxKeys)
+    getTimeCol = getter(timeCol)
+    getLateAfterS = getter(lateAfterS)
+
+    def _time(self) -> str | None:
+        """Return the name of the column of times, or None."""
+        return self.getTimeCol() or None if self.isSet(self.timeCol) else None
 
     def _key_arguments(self) -> dict[str, Any]:
-        """Return those of OF_KEYS that are set, as arguments of ``EmbeddingTable``."""
-        return {name: self.getOrDefault(name) for name in OF_KEYS if self.isSet(name)}
+        """Return those of OF_KEYS that are set, as arguments of ``EmbeddingTable``; with times, the clock, too."""
+        found = {name: self.getOrDefault(name) for name in OF_KEYS if self.isSet(name)}
+        return {**found, "clock": "event"} if found and self._time() is not None else found
 
 
 class VectorParams(ByName):
@@ -126,6 +145,8 @@ class LearningSetters(SaysParams, LearningParams):
     setAdmitAfter = setter(LearningParams.admitAfter)
     setExpireAfterS = setter(LearningParams.expireAfterS)
     setMaxKeys = setter(LearningParams.maxKeys)
+    setTimeCol = setter(LearningParams.timeCol)
+    setLateAfterS = setter(LearningParams.lateAfterS)
 
 
 class VectorSetters(VectorParams):

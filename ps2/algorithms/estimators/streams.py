@@ -10,9 +10,13 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.learning_params import LearningSetters
+from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
+from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.start import ModelFactory, start_stream
 from ps2.algorithms.training.streams.training import StreamingTraining
+from ps2.data.hashing import FieldHasher
+from ps2.errors import ConfigError
 
 
 class StreamEstimator(LearningSetters, TrainingEstimator):
@@ -80,9 +84,26 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
             ConfigError: params contradict each other, or the given model does not fit them.
         """
 
+    def _check(self) -> None:
+        super()._check()
+        if self.isSet(self.lateAfterS) and self._time() is None:
+            raise ConfigError("lateAfterS: expected timeCol with it, the column of the rows' times")
+
+    def _reader(self, frame: DataFrame, hasher: FieldHasher) -> LabelledReader:
+        """Return what reads rows of a DataFrame; raise InputError unless it has the columns, of usable types."""
+        label, weight, time = self.getLabelCol(), self._weight(), self._time()
+        check_label_is_apart(label, hasher.columns)
+        check_numbers(frame, label, "labels")
+        if weight is not None:
+            check_numbers(frame, weight, "weights")
+        if time is not None:
+            check_times(frame, time)
+        return LabelledReader(hasher, label, weight, time)
+
     def _learner_options(self) -> LearnerOptions:
         """Return how to learn a batch."""
-        return LearnerOptions(self.getBatchSize(), self._workers())
+        late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
+        return LearnerOptions(self.getBatchSize(), self._workers(), late_after_s)
 
     def _workers(self) -> int | None:
         """Return numWorkers, or None if it is not set."""

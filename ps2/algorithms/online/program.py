@@ -8,6 +8,7 @@ import numpy as np
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
+from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_optimizers import LARGEST_SQUARED
@@ -74,14 +75,8 @@ class OnlineProgram:
         return margins
 
     def advance(self, now_s: float) -> None:
-        """Advance the time of the keys to that of the newest row, and let old keys expire."""
-        if self.settings.key_arguments.get("clock") == "event":
-            matrix = self.table.matrix
-            # The batch's keys are as new as its newest row, also after a long time without rows. Rows of another
-            # training may have been newer.
-            matrix.advance(max(now_s, matrix.keyStatus().nowS), touched=True)
-            if "expireAfterS" in self.settings.key_arguments:
-                matrix.expire()
+        """Advance the time of the keys, as ``advance_keys`` does."""
+        advance_keys(self.table, now_s)
 
     def margins(self, given: KeyRows) -> Float64s:
         """Return the margins of rows, float64 of shape (n,), without learning from them."""

@@ -23,11 +23,10 @@ from ps2.algorithms.estimators.learning_params import OF_KEYS
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, column
+from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
@@ -35,6 +34,7 @@ from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
+from ps2.matrix.key_policy import KeyPolicy
 from ps2.run.spark import total_slots
 
 # Where a row has no label: of positive pairs.
@@ -95,11 +95,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
-        check_label_is_apart(self._label(), hasher.columns)
-        check_numbers(frame, self.getLabelCol(), "labels")
-        if weight := self._weight():
-            check_numbers(frame, weight, "weights")
-        architecture, options = self._architecture(hasher), options_of(self)
+        reader, architecture, options = self._reader(frame, hasher), self._architecture(hasher), options_of(self)
         if given is not None:
             self._check_model(given, hasher)
 
@@ -114,7 +110,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             lambda name: self._completed(self._begin(hasher, name), None),
             lambda name, ps: self._completed(self._existing(hasher, name, ps), None),
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
-            LabelledReader(hasher, self.getLabelCol(), weight),
+            reader,
         )
 
     def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:
@@ -143,8 +139,19 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             mine, its = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
             if self.isSet(name) and mine != its:
                 raise ConfigError(f"{name}: expected {its}, as the model has, whose table stays, got {mine}")
+        self._check_clock(model.table)
         if model.fitted.hasher != hasher:
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
+
+    def _check_clock(self, table: EmbeddingTable) -> None:
+        """Raise ConfigError unless rows have times if, and only if, the table's keys go by them."""
+        policy, time = table.matrix.keyPolicy, self._time()
+        if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
+            return  # keys get their slots at once, and keep them
+        if policy.clock == "event" and time is None:
+            raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
+        if policy.clock == "wall" and time is not None:
+            raise ConfigError(f"timeCol: expected none, as the model's keys go by the driver's clock, got {time!r}")
 
     def _trained_on(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
         """Train a model, a new one if none is given, or go on with that of a restored context."""
@@ -172,14 +179,15 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         check_label_is_apart(label, hasher.columns)
         wanted = self._workers()
         check_workers(spark_context, wanted)
-        found = survey_labels(dataset, label, weight)
+        found = survey_labels(dataset, label, weight, self._time())
         # A column of weights may be a key column, too.
         given = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             given.append(F.lit(1.0).alias(POSITIVE))
         workers = min(wanted or total_slots(spark_context), found.rows)
         rows = deal_rows(dataset.select(*given), found.loads, workers, F.lit(1.0))
-        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, found.rows, found.weight)
+        counts = found.rows, found.weight, found.newest_s
+        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
 
     def _completed(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
         model = self._copyValues(self._MODEL(fitted)._resetUid(self.uid))

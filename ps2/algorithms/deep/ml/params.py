@@ -192,7 +192,7 @@ def table_settings(params: DeepParams, architecture: Architecture) -> dict[str, 
 
 
 # Arguments of an ``EmbeddingTable`` that are no hyperparameters of its optimizer.
-OF_TABLE = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", *OF_KEYS)
+OF_TABLE = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "clock", *OF_KEYS)
 
 
 def settings_of(arguments: Mapping[str, Any]) -> TableSettings:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.streams import StreamEstimator
-from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.batches import learn_frame
-from ps2.algorithms.training.streams.labelled_rows import LabelledReader
-from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
+from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -67,7 +64,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             self._begin,
             self._existing,
             self._program,
-            self._reader(frame),
+            self._reader(frame, self._hasher(frame)),
         )
 
     def _fit(self, dataset: DataFrame) -> Any:
@@ -77,7 +74,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
 
     def _learned(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
         """Learn from a DataFrame in passes; return the model, a new one if none is given."""
-        ps, reader = self._context(dataset), self._reader(dataset)
+        ps, reader = self._context(dataset), self._reader(dataset, self._hasher(dataset))
         started = model if model is not None else self._begin()
         with ExitStack() as learning:
             if model is None:
@@ -91,8 +88,6 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     def _check(self) -> None:
         super()._check()
         self._settings()
-        if self.isSet(self.lateAfterS) and not self.isSet(self.timeCol):
-            raise ConfigError("lateAfterS: expected timeCol with it, the column of the rows' times")
 
     def _context(self, dataset: DataFrame) -> PS2Context:
         with _one_context:
@@ -132,19 +127,3 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
 
     def _program(self, model: OnlineModel) -> OnlineProgram:
         return model._live.program
-
-    def _reader(self, dataset: DataFrame) -> LabelledReader:
-        label, weight = self.getLabelCol(), self._weight()
-        time = self.getTimeCol() or None if self.isSet(self.timeCol) else None
-        check_numbers(dataset, label, "labels")
-        if weight is not None:
-            check_numbers(dataset, weight, "weights")
-        if time is not None:
-            check_times(dataset, time)
-        hasher = self._hasher(dataset)
-        check_label_is_apart(label, hasher.columns)
-        return LabelledReader(hasher, label, weight, time)
-
-    def _learner_options(self) -> LearnerOptions:
-        late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
-        return replace(super()._learner_options(), late_after_s=late_after_s)

@@ -61,14 +61,6 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
         "and sends the changes. False: it sends the sum of their gradients, and the servers take one step",
         TypeConverters.toBoolean,
     )
-    timeCol: Param[str] = own_param(
-        "timeCol", "column of the rows' times: timestamps, or seconds; for lag and late rows", TypeConverters.toString
-    )
-    lateAfterS: Param[float] = own_param(
-        "lateAfterS",
-        "a row older than the newest one of earlier batches by more than this is left out, and counted as late",
-        TypeConverters.toFloat,
-    )
 
     _RANGES: Mapping[str, Check] = {
         **LearningParams._RANGES,
@@ -79,7 +71,6 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
         "lr": POSITIVE,
         "l1": NOT_NEGATIVE,
         "l2": NOT_NEGATIVE,
-        "lateAfterS": NOT_NEGATIVE,
     }
 
     def _set_defaults(self) -> None:
@@ -101,8 +92,6 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
     getLr = getter(lr)
     getL1 = getter(l1)
     getL2 = getter(l2)
-    getTimeCol = getter(timeCol)
-    getLateAfterS = getter(lateAfterS)
 
     def getLocalSteps(self) -> bool:
         """Get localSteps: by default True, but with 'adam'."""
@@ -116,9 +105,6 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):
                 raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
-        key_arguments = self._key_arguments()
-        if key_arguments and self.isSet(self.timeCol):
-            key_arguments["clock"] = "event"
         return OnlineSettings(
             optimizer=self.getOptimizer(),
             alpha=self.getAlpha(),
@@ -131,7 +117,7 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
             intercept=self.getOrDefault(self.fitIntercept),
             # A seed of pyspark.ml may be a hash, of either sign.
             seed=self.getOrDefault(self.seed) % 2**63,
-            key_arguments=key_arguments,
+            key_arguments=self._key_arguments(),
         )
 
 
@@ -170,8 +156,6 @@ class OnlineSetters(LearningSetters, OnlineParams):
     setL1 = setter(OnlineParams.l1)
     setL2 = setter(OnlineParams.l2)
     setLocalSteps = setter(OnlineParams.localSteps)
-    setTimeCol = setter(OnlineParams.timeCol)
-    setLateAfterS = setter(OnlineParams.lateAfterS)
 
 
 class FactorSetters(VectorSetters, FactorParams):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from ps2.algorithms.training.streams.failures import is_repeatable
@@ -44,7 +45,8 @@ def learn_frame(
     learned: list[BatchProgress] = []
     can_return = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
     state = StreamState.new()
-    learner = BatchLearner(ps, program, reader, state, options)
+    # A later pass has the rows of the first one: they are not late.
+    learner = BatchLearner(ps, program, reader, state, replace(options, late_after_s=None))
     if can_return:
         ps.checkpoint()
     rollbacks = 0
