@@ -48,12 +48,6 @@ def io_error(spark_context: Any, error: Any) -> str | None:
     return found
 
 
-def progress_bar(spark_context: Any) -> Any:
-    """Return Spark's progress bar (a Java object); None if it shows none."""
-    bar = spark_context._jsc.sc().progressBar()
-    return bar.get() if bar.isDefined() else None
-
-
 def metrics_of(evaluator: Any, predictions: Any) -> Any:
     """Return the metrics (a Java object) of a pyspark evaluator for a DataFrame of predictions."""
     evaluator._transfer_params_to_java()

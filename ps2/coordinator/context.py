@@ -343,6 +343,7 @@ class PS2Context:
         seed: int = 0,
         read: Callable[..., Any] | None = None,
         onEnd: Callable[[], object] | None = None,
+        progress: bool = False,
     ) -> RunResult:
         """Run long-lived workers: one Spark stage whose tasks keep their rows in memory and loop over clocks.
 
@@ -383,6 +384,7 @@ class PS2Context:
             onEnd: called in the driver when all workers have returned, before they are let go, to read what they made.
                 If the fleet rolls back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
                 called again in the end.
+            progress: show clocks, workers and logged numbers in a line, in a terminal or a notebook.
 
         Returns:
             The workers' results by rank, like a list; and where the time went: ``summary()`` prints it, ``plot()``
@@ -399,7 +401,7 @@ class PS2Context:
         """
         self._check_running()
         spark_context = self._application.running("run")
-        options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd))
+        options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
         return self._live_page.noted(lambda: self._runs.run(spark_context, data, worker_fn, options), worker_fn)
 
     @shielded

@@ -79,12 +79,29 @@ class Names(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.values.to_pylist())
 
+    def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a name, by one look-up.
+
+        Raises:
+            ValueError: the name is unknown, or elsewhere.
+        """
+        at = self._found(name)
+        if at is None or at not in range(len(self))[start:stop]:
+            raise ValueError(f"{name!r:.100} is not among the {self.what} names")
+        return at
+
+    def count(self, name: Any) -> int:
+        """Return 1 for a name that is there, else 0."""
+        return int(name in self)
+
     def __contains__(self, name: object) -> bool:
         return self._found(name) is not None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        array = self.values.to_numpy(zero_copy_only=False)
-        return array.astype(dtype, copy=False) if dtype is not None else array
+        shared = self.values.to_numpy(zero_copy_only=False)
+        array = shared if dtype is None else shared.astype(dtype, copy=False)
+        # What NumPy gets from Arrow is read-only: a copy was asked for to write to it.
+        return array.copy() if copy and array is shared else array
 
     def __repr__(self) -> str:
         some = ", ".join(map(repr, self[:SHOWN]))

@@ -25,6 +25,7 @@ from ps2.errors import (
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
+from ps2.live_line import live_line
 from ps2.rpc.run_control import Logged
 from ps2.run import interpreter, spark
 from ps2.run.clocks import Clocks
@@ -35,13 +36,14 @@ from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
+from ps2.run.run_line import RunLine
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spark_errors import cancellation, failed_task, unreached
 from ps2.run.state import RunState
 from ps2.run.task import Function
-from ps2.run.timeline import to_table
+from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,7 @@ class _RunDriver:
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
         self._over = False
+        self._line: RunLine | None = None
         self._closing = threading.Event()
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
@@ -178,7 +181,7 @@ class _RunDriver:
             self._job.start(ref, self._function, tag, self._ended)
             guard.start()
             with self._calls.tagged():
-                self._watch()
+                self._watched()
             self._raise_what_failed()
             self._note_epoch(self._run.epoch)
         finally:
@@ -231,14 +234,32 @@ class _RunDriver:
         """Handle events until the tasks have ended."""
         while not self._over and self._run.error is None:
             self._next_event()()
+            self._show()
         while self._run.error is None and not self._events.queue.empty():
             self._events.queue.get()()  # last logged numbers
+
+    def _watched(self) -> None:
+        """Watch the run, with a line that shows its clocks if the caller wants one."""
+        if not self._options.progress:
+            self._watch()
+            return
+        with live_line("run", None, f"reading, {count(self._job.workers, 'worker')}") as line:
+            self._line = None if line is None else RunLine(line, self._run, self._options, self._spark)
+            try:
+                self._watch()
+            finally:
+                self._line = None
+
+    def _show(self) -> None:
+        if self._line is not None:
+            self._line.show()
 
     def _next_event(self) -> Callable[[], object]:
         while True:
             with suppress(Empty):
                 return self._events.queue.get(timeout=INTERRUPT_S)
             check()
+            self._show()
 
     def _ended(self) -> None:
         self._over = True

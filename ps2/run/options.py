@@ -26,6 +26,7 @@ class RunOptions:
     seed: int = 0
     read: Callable[..., Any] | None = None
     on_end: Callable[[], object] | None = None
+    progress: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and (not is_whole(self.workers) or not 1 <= self.workers <= MAX_WORKERS):
@@ -45,6 +46,8 @@ class RunOptions:
         for name, value in (("firstClock", self.first_clock), ("seed", self.seed)):
             if not is_whole(value) or value < 0:
                 raise ConfigError(f"{name}: expected an integer that is not negative, got {value!r}")
+        if not isinstance(self.progress, bool):
+            raise ConfigError(f"progress: expected True or False, got {self.progress!r}")
         _check_positive("timeoutS", self.timeout_s, "seconds")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, overload
@@ -9,6 +10,8 @@ from typing import Any, overload
 from ps2.errors import ConfigError
 
 MAX_TASKS = 2**31 - 1
+# Spark's progress bar comes back half a second after it was hidden.
+BAR_INTERVAL_S = 0.3
 
 
 def active_context() -> Any:
@@ -241,6 +244,22 @@ def fixed_frame(frame: Any) -> tuple[Any, int]:
 
 
 # -- the driver's process --------------------------------------------------------------------------------------------
+
+
+def progress_bar_hider(spark_context: Any) -> Callable[[], None]:
+    """Return a function that hides Spark's own progress bar, which would overwrite a line in the terminal."""
+    shown = _scala(spark_context).progressBar()
+    if not shown.isDefined():
+        return lambda: None
+    bar, hidden_s = shown.get(), 0.0
+
+    def hide() -> None:
+        nonlocal hidden_s
+        if time.monotonic() - hidden_s > BAR_INTERVAL_S:
+            bar.finishAll()
+            hidden_s = time.monotonic()
+
+    return hide
 
 
 def import_folders(spark_context: Any) -> list[str]:

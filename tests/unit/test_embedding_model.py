@@ -41,10 +41,14 @@ def test_names_when_used_as_a_sequence_then_are_what_was_given(words, vertices):
     names = words.names
     assert (list(names), names[0], names[-1], names[1:3]) == (WORDS, "oak", "nowhere", ["elm", "été"])
     assert ("yew" in names, "ash" in names, names.index("yew"), [*reversed(names)]) == (True, False, 3, WORDS[::-1])
+    assert (words.names.count("yew"), words.names.count(7)) == (1, 0)
     assert np.asarray(vertices.names).tolist() == [2**40, -7, 3]
+    assert np.array(vertices.names).flags.writeable
     assert np.asarray(vertices.names).dtype == np.int64
     with pytest.raises(IndexError, match="expected a place below 5, got 5"):
         names[5]
+    with pytest.raises(ValueError, match="'ash' is not among"):
+        names.index("ash")
 
 
 def cosine(one, other):

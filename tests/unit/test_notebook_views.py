@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.ml.param import Params
 
-from ps2 import DCV
+from ps2 import DCV, live_line
 from ps2.client.fleet import FleetRef
 from ps2.client.matrix import DCVMatrix
 from ps2.coordinator.catalog import Entry
@@ -103,3 +103,9 @@ def test_model_when_shown_then_has_the_params_that_were_set():
     estimator: Params = LogisticRegression(labelCol="<y>")
     html = model_html(estimator, None)
     assert cells(html)[-2:] == ["labelCol", "&#x27;&lt;y&gt;&#x27;"]
+
+
+def test_progress_when_in_a_notebook_then_words_are_escaped():
+    shown = live_line._notebook_line("fit", 3, 10, ["<step>", "loss 1"])
+    html = '<progress value="3" max="10"></progress> fit: &lt;step&gt;, loss 1'
+    assert shown == {"text/plain": "fit: <step>, loss 1", "text/html": html}

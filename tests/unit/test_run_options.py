@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ps2.errors import ConfigError
+from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
+from ps2.run.run_line import describe
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,7 @@ from ps2.run.options import RunOptions
         ({"first_clock": -1}, "firstClock: expected an integer that is not negative, got -1"),
         ({"first_clock": None}, "firstClock: expected an integer that is not negative, got None"),
         ({"seed": 0.5}, "seed: expected an integer that is not negative, got 0.5"),
+        ({"progress": 1}, "progress: expected True or False, got 1"),
         ({"seed": -1}, "seed: expected an integer that is not negative, got -1"),
     ],
 )
@@ -44,3 +47,9 @@ def test_run_options_when_one_cannot_be_used_then_it_is_named(fields, message):
 def test_run_options_when_they_can_be_used_then_they_are_taken(fields):
     options = RunOptions(**fields)
     assert {name: getattr(options, name) for name in fields} == fields
+
+
+def test_run_line_when_a_rank_is_behind_then_names_it():
+    said = describe([17, 12], 2, 5, 4.0, Logged("loss", 0.25, 12))
+    assert said == ["clock 12", "2 workers, SSP, staleness 5", "loss 0.25", "2.5 clocks/s", "rank 1 is 5 clocks behind"]
+    assert describe([3], 0, 0, 0.1, None) == ["clock 3", "1 worker, BSP"]

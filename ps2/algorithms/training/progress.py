@@ -8,18 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ps2.algorithms.jvm import progress_bar
 from ps2.algorithms.training.record import StepReport
+from ps2.live_line import ShowLine, live_line
+from ps2.run.spark import progress_bar_hider
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
-# Spark's own progress bar, which would overwrite the line, comes back half a second after it was hidden.
-QUIET_INTERVAL_S = 0.3
-# Of a terminal; in a narrower one the words need the place of the name, too.
-WIDTH_WITH_BAR = 110
-# Characters of the bar, and of the time that has passed.
-BAR, CLOCK = 20, 7
 PREFIXES = " KMGTPE"
 
 
@@ -37,16 +32,9 @@ def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Calla
         steps: how many there may be.
         spark_context: whose progress bar is kept away meanwhile.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    is_live = console.is_terminal or console.is_jupyter
-    log.info("%s: the workers read their rows", name, extra={"is_live": is_live})
-    if is_live:
-        with _live_line(console, name, steps, spark_context) as show:
-            yield show
-    else:
-        yield _LogLine(name, steps)
+    with live_line(name, steps, "reading") as line:
+        log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
+        yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark_context)
     say(f"{name}: the model is trained")
 
 
@@ -65,16 +53,6 @@ def describe(report: StepReport, steps: int) -> list[str]:
     ]
 
 
-def fitting(said: list[str], room: int) -> str:
-    """Join the parts that fit the width, at least the first one."""
-    text = said[0]
-    for part in said[1:]:
-        if len(text) + len(part) + 2 > room:
-            break
-        text += f", {part}"
-    return text
-
-
 class _LogLine:
     """Logs a step when some time has passed since the last logged one."""
 
@@ -90,29 +68,18 @@ class _LogLine:
             log.info("%s: %s", self._name, ", ".join(describe(report, self._steps)))
 
 
-@contextmanager
-def _live_line(console: Any, name: str, steps: int, spark_context: Any) -> Iterator[Callable[[StepReport], None]]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+class _LiveLine:
+    """Shows each step, and keeps Spark's progress bar away."""
 
-    is_wide = console.width >= WIDTH_WITH_BAR
-    before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
-    after = [TimeElapsedColumn()] if is_wide else []
-    room = int(console.width) - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
-    bar = None if spark_context is None else progress_bar(spark_context)
-    quieted_s = 0.0
-    columns = *before, TextColumn("{task.fields[words]}"), *after
-    with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task(name, total=steps, words="reading" if is_wide else f"{name}: reading")
+    def __init__(self, line: ShowLine, steps: int, spark_context: Any) -> None:
+        self._line = line
+        self._steps = steps
+        self._hide_bar = None if spark_context is None else progress_bar_hider(spark_context)
 
-        def show(report: StepReport) -> None:
-            nonlocal quieted_s
-            if bar is not None and time.monotonic() - quieted_s > QUIET_INTERVAL_S:
-                bar.finishAll()
-                quieted_s = time.monotonic()
-            words = fitting(describe(report, steps), room)
-            shown.update(task, completed=report.number, words=words)
-
-        yield show
+    def __call__(self, report: StepReport) -> None:
+        if self._hide_bar is not None:
+            self._hide_bar()
+        self._line(report.number, describe(report, self._steps))
 
 
 def _spoken(name: str) -> str:

@@ -1,0 +1,100 @@
+"""A line that shows work under way: in a terminal or a notebook, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Called with the number of steps done and what to say, the most important part first.
+ShowLine = Callable[[int, Sequence[str]], None]
+
+# Of a terminal; in a narrower one the words need the place of the name, too.
+WIDTH_WITH_BAR = 110
+# Characters of the bar, and of the time that has passed.
+BAR, CLOCK = 20, 7
+# A notebook gets a message for each change.
+NOTEBOOK_INTERVAL_S = 0.2
+
+
+@contextmanager
+def live_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowLine | None]:
+    """Show a line until the block ends; yield what changes it, or None if nobody would see it.
+
+    Args:
+        steps: how many there may be; None: that is not known.
+        first_words: until the first change.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        # Rich's own display would ask for ipywidgets, with a warning.
+        with _in_notebook(name, steps, first_words) as show:
+            yield show
+    elif console.is_terminal:
+        with _in_terminal(console, name, steps, first_words) as show:
+            yield show
+    else:
+        yield None
+
+
+def fitting(said: Sequence[str], room: int) -> str:
+    """Join the parts that fit the width, at least the first one."""
+    text = said[0]
+    for part in said[1:]:
+        if len(text) + len(part) + 2 > room:
+            break
+        text += f", {part}"
+    return text
+
+
+@contextmanager
+def _in_terminal(console: Console, name: str, steps: int | None, first_words: str) -> Iterator[ShowLine]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    is_wide = console.width >= WIDTH_WITH_BAR
+    before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
+    after = [TimeElapsedColumn()] if is_wide else []
+    room = console.width - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
+    columns = *before, TextColumn("{task.fields[words]}", markup=False), *after
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task(name, total=steps, words=first_words if is_wide else f"{name}: {first_words}")
+
+        def show(done: int, said: Sequence[str]) -> None:
+            shown.update(task, completed=done, words=fitting(said, room))
+
+        yield show
+
+
+@contextmanager
+def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[ShowLine]:
+    from IPython import display as of_notebook
+
+    display: Any = of_notebook.display  # it has no types
+    shown_s = time.monotonic()
+    line = display(_notebook_line(name, 0, steps, [first_words]), raw=True, display_id=True)
+
+    def show(done: int, said: Sequence[str]) -> None:
+        nonlocal shown_s
+        now_s = time.monotonic()
+        if now_s - shown_s >= NOTEBOOK_INTERVAL_S:
+            shown_s = now_s
+            line.update(_notebook_line(name, done, steps, said), raw=True)
+
+    try:
+        yield show
+    finally:
+        line.update({"text/plain": "", "text/html": ""}, raw=True)
+
+
+def _notebook_line(name: str, done: int, steps: int | None, said: Sequence[str]) -> dict[str, str]:
+    """Return the line in the forms that a notebook chooses from. It sets no colours, for light and dark pages."""
+    words = f"{name}: {', '.join(said)}"
+    bar = "" if steps is None else f'<progress value="{done}" max="{steps}"></progress> '
+    return {"text/plain": words, "text/html": f"{bar}{escape(words)}"}
