@@ -69,19 +69,22 @@ def table(cls: type[Params]) -> list[str]:
     rows = [".. list-table:: Params", "   :header-rows: 1", "   :class: params", ""]
     rows += ["   * - param", "     - default", "     - meaning"]
     for name in sorted(params):
-        default = f"``{defaults[name]!r}``" if name in defaults else "none"
+        default = f"``{defaults[name]}``" if name in defaults else "none"
         rows += [f"   * - ``{name}``", f"     - {default}", f"     - {' '.join(params[name].doc.split())}"]
     return [*rows, ""]
 
 
-def params_of(cls: type[Params]) -> tuple[dict[str, Any], dict[str, Any]]:
+def params_of(cls: type[Params]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the params of a class by their names, and the defaults of a new object of it."""
     params = {name: value for name, value in inspect.getmembers_static(cls) if type(value).__name__ == "Param"}
     try:
         made = cls()
     except TypeError:  # a model, which only a training makes
         return params, {}
-    return params, {param.name: value for param, value in made._defaultParamMap.items()}
+    defaults = {param.name: repr(value).replace(made.uid, "<uid>") for param, value in made._defaultParamMap.items()}
+    if defaults.get("seed", "0") != "0":
+        defaults["seed"] = f"hash({cls.__name__!r})"  # as in pyspark.ml; Python draws it for each process
+    return params, defaults
 
 
 def check_public_names(app: Sphinx, env: BuildEnvironment) -> None:
