@@ -10,6 +10,7 @@ from pyspark.ml.param import Params
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
+from sphinx.util.docstrings import prepare_docstring
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ PUBLIC = ("ps2", "ps2.algorithms", "ps2.torch", "ps2.serving", "ps2.data.hashing
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", keep_colon, priority=600)
     app.connect("autodoc-process-docstring", add_params)
     app.connect("env-check-consistency", check_public_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -54,6 +56,12 @@ def shorten_signature(
         return None
     rest = inspect.Parameter("params", inspect.Parameter.VAR_KEYWORD)
     return str(inspect.Signature([*arguments, rest])), None
+
+
+def keep_colon(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Undo that napoleon, which comes before this, reads a property's "a link: ..." as "type: description"."""
+    if what == "property" and any(line.startswith(":type:") for line in lines):
+        lines[:] = prepare_docstring(obj.__doc__)
 
 
 def add_params(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
