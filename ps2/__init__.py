@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ps2.run.message import STOP, Message
     from ps2.run.result import RunResult
     from ps2.run.worker import Worker
+    from ps2.storage.saved_arrays import load_numpy
 
 _HOME = {
     "DCV": "ps2.client.dcv",
@@ -42,6 +43,7 @@ _HOME = {
     "Worker": "ps2.run.worker",
     "batch": "ps2.client.batch",
     "flush": "ps2.client.sessions",
+    "load_numpy": "ps2.storage.saved_arrays",
     "op": "ps2.ops.table",
 }
 
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "batch",
     "flush",
+    "load_numpy",
     "op",
 ]
 

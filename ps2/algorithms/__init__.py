@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Node2VecModel,
         RandomWalks,
     )
+    from ps2.algorithms.linear.model import FactorizationMachine, LinearModel
     from ps2.algorithms.metric.model import Metric
     from ps2.algorithms.online.ml.click_models import (
         OnlineFM,
@@ -81,6 +82,7 @@ _HOME = {
     "FMClassifier": "ps2.algorithms.classification",
     "FMRegressionModel": "ps2.algorithms.regression",
     "FMRegressor": "ps2.algorithms.regression",
+    "FactorizationMachine": "ps2.algorithms.linear.model",
     "GBTClassificationModel": "ps2.algorithms.classification",
     "GBTClassifier": "ps2.algorithms.classification",
     "GBTModel": "ps2.algorithms.trees.model",
@@ -97,6 +99,7 @@ _HOME = {
     "LDATopics": "ps2.algorithms.topics.model",
     "LINE": "ps2.algorithms.graph",
     "LINEModel": "ps2.algorithms.graph",
+    "LinearModel": "ps2.algorithms.linear.model",
     "LinearRegression": "ps2.algorithms.regression",
     "LinearRegressionModel": "ps2.algorithms.regression",
     "LinearSVC": "ps2.algorithms.classification",
@@ -144,6 +147,7 @@ __all__ = [
     "FMClassifier",
     "FMRegressionModel",
     "FMRegressor",
+    "FactorizationMachine",
     "GBTClassificationModel",
     "GBTClassifier",
     "GBTModel",
@@ -158,6 +162,7 @@ __all__ = [
     "LDAModel",
     "LDATopics",
     "LINEModel",
+    "LinearModel",
     "LinearRegression",
     "LinearRegressionModel",
     "LinearSVC",

@@ -14,7 +14,7 @@ from pyspark.ml import Estimator, Model, clustering
 from pyspark.ml.linalg import DenseMatrix, DenseVector
 from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasSeed
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from ps2.algorithms.clusters.ml.params import KMeansParams, KMeansSetters
 from ps2.algorithms.clusters.ml.params import options_of as kmeans_options_of
@@ -57,7 +57,9 @@ from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
-# The columns of ``describeTopics``, as in pyspark.ml.
+# The column of ``describeTopics`` that a vocabulary adds.
+TERMS = StructField("terms", ArrayType(StringType(), containsNull=False), nullable=False)
+# Its other columns, as in pyspark.ml.
 DESCRIBED = StructType(
     [
         StructField("topic", IntegerType(), nullable=False),
@@ -163,13 +165,23 @@ class LDAModel(FittedModel, LDAParams, Model):
         """Return alpha for each topic: the fitted values if alpha was optimized, else the given ones."""
         return DenseVector(self.topics.alpha)
 
-    def describeTopics(self, maxTermsPerTopic: int = 10) -> DataFrame:
-        """Return the most likely words of each topic: columns topic, termIndices and termWeights."""
-        rows = [
-            (topic, words.tolist(), weights.tolist())
-            for topic, (words, weights) in enumerate(self.topics.describeTopics(maxTermsPerTopic))
-        ]
-        return _session().createDataFrame(rows, DESCRIBED)
+    def describeTopics(self, maxTermsPerTopic: int = 10, vocabulary: Sequence[str] | None = None) -> DataFrame:
+        """Return the most likely words of each topic: columns topic, termIndices and termWeights.
+
+        Args:
+            maxTermsPerTopic: how many words of a topic, at most.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; with it, there is a column terms, too.
+
+        Raises:
+            ShapeError: the number of words is not the model's.
+        """
+        self.topics.check_vocabulary(vocabulary)
+        rows = []
+        for topic, (words, weights) in enumerate(self.topics.describeTopics(maxTermsPerTopic)):
+            terms = [] if vocabulary is None else [[vocabulary[word] for word in words]]
+            rows.append((topic, words.tolist(), weights.tolist(), *terms))
+        columns = DESCRIBED if vocabulary is None else StructType([*DESCRIBED.fields, TERMS])
+        return _session().createDataFrame(rows, columns)
 
     # -- documents -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Context, load_numpy
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -58,6 +58,15 @@ def test_restore_when_servers_differ_then_named_vectors_match(saved, servers):
         assert weight.isColocated(velocity)
         assert np.array_equal(ps.vector("topics").matrix().pull(range(3)), DENSE[:300].reshape(3, 100))
         assert ps.nextStep == 7
+
+
+def test_load_numpy_when_vectors_have_names_then_reads_them(saved):
+    assert np.array_equal(load_numpy(saved, "velocity"), 2 * DENSE)
+    assert [part.tolist() for part in load_numpy(saved, "counts")] == [KEYS.tolist(), COUNTS.tolist()]
+    with pytest.raises(NotFoundError, match="'bias', got a checkpoint with 'counts', 'topics', 'velocity', 'weight'"):
+        load_numpy(saved, "bias")
+    with pytest.raises(UsageError, match=r"load_numpy\(url, name\) reads one of its named vectors: 'counts'"):
+        load_numpy(saved)
 
 
 def test_restore_when_vectors_are_derived_then_are_zeros(saved):

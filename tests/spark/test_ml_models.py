@@ -15,12 +15,15 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import DenseMatrix, Vectors
 from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F
+from scipy.sparse import csr_array
 
 from ps2 import DCV, PS2Context, algorithms
 from ps2.algorithms import (
+    FactorizationMachine,
     FMClassificationModel,
     FMClassifier,
     FMRegressionModel,
+    LinearModel,
     LinearRegression,
     LinearRegressionModel,
     LinearSVC,
@@ -275,6 +278,43 @@ def test_load_when_array_has_changed_then_error_names_file(tmp_path):
 def test_a_saved_model_when_read_by_numpy_then_it_is_its_weights(tmp_path):
     MODELS["svc"].save(str(tmp_path / "m"))
     np.testing.assert_array_equal(np.load(tmp_path / "m" / "weight.npy")[:, 0], MODELS["svc"].coefficients)
+
+
+def predictions(path, kind, x):
+    found = (FactorizationMachine if kind.startswith("fm") else LinearModel).load(path)
+    columns = [found.predict(x)[:, None]]
+    if (probability := found.predictProbability(x)) is not None:
+        columns.insert(0, probability)
+    if found.classes is not None:
+        columns.insert(0, found.margins(x) if found.classes > 2 else found.margins(x) * [-1, 1])
+    return np.hstack(columns)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_saved_model_when_read_without_spark_then_as_transform(kind, df, tmp_path):
+    ours = MODELS[kind].copy()
+    if kind in ("binomial", "svc"):
+        ours.setThreshold(0.7)
+    elif ours.hasParam("thresholds"):
+        ours.setThresholds([0.1, 0.9, 0.4][: ours.numClasses])
+    ours.save(str(tmp_path / "m"))
+    x = np.array([row.features.toArray() for row in df.collect()])
+    for given in (x, csr_array(x)):
+        found = predictions(str(tmp_path / "m"), kind, given)
+        np.testing.assert_allclose(found, arrays(ours.transform(df)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("make", ["dense", "sparse"])
+def test_fleet_model_when_read_without_spark_then_as_transform(make, df, tmp_path):
+    small = MODELS["fm numbers"]._weights  # of which the last have no keys below
+    vector = getattr(DCV, make)(small.problem.size, dtype="float64")
+    vector.push(small.weight.reshape(-1)[:-3], np.arange(small.problem.size - 3))
+    large, path = FMRegressionModel(Weights(small.problem, vector, small.biases)), str(tmp_path / "m")
+    large.save(path)
+    x = np.array([row.features.toArray() for row in df.collect()])
+    np.testing.assert_allclose(predictions(path, "fm", x), arrays(large.transform(df)), rtol=1e-12)
+    with pytest.raises(UsageError, match=r"FactorizationMachine.load\(path\) reads that"):
+        LinearModel.load(path)
 
 
 def test_write_when_the_format_is_pmml_then_pyspark_writes_it(tmp_path):

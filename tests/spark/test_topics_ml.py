@@ -71,6 +71,9 @@ def test_pyspark_when_given_same_topics_then_results_match(model, frame):
     for one, other in zip(ours.describeTopics(4).collect(), theirs.describeTopics(4).collect(), strict=True):
         assert one.termIndices == other.termIndices
         np.testing.assert_allclose(one.termWeights, other.termWeights)
+    words = [f"w{word}" for word in range(WORDS)]
+    for row in ours.describeTopics(2, vocabulary=words).collect():
+        assert row.terms == [words[word] for word in row.termIndices]
     np.testing.assert_allclose(ours.topicsMatrix().toArray(), theirs.topicsMatrix().toArray())
     np.testing.assert_array_equal(ours.estimatedDocConcentration(), theirs.estimatedDocConcentration())
     assert (theirs.vocabSize(), theirs.getK(), theirs.getFeaturesCol()) == (WORDS, TOPICS, "counts")

@@ -168,6 +168,9 @@ def test_describe_when_words_tie_then_lists_first_ones():
     assert [words.tolist() for words, _ in topics.describeTopics(3)] == [[3, 1, 2], [0, 1, 3]]
     np.testing.assert_allclose(topics.describeTopics(1)[0][1], [9.5 / 17])
     assert len(topics.describeTopics(99)[0][0]) == 4
+    assert [words for words, _ in topics.describeTopics(2, ["a", "b", "c", "d"])] == [["d", "b"], ["a", "b"]]
+    with pytest.raises(ShapeError, match="vocabulary: expected 4 words, got 2"):
+        topics.describeTopics(2, ["a", "b"])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float64])

@@ -56,7 +56,12 @@ def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any
 
 
 def load_content(path: str) -> Any:
-    """Return PS2's part of a saved model's metadata; None if there is none.
+    """Return PS2's part of a saved model's metadata, None if there is none; args and errors as of ``load_metadata``."""
+    return load_metadata(path).get(KEY)
+
+
+def load_metadata(path: str) -> dict[str, Any]:
+    """Return a saved model's metadata, as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
 
     Args:
         path: folder, local or a URL that fsspec knows.
@@ -75,7 +80,7 @@ def load_content(path: str) -> Any:
         content = json.loads(lines[0])
     except ValueError as error:
         raise CheckpointCorruptError(f"{path}: the metadata are not JSON: {error}") from error
-    return content.get(KEY) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else {}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import columns_of
 from ps2.algorithms.linear.problem import Problem
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.realign import moved_alone
 from ps2.data.rows import number_columns
@@ -98,17 +99,10 @@ class Weights:
         Raises:
             ShapeError: the rows have another number of features.
         """
-        problem = self.problem
-        if x.shape[1] != problem.dim:
-            raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
         if isinstance(self.weight, DCV):
-            keys, inverse = number_columns(x.indices)
-            x = sp.csr_array((x.data, inverse, x.indptr), shape=(x.shape[0], len(keys)))
-            w = self._pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
-        else:
-            w = self.weight.reshape(-1)
-        loss = loss_of(replace(problem, dim=x.shape[1]))
-        return np.asarray(loss.margins(x, w, self.biases)).reshape(x.shape[0], -1)
+            return margins_by_key(self.problem, self.biases, x, self._pull)
+        _check_features(self.problem, x)
+        return _margins(self.problem, x, self.weight.reshape(-1), self.biases)
 
     def centred(self) -> Weights:
         """Return the same model with intercepts of mean 0 over the classes and, where no penalty has chosen them,
@@ -132,6 +126,65 @@ class Weights:
                 f"the model's {self.problem.size:,} weights are on servers that are gone; save() it before stop(), "
                 "and load() it in an active PS2Context"
             ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedWeights:
+    """The weights of a model that were a sparse vector on the fleet; picklable.
+
+    Attributes:
+        keys: columns as of ``Weights.weight`` that have a weight, int64, ascending, shape (n,); the others are 0.
+        values: shape (n,).
+        biases: float64, shape (biases,).
+    """
+
+    problem: Problem
+    keys: Int64s
+    values: npt.NDArray[Any]
+    biases: Float64s
+
+    def array(self, what: str) -> Float64s:
+        """Raise UsageError: the array of all weights may not fit into memory."""
+        raise UsageError(
+            f"{what}: {len(self.keys):,} of the model's {self.problem.size:,} weights were saved, by key; "
+            "ps2.load_numpy(path + '/weight') returns keys and values"
+        )
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Compute margins of rows, like ``Weights.margins``."""
+        return margins_by_key(self.problem, self.biases, x, self._pull)
+
+    def _pull(self, columns: Int64s) -> npt.NDArray[Any]:
+        found = np.zeros(len(columns), self.values.dtype)
+        if len(self.keys):
+            at = np.minimum(np.searchsorted(self.keys, columns), len(self.keys) - 1)
+            is_there = self.keys[at] == columns
+            found[is_there] = self.values[at[is_there]]
+        return found
+
+
+def margins_by_key(
+    problem: Problem, biases: Float64s, x: sp.csr_array, pull: Callable[[Int64s], npt.NDArray[Any]]
+) -> Float64s:
+    """Compute margins of rows with the weights of their features alone; see ``Weights.margins``.
+
+    Args:
+        pull: returns the weights at columns.
+    """
+    _check_features(problem, x)
+    keys, inverse = number_columns(x.indices)
+    x = sp.csr_array((x.data, inverse, x.indptr), shape=(x.shape[0], len(keys)))
+    w = pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
+    return _margins(replace(problem, dim=x.shape[1]), x, w, biases)
+
+
+def _margins(problem: Problem, x: sp.csr_array, w: npt.NDArray[Any], biases: Float64s) -> Float64s:
+    return np.asarray(loss_of(problem).margins(x, w, biases)).reshape(x.shape[0], -1)
+
+
+def _check_features(problem: Problem, x: sp.csr_array) -> None:
+    if x.shape[1] != problem.dim:
+        raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
 
 
 def _alone(weight: DCV) -> DCV:

@@ -139,14 +139,35 @@ class LDATopics:
         weights = self.counts + self.beta
         return np.asarray(weights / weights.sum(axis=0))
 
-    def describeTopics(self, maxTermsPerTopic: int = 10) -> list[tuple[Int64s, Float64s]]:
-        """Return the most likely words of each topic, and their probabilities; ties keep the order of words."""
+    def describeTopics(
+        self, maxTermsPerTopic: int = 10, vocabulary: Sequence[str] | None = None
+    ) -> list[tuple[Any, Float64s]]:
+        """Return the most likely words of each topic, and their probabilities; ties keep the order of words.
+
+        Args:
+            maxTermsPerTopic: how many words of a topic, at most.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``.
+
+        Returns:
+            For each topic its words (their numbers, int64, shape (n,); with a vocabulary a list of strings), and their
+            probabilities, float64, shape (n,).
+
+        Raises:
+            ShapeError: the number of words is not the model's.
+        """
+        self.check_vocabulary(vocabulary)
         total = self.counts.sum(axis=0, dtype=np.float64) + self.beta * self.dim
         found = []
         for k in range(self.topics):
             words = _largest(np.ascontiguousarray(self.counts[:, k]), maxTermsPerTopic)
-            found.append((words, (self.counts[words, k] + self.beta) / total[k]))
+            told = words if vocabulary is None else [vocabulary[word] for word in words]
+            found.append((told, (self.counts[words, k] + self.beta) / total[k]))
         return found
+
+    def check_vocabulary(self, vocabulary: Sequence[str] | None) -> None:
+        """Raise ShapeError unless there is no vocabulary, or one of the model's number of words."""
+        if vocabulary is not None and len(vocabulary) != self.dim:
+            raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
 
     # -- documents -------------------------------------------------------------------------------------------------
 
@@ -239,8 +260,7 @@ class LDATopics:
 
     def vis(self, seen: Seen, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the arguments of ``pyLDAvis.prepare``; args and errors as in ``toPyLDAvis``."""
-        if vocabulary is not None and len(vocabulary) != self.dim:
-            raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
+        self.check_vocabulary(vocabulary)
         return {
             "topic_term_dists": self.chances().T,
             "doc_topic_dists": seen.shares,

@@ -1,0 +1,185 @@
+"""Trained linear models and factorization machines, usable without Spark and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import scipy.sparse as sp
+
+from ps2.algorithms.estimators.array_files import KEY, load_metadata
+from ps2.algorithms.estimators.given_rows import finite_rows
+from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.linear.files import read_without_servers
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.weights import KeyedWeights, Weights
+from ps2.array_types import Float64s
+from ps2.errors import UsageError
+
+Head = ClassHead | ValueHead
+
+
+class _Predictor:
+    """Predictions of arrays by loaded weights; picklable."""
+
+    def __init__(self, weights: Weights | KeyedWeights, head: Head) -> None:
+        self._weights = weights
+        self._head = head
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(loss={self._weights.problem.loss!r}, features={self.dim})"
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return self._weights.problem.dim
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None: predictions are numbers."""
+        return self._weights.problem.classes
+
+    def margins(self, x: Any) -> Float64s:
+        """Compute the margins of rows, before any link function: the decision scores.
+
+        Args:
+            x: shape (n, features), NumPy, scipy CSR or pandas; finite numbers.
+
+        Returns:
+            float64, shape (n, 1): of two classes the score of class 1, or the value; of a multinomial model shape
+            (n, classes).
+
+        Raises:
+            ShapeError, DTypeError: x is not such a matrix.
+            InputError: a number is not finite; the message names its row.
+        """
+        rows = sp.csr_array(finite_rows("x", x, self.dim))
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        return self._weights.margins(rows)
+
+    def predict(self, x: Any) -> Float64s:
+        """Return classes or values, float64, shape (n,), by the thresholds that were saved; args and errors as of
+        ``margins``.
+        """
+        return self._head.prediction(self._head.raw(self.margins(x)))
+
+    def predictProbability(self, x: Any) -> Float64s | None:
+        """Return the probability of each class, float64, shape (n, classes); None: the model has none.
+
+        Args and Raises: as of ``margins``.
+        """
+        return self._head.probability(self._head.raw(self.margins(x)))
+
+
+class LinearModel(_Predictor):
+    """What ``LogisticRegression``, ``LinearSVC`` or ``LinearRegression`` has learnt; picklable.
+
+    Example::
+
+        model = LinearModel.load("models/clicks")
+        model.predict(X)  # NumPy or scipy CSR
+    """
+
+    @staticmethod
+    def load(path: str) -> LinearModel:
+        """Read a model that ``model.save(path)`` of an estimator's model wrote.
+
+        Of a model whose weights were on servers, this process reads the files that the servers wrote: all weights of a
+        dense vector, the keys and values of a sparse one. They must fit into its memory.
+
+        Args:
+            path: folder, local or a URL that fsspec knows.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is another model, such as a factorization machine, or of a version that is not known here.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return LinearModel(*_load(path, "LinearModel", "FactorizationMachine", is_machine=False))
+
+    @property
+    def coefficients(self) -> Float64s:
+        """Weights of the features, shape (1, features), or (classes, features) of a multinomial model.
+
+        Raises:
+            UsageError: the weights were a sparse vector on servers; ``ps2.load_numpy`` reads its keys and values.
+        """
+        return self._weights.array("coefficients").T
+
+    @property
+    def intercepts(self) -> Float64s:
+        """Intercepts, shape (1,), or (classes,) of a multinomial model."""
+        return self._weights.biases[: self._weights.problem.outputs]
+
+
+class FactorizationMachine(_Predictor):
+    """What ``FMClassifier`` or ``FMRegressor`` has learnt; picklable.
+
+    Example::
+
+        machine = FactorizationMachine.load("models/ratings")
+        machine.predict(X)  # NumPy or scipy CSR
+    """
+
+    @staticmethod
+    def load(path: str) -> FactorizationMachine:
+        """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is another model, such as a linear one, or of a version that is not known here.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_machine=True))
+
+    @property
+    def intercept(self) -> float:
+        """Intercept."""
+        return float(self._weights.biases[0])
+
+    @property
+    def linear(self) -> Float64s:
+        """Linear weights of the features, shape (features,); raises like ``LinearModel.coefficients``."""
+        return self._weights.array("linear")[:, 0]
+
+    @property
+    def factors(self) -> Float64s:
+        """Factors, shape (features, factorSize); raises like ``LinearModel.coefficients``."""
+        return self._weights.array("factors")[:, 1:]
+
+
+def _load(path: str, name: str, other: str, is_machine: bool) -> tuple[Weights | KeyedWeights, Head]:
+    metadata = load_metadata(path)
+    weights = read_without_servers(path, path, metadata.get(KEY))
+    if weights.problem.loss.startswith("fm") != is_machine:
+        raise UsageError(f"{path}: {name} cannot be made of a {metadata.get('class')}; {other}.load(path) reads that")
+    params = {**metadata.get("defaultParamMap", {}), **metadata.get("paramMap", {})}
+    return weights, head_of(weights.problem, params)
+
+
+def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
+    """Return what makes predictions of margins, by pyspark.ml's rules.
+
+    Args:
+        params: of the model, with their defaults.
+    """
+    thresholds = tuple(params["thresholds"]) if params.get("thresholds") else None
+    if problem.classes is None:
+        return ValueHead()
+    if problem.loss == "softmax":
+        return ClassHead(problem.width, "softmax", thresholds=thresholds)
+    if problem.loss == "fmLogistic":
+        return ClassHead(2, "logistic", thresholds=thresholds)
+    if problem.loss == "logistic":
+        return ClassHead(2, "logistic", threshold=_threshold(thresholds, params.get("threshold", 0.5)))
+    return ClassHead(2, None, threshold=params.get("threshold", 0.0))
+
+
+def _threshold(thresholds: tuple[float, ...] | None, threshold: float) -> float:
+    """Return the threshold of two classes, as pyspark.ml's ``getThreshold``."""
+    if thresholds is None:
+        return threshold
+    of_0, of_1 = thresholds
+    return 1.0 / (1.0 + of_0 / of_1) if of_1 else 0.0

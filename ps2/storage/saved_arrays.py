@@ -1,0 +1,102 @@
+"""Saved vectors and matrices as NumPy arrays: this process reads the files, and no server is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.array_types import Int64s
+from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
+from ps2.storage import folders
+from ps2.storage.files import place
+from ps2.storage.manifest import Manifest, SavedMatrix, SavedShard
+from ps2.storage.shard_files import checked, read_keys, read_values
+
+Array = npt.NDArray[Any]
+
+
+def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array]:
+    """Read what ``DCV.save`` or ``DCVMatrix.save`` wrote, or a named vector of a fleet's checkpoint, without servers.
+
+    Every byte that is read is compared with the manifest's checksums. The arrays must fit into this process's memory.
+
+    Args:
+        url: the folder, a path or any fsspec URL: of a save; or of a checkpoint, or of a folder of checkpoints (the
+            newest complete one).
+        name: of the vector in a checkpoint; None: it is a save.
+
+    Returns:
+        In the stored dtype (float32, float64, int32 or int64): for a dense vector an array of shape (dim,), for a dense
+        matrix of shape (rows, dim). For sparse ones ``(keys, values)``, as ``pull()`` returns them: the active keys,
+        int64, ascending, shape (n,); and their values, shape (n,) or (rows, n). A matrix of one row is a vector.
+
+    Raises:
+        UsageError: there is a checkpoint, and no name.
+        NotFoundError: no vector of the checkpoint has this name.
+        CheckpointMissingError: there is no complete save or checkpoint at this place.
+        CheckpointCorruptError: the files do not match the manifest.
+        RecoveryError: the file system refuses.
+    """
+    url = folders.newest(str(url))
+    manifest = folders.read_manifest(url)
+    matrix, rows = _wanted(url, manifest, name)
+    arrays = _sparse(url, matrix, rows) if matrix.spec.kind == "sparse" else (_dense(url, matrix, rows),)
+    values = arrays[-1][0] if len(rows) == 1 else arrays[-1]
+    return values if len(arrays) == 1 else (arrays[0], values)
+
+
+def _wanted(url: str, manifest: Manifest, name: str | None) -> tuple[SavedMatrix, Int64s]:
+    """Return the matrix to read, and its rows, ascending."""
+    known = {known: (matrix, row) for matrix in manifest.matrices for known, row in matrix.names.items()}
+    if name is None:
+        if manifest.number or len(manifest.matrices) != 1:
+            raise UsageError(
+                f"{url}: expected the save of a vector or a matrix, but this is a checkpoint of a fleet; "
+                f"load_numpy(url, name) reads one of its named vectors: {_listed(known)}"
+            )
+        return manifest.matrices[0], np.array(manifest.matrices[0].rows, np.int64)
+    if name not in known:
+        raise NotFoundError(f"{url}: expected a vector of the name {name!r}, got a checkpoint with {_listed(known)}")
+    matrix, row = known[name]
+    return matrix, np.array([row], np.int64)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, sorted(names)[:10])) + ", ..." * (len(names) > 10) if names else "no names"
+
+
+def _dense(url: str, matrix: SavedMatrix, rows: Int64s) -> Array:
+    found = np.empty((len(rows), matrix.spec.dim), matrix.spec.np_dtype)
+    for shard in matrix.shards:
+        begin, end = shard.partition.begin, shard.partition.end
+        _read(url, matrix, shard, rows, found[:, begin:end])
+    return found
+
+
+def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]:
+    keys, values = [np.empty(0, np.int64)], [np.empty((len(rows), 0), matrix.spec.np_dtype)]
+    fs, root = place(url)
+    for shard in matrix.shards:
+        with checked(fs, root, shard.files["keys"]) as reading:
+            keys += [part.copy() for _, part in read_keys(reading)]
+        count = sum(map(len, keys)) - sum(part.shape[1] for part in values)
+        values.append(np.empty((len(rows), count), matrix.spec.np_dtype))
+        _read(url, matrix, shard, rows, values[-1])
+    every = np.concatenate(keys)
+    order = np.argsort(every)
+    if len(np.unique(every)) != len(every):
+        raise CheckpointCorruptError(f"{url}: expected each key of matrix {matrix.id} once, but some are there twice")
+    return every[order], np.concatenate(values, axis=1)[:, order]
+
+
+def _read(url: str, matrix: SavedMatrix, shard: SavedShard, rows: Int64s, out: Array) -> None:
+    """Read a shard's values of some rows into an array of shape (len(rows), columns of the shard)."""
+    fs, root = place(url)
+    all_rows = np.array(matrix.rows, np.int64)
+    with checked(fs, root, shard.files["values"]) as reading:
+        for numbers, column, values in read_values(reading, matrix.spec, all_rows, out.shape[1]):
+            is_wanted = np.isin(numbers, rows)
+            at = np.searchsorted(rows, numbers[is_wanted])
+            out[at, column : column + values.shape[1]] = values[is_wanted]
