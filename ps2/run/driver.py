@@ -40,7 +40,7 @@ from ps2.run.run_line import RunLine
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
-from ps2.run.spark_errors import cancellation, failed_task, unreached
+from ps2.run.spark_errors import cancellation, failed_task, told, unreached
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -56,6 +56,8 @@ STOP_TIMEOUT_S = 25.0
 # Wait for a server that is being replaced, to tell it that the run is over.
 FORGET_TIMEOUT_S = 5.0
 POLL_S = 0.5
+# Wait for Spark to say that it has cancelled the job, after a worker has failed.
+CANCELLED_S = 0.2
 
 
 @dataclass
@@ -171,6 +173,7 @@ class _RunDriver:
             self._options.first_clock,
             self._options.seed,
             self._takes_reports,
+            spark.retries_tasks(self._spark),
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = WorkerTasks(self._spark, tag, self._run)
@@ -316,21 +319,21 @@ class _RunDriver:
         if self._run.error is not None:
             if isinstance(self._run.error, RolledBack):
                 self._run.error.step = self._host.fleet.last_rollback[1]
+            # To a task that Spark ends, its rows may end in an error.
+            if isinstance(self._run.error, WorkerError):
+                self._raise_if_stopped(self._job.join(CANCELLED_S))
             raise self._run.error
         failed = self._job.join()
         missing = [rank for rank in range(self._job.workers) if rank not in self._run.results]
         if failed is None and not missing:
             return
-        if spark.is_stopped(self._spark):
-            raise StoppedError("run: the SparkContext was stopped")
-        if (said := cancellation(failed)) is not None:
-            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
+        self._raise_if_stopped(failed)
         culprit, words = failed_task(failed)
         rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
             # Not chained to Spark's error, which repeats all of this inside Java's.
-            raise WorkerError(f"run: rank {rank} failed in clock {clock}:\n{traceback}") from None
+            raise WorkerError(told(rank, clock, traceback)) from None
         if (error := unreached(str(failed))) is not None:
             raise error from None
         if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
@@ -339,6 +342,13 @@ class _RunDriver:
         lost = [rank] if rank is not None else missing
         named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"
         raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}") from None
+
+    def _raise_if_stopped(self, failed: Exception | None) -> None:
+        """Raise StoppedError if the SparkContext was stopped, or somebody cancelled the job."""
+        if spark.is_stopped(self._spark):
+            raise StoppedError("run: the SparkContext was stopped") from None
+        if (said := cancellation(failed)) is not None:
+            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
 
     def _end_tasks(self) -> None:
         """End the tasks that still run."""

@@ -18,6 +18,7 @@ class RunRef:
         first: the run's first clock.
         seed: of ``worker.rng``.
         takes_reports: whether ``onClock`` takes what workers report.
+        retries: whether Spark starts a task that failed again.
     """
 
     fleet: FleetRef
@@ -27,6 +28,7 @@ class RunRef:
     first: int
     seed: int
     takes_reports: bool = False
+    retries: bool = True
 
     @property
     def series(self) -> str:

@@ -126,6 +126,11 @@ def total_slots(spark_context: Any) -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
+def retries_tasks(spark_context: Any) -> bool:
+    """Return whether Spark starts a failed task again; with a master ``local[n]`` it does not."""
+    return int(_scala(spark_context).taskScheduler().maxTaskFailures()) > 1
+
+
 def running_tasks(spark_context: Any) -> list[int]:
     """Return how many tasks each executor runs now.
 

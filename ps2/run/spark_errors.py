@@ -38,6 +38,11 @@ def failed_task(error: Exception | None) -> tuple[int | None, str]:
     return int(task[1]) if task else None, words[:MAX_CHARS]
 
 
+def told(rank: int, clock: int, traceback: str) -> str:
+    """Return the message of the error that ends a run because a worker failed: what it raised, then the traceback."""
+    return f"run: rank {rank} failed in clock {clock}: {outermost(traceback) or 'see below'}\n{traceback}"
+
+
 def outermost(text: str) -> str | None:
     """Return the error line of a text's first traceback, after all tracebacks that led to it."""
     last, text = None, text[max(0, text.find("Traceback")) :]

@@ -24,6 +24,7 @@ from ps2.rpc.run_control import RunControl
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.compiled import keep_compiled
 from ps2.run.run_ref import RunRef
+from ps2.run.spark_errors import told
 from ps2.run.worker import Worker
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
@@ -67,7 +68,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
         ids = RunIds(ref.series, ref.number, rank)
         loop = ClockLoop(ref, rank, joined, control, session, ids)
         with session.in_run(ids), loop.reading():
-            _call(loop, function, rows)
+            _call(loop, function, rows, ref.retries)
         return rank
     except RunEndedError:
         # The driver has the error that ended the run. Spark would log this one for each worker, with a traceback.
@@ -76,7 +77,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
         control.close()
 
 
-def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
+def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: bool) -> None:
     worker = Worker(loop)
     keep_compiled()  # before the users' modules are imported
     try:
@@ -98,16 +99,24 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
         for kind in (InputError, LimitError):
             if isinstance(error, kind):
                 error = _FatalError(f"{kind.__name__}: rank {worker.rank} in clock {worker.clock}: {error}")
-        fatal = isinstance(error, _FatalError)
+        fatal, goes_back = isinstance(error, _FatalError), worker.goesBack or isinstance(error, RolledBack)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
-        if not fatal and (worker.goesBack or isinstance(error, RolledBack)):
+        if not fatal and goes_back:
             report += WENT_BACK
         if isinstance(error, MemoryError):
             report += NO_MEMORY.format(limit=_memory_limit())
         # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
+        reported = False
         with suppress(PS2Error):
             loop.session.dispatch.check_process()
-            loop.control.fail(report, loop.lap(), fatal, loop.take_metrics())
+            times = loop.lap()
+            if not (fatal or goes_back or retries):
+                fatal, report = True, f"WorkerError: {told(worker.rank, times.clock, report)}"
+            loop.control.fail(report, times, fatal, loop.take_metrics())
+            reported = True
+        if reported and fatal:
+            # Spark would log the error for each worker, inside a stack of Java; the driver raises it.
+            raise RunEndedError("the driver has the error that ends the run") from error
         raise
 
 

@@ -118,6 +118,16 @@ def test_run_when_every_attempt_raises_then_shows_traceback(ps, total, rows):
     assert caught.value.__cause__ is None
 
 
+def test_run_when_spark_does_not_retry_then_error_comes_first(ps, total, rows, capfd, monkeypatch):
+    monkeypatch.setattr("ps2.run.spark.retries_tasks", lambda spark_context: False)
+    with pytest.raises(
+        WorkerError, match=r"^run: rank . failed in clock 0: ValueError: on purpose\nTraceback"
+    ) as caught:
+        ps.run(rows, counting(total, lambda worker: raise_error()), workers=2)
+    assert "in raise_error" in str(caught.value)
+    assert "Lost task" not in capfd.readouterr().err
+
+
 def test_run_when_attempts_end_by_rollback_then_says_so(ps, total, rows):
     def rolls_back(worker):
         raise RolledBack("the fleet rolled back to a checkpoint")
@@ -354,7 +364,7 @@ def test_a_step_in_a_run_when_tried_then_usage_error(ps, total, rows):
 
 def test_a_run_when_given_what_is_no_data_then_config_error(ps):
     with pytest.raises(ConfigError, match="expected a DataFrame or an RDD"):
-        ps.run([1, 2], lambda worker, rows: None)
+        ps.run({1: 2}, lambda worker, rows: None)
 
 
 def test_run_when_over_then_servers_and_master_keep_nothing(ps, total, rows):
