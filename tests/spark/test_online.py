@@ -79,11 +79,11 @@ def test_fit_stream_when_it_starts_again_then_rows_count_once(ps, stream, tmp_pa
     write(tmp_path / "in", 300, 400)
     estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
     training = estimator.fitStream(stream(), location, trigger={"availableNow": True})
-    assert training.awaitTermination(60)
+    assert training.awaitTermination()
     assert (training.learned, training.lastProgress.total.rows) == (1, 700)
     write(tmp_path / "in", 500, first=2)
     again = estimator.fitStream(stream(), location, trigger={"availableNow": True})
-    assert again.awaitTermination(60)
+    assert again.awaitTermination()
     assert (again.learned, again.lastProgress.rows, again.lastProgress.total.rows) == (2, 500, 1200)
     assert again.model.name == training.model.name
 
@@ -94,7 +94,7 @@ def test_fit_stream_when_a_label_is_wrong_then_names_the_batch(ps, stream, tmp_p
     pq.write_table(bad, tmp_path / "in" / "bad.parquet")
     training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "c"), trigger={"availableNow": True})
     with pytest.raises(InputError, match=r"batch 2: column 'label', row 0: expected a label 0 or 1, got 2"):
-        training.awaitTermination(60)
+        training.awaitTermination()
     # A snapshot was made before the first batch only: the model is whole, and has learned nothing.
     assert training.learned == -1
     assert training.model.numKeys == 0
@@ -105,7 +105,7 @@ def test_fit_stream_when_a_udf_fails_then_ends_at_once(ps, stream, tmp_path):
     fails = F.udf(lambda label: 1 / 0, "double")
     training = OnlineLogisticRegression().fitStream(stream().withColumn("label", fails("label")), str(tmp_path / "a"))
     with pytest.raises(WorkerError, match=r"^batch 0: a task raised ZeroDivisionError: division by zero$"):
-        training.awaitTermination(60)
+        training.awaitTermination()
     assert (training.restarts, training.learned) == (0, -1)
 
 
@@ -113,7 +113,7 @@ def test_fit_stream_when_on_progress_fails_then_ends(ps, stream, tmp_path):
     write(tmp_path / "in", 100, 100)
     training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"), onProgress=lambda: None)
     with pytest.raises(TypeError, match="positional argument"):
-        training.awaitTermination(60)
+        training.awaitTermination()
     assert (training.restarts, training.learned) == (0, 0)
 
 
@@ -123,10 +123,10 @@ def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, rows, stream, tmp_
     estimator, location = OnlineLogisticRegression(), str(tmp_path / "checkpoint")
     estimator.fit(rows).write().save(str(tmp_path / "model"))
     loaded = OnlineLogisticRegressionModel.load(str(tmp_path / "model"))
-    estimator.fitStream(stream(), location, model=loaded, trigger={"availableNow": True}).awaitTermination(60)
+    estimator.fitStream(stream(), location, model=loaded, trigger={"availableNow": True}).awaitTermination()
     write(tmp_path / "in", 200, first=1)
     again = estimator.fitStream(stream(), location, trigger={"availableNow": True})
-    assert again.awaitTermination(60)
+    assert again.awaitTermination()
     assert (again.model.name, again.lastProgress.total.rows) == (loaded.name, 300)
 
 
@@ -145,7 +145,7 @@ def test_fit_stream_when_location_is_of_another_then_is_refused(ps, spark, strea
     write(tmp_path / "in", 100)
     estimator, location = OnlineLogisticRegression(), str(tmp_path / "a")
     training = estimator.fitStream(stream(), location, trigger={"availableNow": True})
-    training.awaitTermination(60)
+    training.awaitTermination()
     other = estimator.partialFit(rows)
     with pytest.raises(UsageError, match=f"belongs to model {training.model.name}, got model {other.name}"):
         estimator.fitStream(stream(), location, model=other)
@@ -201,7 +201,7 @@ def test_fit_stream_when_rows_are_late_then_they_are_left_out(ps, spark, tmp_pat
         .setExpireAfterS(50)
         .fitStream(reader.parquet(str(tmp_path / "in")), str(tmp_path / "c"), trigger={"availableNow": True})
     )
-    training.awaitTermination(60)
+    training.awaitTermination()
     assert [progress.late for progress in training.recentProgress] == [0, 5, 0]
     assert training.lastProgress.total.rows == 60
     # What was touched at 100 has expired at 200.
@@ -213,7 +213,7 @@ def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_p
     training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "a"))
     training.processAllAvailable()
     training.query.stop()
-    assert training.awaitTermination(60)
+    assert training.awaitTermination()
     assert (training.learned, training.restarts) == (0, 0)
 
 

@@ -39,13 +39,13 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
         write(tmp_path / "in", *numbers)
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
         training = estimator.fitStream(stream, str(location), trigger={"availableNow": True}, **options)
-        assert training.awaitTermination(60)
+        assert training.awaitTermination()
         return training.learned, int(training._learner.position.tally[0]), training.restarts
 
-    def roll_back_after(*batches):
+    def roll_back_at(*rows):
         def act(progress):
-            if progress.batch in batches and progress.batch not in rolled_back:
-                rolled_back.append(progress.batch)
+            if progress.total.rows in rows and progress.total.rows not in rolled_back:
+                rolled_back.append(progress.total.rows)
                 ps.rollBack()
 
         return act
@@ -54,10 +54,10 @@ def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_p
     for name in ("1", ".1.crc"):
         (location / "commits" / name).unlink()
     assert learned(2) == (2, 3 * ROWS, 0)
-    # Batch 3 is not committed when the fleet rolls back, batch 5 is the last one of its query. Batches may be larger
-    # after that.
-    assert learned(3, 4, 5, onProgress=roll_back_after(3, 5))[1:] == (6 * ROWS, 2)
-    assert rolled_back == [3, 5]
+    # Batch 3 is not committed when the fleet rolls back. Batches may be larger after that; the last one of the query
+    # has the last rows.
+    assert learned(3, 4, 5, onProgress=roll_back_at(4 * ROWS, 6 * ROWS))[1:] == (6 * ROWS, 2)
+    assert rolled_back == [4 * ROWS, 6 * ROWS]
 
 
 def test_stream_when_a_column_goes_across_restart_then_named(ps, spark, tmp_path):
@@ -68,7 +68,7 @@ def test_stream_when_a_column_goes_across_restart_then_named(ps, spark, tmp_path
         training = OnlineLogisticRegression(**COLUMNS).fitStream(
             stream, str(tmp_path / "checkpoint"), trigger={"availableNow": True}
         )
-        training.awaitTermination(60)
+        training.awaitTermination()
 
     write(tmp_path / "in", 0)
     learn()
@@ -94,4 +94,4 @@ def test_stream_when_files_to_repeat_are_gone_then_is_refused(ps, spark, tmp_pat
     with pytest.raises(
         RecoveryError, match=r"files of later batches are gone.*: 1, such as file:.*today/0001\.parquet"
     ):
-        training.awaitTermination(60)
+        training.awaitTermination()
