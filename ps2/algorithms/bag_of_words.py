@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.array_types import Int64s
 from ps2.errors import InputError
-from ps2.run.spark import total_slots
+from ps2.run.spark.selection import backend_of
 
 Array = npt.NDArray[Any]
 
@@ -85,7 +85,7 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
         if vocabulary not in (None, words):
             raise InputError(f"{path}: expected a vocabulary of {vocabulary:,} words, got one of {words:,}")
         # A cached DataFrame keeps its partitions: Spark's 200 would be so many tasks of every later job.
-        parts = max(total_slots(spark.sparkContext), -(-entries // PARTITION_LINES))
+        parts = max(backend_of(spark).total_slots(), -(-entries // PARTITION_LINES))
         whole = (
             pieces.where(F.col("document") > OF_HEAD)
             .withColumnRenamed("document", "id")

@@ -34,7 +34,6 @@ from ps2.algorithms.estimators.predict import rows_of, with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import TableSurvey, column
 from ps2.algorithms.estimators.unlabelled import survey_rows
-from ps2.algorithms.jvm import kmeans_model, lda_model
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
@@ -52,7 +51,8 @@ from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.run.slots import cores_of_one
-from ps2.run.spark import total_slots
+from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
+from ps2.run.spark.selection import backend_of
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)
@@ -110,13 +110,13 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         return LDAModel(topics), replace(fitted.history, placement=placement)
 
     def _placement(self, recipe: SamplingOptions, found: Documents) -> Placement:
-        spark_context = _session().sparkContext
-        slots = total_slots(spark_context)
+        spark = backend_of(_session())
+        slots = spark.total_slots()
         size = SamplingSize(
             recipe.topics,
             found.dim,
             found.tokens,
-            min(cores_of_one(spark_context), found.rows),
+            min(cores_of_one(spark), found.rows),
             min(slots, len(found.loads) or 1, found.rows),
             recipe.budget_s is not None,
         )
@@ -191,7 +191,7 @@ class LDAModel(FittedModel, LDAParams, Model):
         if not name:
             return dataset
         topics = self.topics
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         columns = ColumnNames(self._features, label=None)
         return with_predictions(dataset, columns, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
 
@@ -252,7 +252,7 @@ class LDAModel(FittedModel, LDAParams, Model):
 
     def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
         topics, columns = self.topics, ColumnNames(self._features, label=None)
-        share: Callable[[], Any] = self._share(dataset.sparkSession.sparkContext)
+        share: Callable[[], Any] = self._share(backend_of(dataset))
         return over_documents(dataset, columns, topics.dim, share, compute)
 
     # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class KMeansModel(FittedModel, KMeansParams, Model):
         if not name:
             return dataset
         clusters, columns = self.clusters, ColumnNames(self._features, label=None)
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         head = ClusterHead(clusters.k)
         found = with_predictions(dataset, columns, clusters.dim, share, head, [(name, "prediction")])
         # pyspark.ml's clusters are integers.
@@ -385,7 +385,7 @@ class KMeansModel(FittedModel, KMeansParams, Model):
 
     def toPyspark(self) -> clustering.KMeansModel:
         """Return the same clusters as pyspark.ml's model."""
-        spark_context = _session().sparkContext
+        spark_context = jvm_context("toPyspark")
         cost, steps = (self.summary.trainingCost, self.summary.numIter) if self.hasSummary else (0.0, 0)
         parent = kmeans_model(spark_context, self.clusterCenters(), self.clusters.distance, cost, steps)
         return self._as_pyspark(clustering.KMeansModel, parent)

@@ -59,7 +59,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, WorkerError
 from ps2.run.slots import cores_of_one
-from ps2.run.spark import planned_bytes
+from ps2.run.spark.selection import backend_of
 
 SYNONYMS = "word string, similarity double not null"
 
@@ -89,7 +89,7 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         found = inspect_sentences(dataset, name, self.getMinCount())
         workers = workers_of(dataset, workers, found.rows)
         table = deal(dataset, ColumnNames(name, label=None), found, workers)
-        words = dataset.sparkSession.sparkContext.broadcast(found.words)
+        words = backend_of(dataset).broadcast(found.words)
         settings = self._settings_of(found.dim, int(found.counts.sum()))
         longest = self.getMaxSentenceLength()
         fitted = self._train(table, ReadSentences(words, longest), settings, found.counts, longest=longest)
@@ -113,10 +113,10 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         if via not in ("auto", "local") or workers not in (None, 1) or self._name or has_checkpoints():
             return None
         sentences = sentences_of(dataset, name).coalesce(1)
-        if planned_bytes(sentences) > SMALL_BYTES:
+        if backend_of(sentences).planned_bytes(sentences) > SMALL_BYTES:
             return None
         why = "as requested" if via == "local" else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
-        alone = OnlyWorker(cores_of_one(dataset.sparkSession.sparkContext), why)
+        alone = OnlyWorker(cores_of_one(backend_of(dataset)), why)
         vocabulary = Vocabulary(
             name, min_count, lambda words, total: self._settings_of(words, total, via="local"), longest
         )
@@ -172,7 +172,7 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
             raise InputError(f"column {output!r}: it is there already; choose another name for the vectors")
         sentence = column(name)
         fault = F.raise_error(F.lit(f"column {name!r}: expected arrays of strings, got null"))
-        mean = _means(self._share(dataset.sparkSession.sparkContext))(sentence)
+        mean = _means(self._share(backend_of(dataset)))(sentence)
         vector = array_to_vector(F.when(sentence.isNull(), fault.cast("array<double>")).otherwise(mean))
         described = {"ml_attr": {"num_attrs": self.embedding.dim}}
         return dataset.select("*", vector.alias(output, metadata=described))
@@ -292,7 +292,7 @@ class MetricLearningModel(FittedModel, MetricParams, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         columns, head = ColumnNames(self._features, label=None), VectorHead(self.metric.rank)
         return with_predictions(dataset, columns, self.metric.dim, share, head, [(self.getOutputCol(), "raw")])
 
@@ -377,7 +377,7 @@ class DictionaryLearningModel(FittedModel, DictionaryParams, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        share, name = self._share(dataset.sparkSession.sparkContext), self.getOutputCol()
+        share, name = self._share(backend_of(dataset)), self.getOutputCol()
         columns, head = ColumnNames(self._features, label=None), VectorHead(self.coder.k)
         return compressed(with_predictions(dataset, columns, self.coder.dim, share, head, [(name, "raw")]), name)
 

@@ -23,7 +23,7 @@ from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import check_ranges
-from ps2.run.spark import total_slots
+from ps2.run.spark.selection import backend_of
 
 
 class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
@@ -62,8 +62,8 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
         settings = self._settings()
         table = look(dataset, self._edges, self.getDirected())
         check_walks(settings, len(table.vertices))
-        spark_context = dataset.sparkSession.sparkContext
-        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
+        spark = backend_of(dataset)
+        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else spark.total_slots()
         workers = min(workers, settings.epochs * len(table.vertices))  # more would have no walk
         graph = placed(table, self)
         if graph.on_servers:

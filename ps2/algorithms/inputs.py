@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from ps2.algorithms.jvm import file_system_of, io_error
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
+from ps2.run.spark.jvm import file_system_of, io_error
 
 # Characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")

@@ -33,7 +33,8 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.slots import cores_each
-from ps2.run.spark import total_slots
+from ps2.run.spark.jvm import java_frame
+from ps2.run.spark.selection import backend_of
 
 E = TypeVar("E", bound="MatrixFactorization")
 
@@ -98,7 +99,7 @@ class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["Matri
         self._check_frame(dataset)
         self._check()
         options, columns = self._plan(), self._columns()
-        check_workers(dataset.sparkSession.sparkContext, self.getNumWorkers() if self.isSet(self.numWorkers) else None)
+        check_workers(backend_of(dataset), self.getNumWorkers() if self.isSet(self.numWorkers) else None)
         fitted = done_anew(lambda: self._factorize(dataset, columns, options))
         if fitted.halvings and fitted.step_size is not None:
             first = fitted.step_size * 2**fitted.halvings
@@ -125,11 +126,11 @@ class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["Matri
     def _surveyed(
         self, dataset: DataFrame, survey: RatingsSurvey, options: FactorOptions, start: FittedFactors | None
     ) -> FittedFactors:
-        spark_context = dataset.sparkSession.sparkContext
+        spark = backend_of(dataset)
         is_set = self.isSet(self.numWorkers)
-        workers = self.getNumWorkers() if is_set else total_slots(spark_context)
+        workers = self.getNumWorkers() if is_set else spark.total_slots()
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
-        threads = cores_each(spark_context, workers)
+        threads = cores_each(spark, workers)
         deal = Deal.of(survey, workers, threads, NUMBER_BYTES * (options.rank + MORE))
         dealt = deal_ratings(dataset, survey, deal, options)
 
@@ -205,7 +206,7 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         if not name:
             return dataset
         columns = self.getUserCol(), self.getItemCol()
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         rated = frames.with_ratings(dataset, share, self.factors, columns, name)
         return rated.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else rated
 
@@ -248,12 +249,12 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         if dataset is None:
             return frames.recommended_to_all(*self._with_share(), self.factors, direction, k)
         check_frame(dataset)
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         return frames.recommended_to_some(dataset, share, self.factors, direction, k)
 
     def _with_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = SparkSession.builder.getOrCreate()
-        return spark, self._share(spark.sparkContext)
+        return spark, self._share(backend_of(spark))
 
     # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         users = frames.extended_frame(*self._with_share(), factors.user, of_users=True).persist()
         items = frames.extended_frame(*self._with_share(), factors.item, of_users=False).persist()
         rank = factors.extended()[0].shape[1]
-        return self._as_pyspark(recommendation.ALSModel, rank, users._jdf, items._jdf)
+        return self._as_pyspark(recommendation.ALSModel, rank, java_frame(users), java_frame(items))
 
 
 def _check_narrow(side: Side) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from ps2 import errors
 from ps2.config import split_address
 from ps2.errors import ConfigError, OpError, PS2Error
+from ps2.run.spark.jvm import silence
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 STANDALONE = "spark://"
@@ -122,8 +123,7 @@ def quiet(spark: Any) -> None:
     from py4j.protocol import Py4JError
 
     context = spark.sparkContext
-    # Its thread would print a traceback when the JVM closes their connection.
-    context._accumulatorServer.handle_error = lambda request, address: None
+    silence(context)
     with suppress(Py4JError, OSError):
         context.setLogLevel("OFF")
 

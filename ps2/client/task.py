@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
 import sys
 import threading
+import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +30,12 @@ FLEET_PROPERTY = "ps2.fleet"
 STOPPED_PROPERTY = "ps2.stopped"
 # Local property: how often the fleet had rolled back to a checkpoint when the job was submitted.
 EPOCH_PROPERTY = "ps2.epoch"
+# A client of Spark Connect sets neither environment nor local properties. Files of its session bring the same; the one
+# whose name comes last counts. The epoch, which belongs to a job, is the job's tag.
+GIVEN_FILES = "ps2-given-*.json"
+EPOCH_TAG = "ps2-epoch-"
+TAGS_PROPERTY = "spark.job.tags"
+TAG = re.compile(rf"_Tag_{EPOCH_TAG}(\d+)(?:,|$)")
 
 
 def task_context() -> Any | None:
@@ -44,7 +55,9 @@ def is_later_attempt() -> bool:
 
 def task_access() -> str | None:
     """Return the access to fleets that the driver passed to this task; None outside a task."""
-    return None if task_context() is None else os.environ.get(ACCESS_VARIABLE)
+    if task_context() is None:
+        return None
+    return os.environ.get(ACCESS_VARIABLE) or _given().access
 
 
 def task_fleet() -> FleetRef | None:
@@ -57,21 +70,63 @@ def task_fleet() -> FleetRef | None:
         return None
     if _function.attempt == context.taskAttemptId() and _function.fleet is not None:
         return _function.fleet
-    text = context.getLocalProperty(FLEET_PROPERTY)
+    text = context.getLocalProperty(FLEET_PROPERTY) or _given().fleet
     return fleet_of(text) if text else None
 
 
 def stopped_fleets() -> list[str]:
     """Return the ids of the fleets that this task knows to be stopped."""
     context = task_context()
-    stopped = None if context is None else context.getLocalProperty(STOPPED_PROPERTY)
-    return stopped.split() if stopped else []
+    if context is None:
+        return []
+    stopped = context.getLocalProperty(STOPPED_PROPERTY)
+    return stopped.split() if stopped else _given().stopped
 
 
 def task_epoch() -> int | None:
     """Return the fleet's rollback count at the submission of this task's job; None outside a task."""
     context = task_context()
-    return None if context is None else int(context.getLocalProperty(EPOCH_PROPERTY) or 0)
+    if context is None:
+        return None
+    epoch = context.getLocalProperty(EPOCH_PROPERTY)
+    if epoch is None and (tag := TAG.search(context.getLocalProperty(TAGS_PROPERTY) or "")):
+        epoch = tag[1]
+    return int(epoch or 0)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a client of Spark Connect has given the tasks of its session; see ``ACCESS_VARIABLE`` and the properties."""
+
+    attempt: int | None = None
+    access: str | None = field(default=None, repr=False)
+    fleet: str | None = None
+    stopped: list[str] = field(default_factory=list)
+
+
+def write_given(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
+    """Write what tasks of a session get into a new file in a folder; return its path. A later file has a later name."""
+    file = folder / GIVEN_FILES.replace("*", f"{time.time_ns():020}")
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"access": access, "fleet": fleet, "stopped": list(stopped)}))
+    return file
+
+
+_read_given = _Given()
+
+
+def _given() -> _Given:
+    """Return what the driver has given this task by a file; nothing if it is no client of Spark Connect."""
+    global _read_given
+    context = task_context()
+    if context is None or ACCESS_VARIABLE in os.environ:
+        return _Given()
+    if _read_given.attempt != context.taskAttemptId():
+        folder = shipped_folder()
+        files = sorted(Path(folder).glob(GIVEN_FILES)) if folder is not None else []
+        content = json.loads(files[-1].read_text()) if files else {}
+        _read_given = _Given(context.taskAttemptId(), **content)
+    return _read_given
 
 
 def shipped_folder() -> str | None:

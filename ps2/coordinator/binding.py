@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ps2.config import Binding, host_of, is_loopback, is_wildcard, split_address
 from ps2.coordinator.conf import PS2Conf
+from ps2.run.spark.backend import SparkBackend
 from ps2.transport.sockets import has_ipv6, loopback_host, reachable_host
 
 BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
 LOOPBACK_NAME = "localhost"
 
 
-def binding_of(conf: PS2Conf, context: Any, has_token: bool) -> Binding:
+def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
     """Return where the driver listens for its fleet and for tasks.
 
     The default on a cluster is the address of Spark's own driver, which executors reach.
 
     Args:
-        context: the SparkContext, or None.
+        spark: the application whose tasks use the fleet, or None.
         has_token: whether connections are authenticated; otherwise the driver listens on loopback only.
     """
     settings: Mapping[str, str] = {}
-    if has_token and context is not None and (conf.launcherClass.is_remote or not is_local(context)):
-        settings = dict(context.getConf().getAll())
+    if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
+        settings = spark.addresses
     of_spark = settings.get(HOST) or loopback_host()
     host = conf.bindAddress or host_of(settings.get(BIND) or of_spark, BIND)
     if is_wildcard(host) and not has_ipv6():
@@ -37,25 +37,20 @@ def binding_of(conf: PS2Conf, context: Any, has_token: bool) -> Binding:
     return Binding(host, advertised, conf.portRange)
 
 
-def is_local(context: Any) -> bool:
-    """Return whether all tasks of a SparkContext run on this host."""
-    return str(context.master).startswith("local")
-
-
-def out_of_reach(context: Any, master: str, servers: tuple[str, ...]) -> str | None:
+def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> str | None:
     """Return a warning if tasks on other hosts cannot reach the fleet, else None.
 
     Args:
         master: ``host:port`` of the coordinator's master.
         servers: ``host:port`` of each.
     """
-    if is_local(context) or is_loopback(host_of(context.getConf().get(HOST, LOOPBACK_NAME), HOST)):
+    if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
         return None  # then Spark's own driver is out of their reach
     for what, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
         host, _ = split_address(address)
         if is_loopback(host):
             return (
-                f"tasks of {context.master} on other hosts cannot reach {what} at {host}, which always means the host "
+                f"tasks of {spark.master} on other hosts cannot reach {what} at {host}, which always means the host "
                 "itself; give an address of this host that executors reach: PS2Conf(bindAddress=...) to listen at, "
                 "PS2Conf(advertiseAddress=...) to tell the tasks, or ps2 launch --host and ps2 server --listen for "
                 "servers that are started separately"

@@ -19,6 +19,7 @@ from ps2.number_checks import is_number, is_whole
 MAX_SERVERS = 4096
 # ``restore``: the newest checkpoint in checkpointDir, if there is one.
 LATEST = "latest"
+EVERYWHERE = "0.0.0.0"
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,14 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
     made = replace(conf or PS2Conf(), **{name: value for name, value in given.items() if value is not None})
     made.check()
     return made
+
+
+def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
+    """Return the settings by which the driver listens everywhere, and tasks reach it at a host; None: no setting."""
+    if driver_host is None:
+        return {}
+    bound = None if conf is None else conf.bindAddress
+    return {"advertiseAddress": driver_host, "bindAddress": bound or EVERYWHERE}
 
 
 def _named(conf: PS2Conf) -> str:

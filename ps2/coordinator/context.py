@@ -19,10 +19,10 @@ from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
 from ps2.config import WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, driver_secret, spark_context_of
+from ps2.coordinator.application import Application, backend_given, driver_secret
 from ps2.coordinator.binding import binding_of
 from ps2.coordinator.checkpoints import Checkpoint
-from ps2.coordinator.conf import PS2Conf, over
+from ps2.coordinator.conf import PS2Conf, over, reached_at
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.key_clock import KeyClock
@@ -37,12 +37,12 @@ from ps2.errors import PS2Error, StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
-from ps2.run import interpreter
 from ps2.run.driver import Runs
 from ps2.run.host import ActiveRun, RunHost
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
+from ps2.run.spark.backend import SparkBackend
 from ps2.tables import to_html
 from ps2.transport.tls import check_serving
 
@@ -68,6 +68,7 @@ class PS2Context:
         *,
         fleet: str | Sequence[str] | None = None,
         tokenFile: str | None = None,
+        driverHost: str | None = None,
         launcher: str | None = None,
         memoryLimit: int | None = None,
         ops: str | Sequence[str] | None = None,
@@ -85,11 +86,12 @@ class PS2Context:
         The keywords are the most common settings of ``PS2Conf``, which documents all settings.
 
         Args:
-            spark: a SparkSession or SparkContext whose tasks use the fleet; None: the active one, if any. Without
-                Spark, vectors work in this process only.
+            spark: a SparkSession (Spark Connect's, too) or SparkContext whose tasks use the fleet; None: the active
+                one, if any. Without Spark, vectors work in this process only.
             servers: start a fleet of so many servers (default 2).
             fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
+            driverHost: name by which tasks reach this host: advertiseAddress, with all addresses as the bindAddress.
             launcher: "local", child processes, "spark", containers of the cluster, or one that a package has brought.
             memoryLimit: bytes that each server's arrays may take.
             ops: names of modules that declare your own operations (docs/kernels.md).
@@ -119,17 +121,18 @@ class PS2Context:
             given: dict[str, Any] = {"servers": servers, "fleet": fleet, "tokenFile": tokenFile, "launcher": launcher}
             given |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
             given |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
+            given |= reached_at(conf, driverHost)
             asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
-            spark_context = spark_context_of(spark)
+            backend = backend_given(spark)
             running = cls._active
-            if spark_context is not None and (running is None or running.sparkContext is not spark_context):
-                interpreter.choose(spark_context)
+            if backend is not None and (running is None or running._application.spark != backend):
+                backend.prepare_python()
             if running is not None:
                 running.conf.check_same(asked)
-                if spark_context is not None:
-                    running._application.reach(spark_context)
+                if backend is not None:
+                    running._application.reach(backend)
                 return running
-            cls._active = context = cls(spark_context, asked)
+            cls._active = context = cls(backend, asked)
             return context
 
     @classmethod
@@ -137,7 +140,7 @@ class PS2Context:
         """Return the running context, or None."""
         return cls._active
 
-    def __init__(self, spark_context: Any, conf: PS2Conf) -> None:
+    def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
         """Not for users: see ``getOrCreate``."""
         self._stopped = False
         self._conf = conf = with_restore(conf)
@@ -148,8 +151,8 @@ class PS2Context:
         # The driver unpickles the results of runs, so they need a token even if the servers have none.
         run_token = self._token or own_token
         load_modules(conf.modules)
-        conf.launcherClass.check(spark_context, conf.sparkConf)
-        binding = binding_of(conf, spark_context, self._token is not None)
+        conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
+        binding = binding_of(conf, spark, self._token is not None)
         with contextlib.ExitStack() as undo:
             if conf.tls is not None:
                 check_serving(conf.tls, binding.advertised)
@@ -185,8 +188,8 @@ class PS2Context:
         self._key_clock = KeyClock(fleet.master, transport, f"{id}/keys")
         self._key_clock.start()
         atexit.register(self._end_at_exit, os.getpid())
-        if spark_context is not None:
-            self._application.reach(spark_context)
+        if spark is not None:
+            self._application.reach(spark)
 
     @property
     def conf(self) -> PS2Conf:
@@ -205,8 +208,13 @@ class PS2Context:
 
     @property
     def sparkContext(self) -> Any:
-        """The SparkContext whose tasks use the fleet, or None."""
-        return self._application.context
+        """The SparkContext whose tasks use the fleet, or None (with Spark Connect, too)."""
+        return None if self._application.spark is None else self._application.spark.context
+
+    @property
+    def spark(self) -> SparkBackend | None:
+        """The Spark application whose tasks use the fleet, or None."""
+        return self._application.spark
 
     def batch(self) -> AbstractContextManager[None]:
         """Collect the calls of a ``with`` block into one request per server; see ``ps2.batch``."""
@@ -400,9 +408,9 @@ class PS2Context:
             StoppedError: the context was stopped meanwhile, or the job was cancelled.
         """
         self._check_running()
-        spark_context = self._application.running("run")
+        spark = self._application.running("run")
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
-        return self._live_page.noted(lambda: self._runs.run(spark_context, data, worker_fn, options), worker_fn)
+        return self._live_page.noted(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
 
     @shielded
     def stop(self) -> None:

@@ -18,7 +18,8 @@ from ps2.coordinator.master import Master
 from ps2.errors import PS2Error
 from ps2.guarded_loop import GuardedLoop
 from ps2.rpc.control import ServerControl
-from ps2.run.spark import ask_stopped
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.classic import ask_stopped
 
 log = logging.getLogger(__name__)
 
@@ -93,13 +94,14 @@ class Stages:
 class StageWatch:
     """Polls Spark, and informs the servers and the master. It has a thread, as each of them may hang."""
 
-    def __init__(self, spark_context: Any, series: str, master: Master, servers: ServerControl) -> None:
+    def __init__(self, spark: SparkBackend, tracker: Any, series: str, master: Master, servers: ServerControl) -> None:
         """Args:
-        spark_context: of the application; when it is stopped, all stages are over.
+        spark: the application; when it is stopped, all stages are over.
+        tracker: its status tracker.
         series: names the application in the ids of its tasks.
         """
-        self._spark = spark_context
-        self._tracker = spark_context.statusTracker()
+        self._spark = spark
+        self._tracker = tracker
         self._series = series
         self._master = master
         self._servers = servers
@@ -113,8 +115,8 @@ class StageWatch:
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
 
-    def watches(self, spark_context: Any) -> bool:
-        return self._spark is spark_context
+    def watches(self, spark: SparkBackend) -> bool:
+        return self._spark == spark
 
     def stop(self) -> None:
         self._stopping.set()
@@ -135,7 +137,7 @@ class StageWatch:
         from py4j.protocol import Py4JError
 
         try:
-            if ask_stopped(self._spark):
+            if ask_stopped(self._spark.context):
                 return Over(NO_MORE_STAGES)
             return self._stages.look(self._ask, self._tracker.getActiveJobsIds)
         except (Py4JError, OSError) as error:  # it is stopping, or has ended

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ps2.coordinator.context import PS2Context
+    from ps2.run.spark.backend import SparkBackend
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class StreamHost:
         """Wait until no batch of another thread is in progress."""
         self._ps._steps.streams.wait()
 
-    def join_thread(self, spark_context: Any, epoch: int) -> None:
+    def join_thread(self, spark: SparkBackend, epoch: int) -> None:
         """Let the jobs that the calling thread submits use the fleet, as of an epoch. Spark's own threads need it."""
-        self._ps._application.join(spark_context, epoch)
+        self._ps._application.join(spark, epoch)
 
 
 @dataclass(frozen=True)

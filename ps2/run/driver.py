@@ -27,10 +27,9 @@ from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
 from ps2.live_line import live_line
 from ps2.rpc.run_control import Logged
-from ps2.run import interpreter, spark
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
-from ps2.run.job import Job, check_call, pickled, takes_reports
+from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
 from ps2.run.job_monitor import CallbackJobs, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
@@ -40,7 +39,8 @@ from ps2.run.run_line import RunLine
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
-from ps2.run.spark_errors import cancellation, failed_task, told, unreached
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.errors import cancellation, failed_task, told, unreached
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -94,7 +94,7 @@ class Runs:
         self._one_at_a_time = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def run(self, spark_context: Any, data: Any, worker_fn: Callable[..., Any], options: RunOptions) -> RunResult:
+    def run(self, spark: SparkBackend, data: Any, worker_fn: Callable[..., Any], options: RunOptions) -> RunResult:
         """Run workers to their end; see ``PS2Context.run``."""
         if not self._one_at_a_time.acquire(blocking=False):
             raise UsageError("run: another run of this context is under way")
@@ -107,12 +107,12 @@ class Runs:
                 check_call("onClock", options.on_clock, "clock", *reports)
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
-            slots = most_slots(spark_context) or spark.total_slots(spark_context)
+            slots = most_slots(spark) or spark.total_slots()
             with Opening():
-                job = Job(spark_context, data, options.workers, slots)
-            wait_for_slots(spark_context, job.workers, SLOTS_TIMEOUT_S)
+                job = WorkerJob(spark, data, options.workers, slots)
+            wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)
             self.host.session.dispatch.flush()
-            return _RunDriver(self, spark_context, job, function, options).drive()
+            return _RunDriver(self, spark, job, function, options).drive()
         finally:
             self._one_at_a_time.release()
 
@@ -133,10 +133,12 @@ class Runs:
 class _RunDriver:
     """One run, driven by the caller's thread."""
 
-    def __init__(self, runs: Runs, spark_context: Any, job: Job, function: Function, options: RunOptions) -> None:
+    def __init__(
+        self, runs: Runs, spark: SparkBackend, job: WorkerJob, function: Function, options: RunOptions
+    ) -> None:
         self._runs = runs
         self._host = host = runs.host
-        self._spark = spark_context
+        self._spark = spark
         self._job = job
         self._function = function
         self._options = options
@@ -173,7 +175,7 @@ class _RunDriver:
             self._options.first_clock,
             self._options.seed,
             self._takes_reports,
-            spark.retries_tasks(self._spark),
+            self._spark.retries_tasks(),
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = WorkerTasks(self._spark, tag, self._run)
@@ -336,7 +338,7 @@ class _RunDriver:
             raise WorkerError(told(rank, clock, traceback)) from None
         if (error := unreached(str(failed))) is not None:
             raise error from None
-        if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
+        if (wrong_python := self._spark.wrong_python(str(failed))) is not None:
             raise wrong_python from None
         applied = self._run.applied()
         lost = [rank] if rank is not None else missing
@@ -345,14 +347,14 @@ class _RunDriver:
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
         """Raise StoppedError if the SparkContext was stopped, or somebody cancelled the job."""
-        if spark.is_stopped(self._spark):
+        if self._spark.is_stopped():
             raise StoppedError("run: the SparkContext was stopped") from None
         if (said := cancellation(failed)) is not None:
             raise StoppedError(f"run: Spark cancelled the job: {said}") from None
 
     def _end_tasks(self) -> None:
         """End the tasks that still run."""
-        if not self._over and not spark.is_stopped(self._spark):
+        if not self._over and not self._spark.is_stopped():
             self._job.cancel()
         self._job.join(END_TIMEOUT_S)
         if left := self._tasks.wait_for_end(END_TIMEOUT_S):

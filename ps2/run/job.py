@@ -6,16 +6,16 @@ import inspect
 import io
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ps2.errors import ConfigError, UsageError
-from ps2.run import spark
 from ps2.run.compiled import importable_name
 from ps2.run.run_ref import RunRef
+from ps2.run.spark.backend import Job, Source, SparkBackend
+from ps2.run.spark.selection import backend_of
 from ps2.run.task import Function, run_task
 
-RESULT = "rank int"
 # The program, for the children of multiprocessing.
 MAIN_ALIAS = "__mp_main__"
 
@@ -83,22 +83,23 @@ def takes_reports(on_clock: Any) -> bool:
     return sum(one.kind in positional and one.default is inspect.Parameter.empty for one in parameters) == 2
 
 
-class Job:
+class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
-    def __init__(self, spark_context: Any, data: Any, workers: int | None, slots: int) -> None:
+    def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
         """Args:
         data: a DataFrame or an RDD. Its shuffles may run here.
         workers: how many; None: one for each partition, at most ``slots``.
 
         Raises:
-            ConfigError: the data are neither.
+            ConfigError: the data are neither, or of another application.
         """
-        self._spark = spark_context
-        source = _source(data)
-        wanted = workers if workers is not None else max(1, min(source.partitions, slots))
+        self._spark = spark
+        source = _source(spark, data)
+        most = slots if source.partitions is None else min(source.partitions, slots)
+        wanted = workers if workers is not None else max(1, most)
         self._source = source if source.partitions == wanted else source.spread(wanted)
-        if self._source.partitions != wanted:
+        if self._source.partitions not in (wanted, None):
             raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {wanted}")
         self.workers = wanted
         self._error: Exception | None = None
@@ -107,29 +108,26 @@ class Job:
 
     def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
         """Start the tasks; call ``ended`` when they have ended."""
-        rdd = self._source.stage(ref, function)
-        tasks = spark.prepare_tasks(rdd)
-        if tasks != self.workers:
-            raise UsageError(f"run: Spark made {tasks} tasks of {self.workers} rdd_partitions")
+        job: Job = self._source.job(lambda rows: run_task(ref, function, rows))
+        if job.tasks not in (self.workers, None):
+            raise UsageError(f"run: Spark made {job.tasks} tasks of {self.workers} rdd_partitions")
 
         def run() -> None:
-            self._spark.addJobTag(tag)
             try:
-                rdd.collect()
+                job.run(tag)
             except Exception as error:  # ``join`` returns it
                 self._error = error
             finally:
                 ended()
 
         self._tag = tag
-        target = spark.with_properties_of_caller(self._spark, run)
-        self._thread = threading.Thread(target=target, name="ps2-run", daemon=True)
+        self._thread = threading.Thread(target=run, name="ps2-run", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
         """Cancel the tasks, if they have been started."""
         if self._tag is not None:
-            self._spark.cancelJobsWithTag(self._tag)
+            self._spark.cancel(self._tag)
 
     def join(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the end of the tasks; return Spark's error if they failed."""
@@ -138,50 +136,20 @@ class Job:
         return self._error
 
 
-class _Rdd:
-    """An RDD."""
-
-    def __init__(self, rdd: Any) -> None:
-        self._rdd = rdd
-        self.partitions: int = rdd.getNumPartitions()
-
-    def spread(self, partitions: int) -> _Rdd:
-        return _Rdd(spark.repartition_singly(self._rdd, partitions))
-
-    def stage(self, ref: RunRef, function: Function) -> Any:
-        return self._rdd.mapPartitions(lambda rows: [run_task(ref, function, rows)])
-
-
-class _Frame:
-    """A DataFrame whose plan is fixed."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame, self.partitions = spark.fixed_frame(frame)
-
-    def spread(self, partitions: int) -> _Frame:
-        return _Frame(self._frame.repartition(partitions))
-
-    def stage(self, ref: RunRef, function: Function) -> Any:
-        def serve(batches: Iterator[Any]) -> Iterator[Any]:
-            import pyarrow as pa
-
-            rank = run_task(ref, function, batches)
-            yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
-
-        return spark.map_in_arrow(self._frame, serve, RESULT).rdd
-
-
-def _source(data: Any) -> _Rdd | _Frame:
+def _source(spark: SparkBackend, data: Any) -> Source:
     kind = type(data)
-    spark.refuse_connect("run: a DataFrame", data)
     if hasattr(data, "mapInArrow"):
         if data.isStreaming:
             raise ConfigError(
                 "run: a streaming DataFrame has no end; call run in foreachBatch, or read the same source with "
                 "spark.read"
             )
-        return _Frame(data)
-    if hasattr(data, "mapPartitionsWithIndex"):
-        return _Rdd(data)
-    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
-    raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")
+    elif not hasattr(data, "mapPartitionsWithIndex"):
+        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
+        raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")
+    if backend_of(data) != spark:
+        raise ConfigError(
+            "run: the data are of another SparkSession than this PS2Context: call PS2Context.getOrCreate(spark) with "
+            "theirs first"
+        )
+    return spark.source(data)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from typing import Any
 
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
-from ps2.run import spark
-from ps2.run.spark_errors import unreached
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.errors import unreached
 from ps2.run.state import RunState
 
 # A rank has no task, and Spark is not starting one.
@@ -24,8 +23,8 @@ POLL_S = 0.1
 class WorkerTasks:
     """The tasks of one run's job."""
 
-    def __init__(self, spark_context: Any, tag: str, run: RunState) -> None:
-        self._spark = spark_context
+    def __init__(self, spark: SparkBackend, tag: str, run: RunState) -> None:
+        self._spark = spark
         self._tag = tag
         self._run = run
         self._since_s: float | None = None
@@ -40,6 +39,7 @@ class WorkerTasks:
         if now_s - self._checked_s < CHECK_INTERVAL_S:
             return
         self._checked_s = now_s
+        self._spark.check_reached()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
             self._check_reached()
@@ -51,7 +51,7 @@ class WorkerTasks:
         if now_s - self._since_s > timeout_s:
             raise SlotsError(
                 f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
-                f"{spark.total_slots(self._spark)}; ranks {absent} have had none for {timeout_s:.0f} s"
+                f"{self._spark.total_slots()}; ranks {absent} have had none for {timeout_s:.0f} s"
             )
 
     def _check_reached(self) -> None:
@@ -59,12 +59,7 @@ class WorkerTasks:
 
         Spark would start that task again and again, with the same result.
         """
-
-        def failures() -> list[str]:
-            jobs = spark.jobs_with_tag(self._spark, self._tag)
-            return [said for _, said in spark.failed_tasks(self._spark, jobs)]
-
-        for said in spark.unless_stopping(self._spark, failures, []):
+        for said in self._spark.failures(self._tag):
             if (error := unreached(said)) is not None:
                 raise error
 
@@ -77,25 +72,25 @@ class WorkerTasks:
 
     def active(self) -> int:
         """Return how many tasks of the job run now."""
-        return spark.jobs_and_tasks(self._spark, self._tag)[1]
+        return self._spark.jobs_and_tasks(self._tag)[1]
 
 
 class CallbackJobs:
     """The Spark jobs that ``onClock`` starts. If the workers hold all slots, such a job would wait forever."""
 
-    def __init__(self, spark_context: Any, tag: str, workers: int) -> None:
-        self._spark = spark_context
+    def __init__(self, spark: SparkBackend, tag: str, workers: int) -> None:
+        self._spark = spark
         self._tag = tag
         self._workers = workers
         self._since_s: float | None = None
 
     def tagged(self) -> AbstractContextManager[None]:
         """Count the jobs that this thread starts inside a ``with`` block."""
-        return spark.job_tag(self._spark, self._tag)
+        return self._spark.job_tag(self._tag)
 
     def check(self) -> None:
         """Raise SlotsError if a job has had no task for long."""
-        jobs, tasks = spark.jobs_and_tasks(self._spark, self._tag)
+        jobs, tasks = self._spark.jobs_and_tasks(self._tag)
         if not jobs or tasks:
             self._since_s = None
             return
@@ -106,13 +101,13 @@ class CallbackJobs:
             raise SlotsError(
                 f"run: onClock has started a Spark job that has had no task slot for {timeout_s:.0f} s: the "
                 f"{self._workers} workers keep theirs, and Spark at {self._spark.master} has "
-                f"{spark.total_slots(self._spark)}; give the run fewer workers, or do it in the workers"
+                f"{self._spark.total_slots()}; give the run fewer workers, or do it in the workers"
             )
 
     def cancel(self) -> None:
-        if not spark.is_stopped(self._spark):
-            self._spark.cancelJobsWithTag(self._tag)
+        if not self._spark.is_stopped():
+            self._spark.cancel(self._tag)
 
 
-def _timeout_s(spark_context: Any) -> float:
-    return START_TIMEOUT_S if spark.is_local(spark_context) else EXECUTOR_TIMEOUT_S
+def _timeout_s(spark: SparkBackend) -> float:
+    return START_TIMEOUT_S if spark.is_local else EXECUTOR_TIMEOUT_S

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ps2.live_line import ShowLine
 from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
-from ps2.run.spark import progress_bar_hider
+from ps2.run.spark.backend import SparkBackend
 from ps2.run.state import RunState
 from ps2.run.timeline import count, discipline
 
@@ -18,9 +18,9 @@ INTERVAL_S = 0.2
 class RunLine:
     """Shows a run now and then; its methods are called by one thread."""
 
-    def __init__(self, line: ShowLine, run: RunState, options: RunOptions, spark_context: object) -> None:
+    def __init__(self, line: ShowLine, run: RunState, options: RunOptions, spark: SparkBackend) -> None:
         self._line, self._run, self._options = line, run, options
-        self._hide_bar = progress_bar_hider(spark_context)
+        self._hide_bar = spark.progress_bar_hider()
         self._shown_s = 0.0
         self._began_s: float | None = None  # when workers were first seen in their clocks
 

@@ -3,75 +3,74 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
-from ps2.run.spark import is_local, running_tasks, setting, total_slots
+from ps2.run.spark.backend import SparkBackend
 
 POLL_S = 0.2
 
 
-def wait_for_slots(spark_context: Any, wanted: int, timeout_s: float) -> None:
+def wait_for_slots(spark: SparkBackend, wanted: int, timeout_s: float) -> None:
     """Wait until Spark has ``wanted`` free task slots, or raise SlotsError with both numbers.
 
     Raise at once if Spark can never have that many. With dynamic allocation Spark gets executors when a job asks for
     them, so this function does not wait.
     """
-    most = most_slots(spark_context)
-    if most is not None and most < wanted and is_dynamic(spark_context):
+    most = most_slots(spark)
+    if most is not None and most < wanted and is_dynamic(spark):
         raise SlotsError(
-            f"Spark at {spark_context.master} has at most {most} task slots (spark.dynamicAllocation.maxExecutors), "
+            f"Spark at {spark.master} has at most {most} task slots (spark.dynamicAllocation.maxExecutors), "
             f"and {wanted} are needed"
         )
-    if is_dynamic(spark_context):
+    if is_dynamic(spark):
         return
     began_s = time.monotonic()
-    while (free := free_slots(spark_context)) < wanted:
+    while (free := free_slots(spark)) < wanted:
         waited_s = time.monotonic() - began_s
         if waited_s > timeout_s or (most is not None and most < wanted):
             raise SlotsError(
-                f"Spark at {spark_context.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
+                f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
                 f"{wanted} are needed; give the application more cores, or end what runs there"
             )
         sleep(POLL_S)
 
 
-def free_slots(spark_context: Any) -> int:
+def free_slots(spark: SparkBackend) -> int:
     """Return how many more tasks Spark can start now."""
-    return total_slots(spark_context) - sum(running_tasks(spark_context))
+    return spark.total_slots() - sum(spark.running_tasks())
 
 
-def count_executors(spark_context: Any) -> int:
+def count_executors(spark: SparkBackend) -> int:
     """Return how many processes run Spark's tasks now. In local mode that is one."""
-    return max(1, len(running_tasks(spark_context)))
+    return max(1, len(spark.running_tasks()))
 
 
-def cores_each(spark_context: Any, tasks: int) -> int:
+def cores_each(spark: SparkBackend, tasks: int) -> int:
     """Return how many cores each task has if ``tasks`` tasks share the cluster."""
-    return max(1, total_slots(spark_context) // tasks) * int(setting(spark_context, "spark.task.cpus", "1"))
+    return max(1, spark.total_slots() // tasks) * int(spark.setting("spark.task.cpus") or "1")
 
 
-def cores_of_one(spark_context: Any) -> int:
+def cores_of_one(spark: SparkBackend) -> int:
     """Return how many cores the process has that one task runs in, if no other task runs there."""
-    if is_local(spark_context):
-        return total_slots(spark_context) * int(setting(spark_context, "spark.task.cpus", "1"))
-    return int(setting(spark_context, "spark.executor.cores", "1"))
+    if spark.is_local:
+        return spark.total_slots() * int(spark.setting("spark.task.cpus") or "1")
+    return int(spark.setting("spark.executor.cores") or "1")
 
 
-def most_slots(spark_context: Any) -> int | None:
+def most_slots(spark: SparkBackend) -> int | None:
     """Return how many slots Spark can ever have; None if that is unknown."""
-    if is_local(spark_context):
-        return total_slots(spark_context)
-    executors = setting(spark_context, "spark.dynamicAllocation.maxExecutors")
-    cores = setting(spark_context, "spark.executor.cores")
-    if not is_dynamic(spark_context) or executors is None or cores is None:
+    if spark.is_local:
+        return spark.total_slots()
+    executors = spark.setting("spark.dynamicAllocation.maxExecutors")
+    cores = spark.setting("spark.executor.cores")
+    if not is_dynamic(spark) or executors is None or cores is None:
         return None
-    return int(executors) * (int(cores) // int(setting(spark_context, "spark.task.cpus", "1")))
+    return int(executors) * (int(cores) // int(spark.setting("spark.task.cpus") or "1"))
 
 
-def is_dynamic(spark_context: Any) -> bool:
+def is_dynamic(spark: SparkBackend) -> bool:
     """Return whether Spark allocates executors dynamically."""
-    if is_local(spark_context):
+    if spark.is_local:
         return False
-    return setting(spark_context, "spark.dynamicAllocation.enabled", "false") == "true"
+    return (spark.setting("spark.dynamicAllocation.enabled") or "false") == "true"

@@ -42,6 +42,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DTypeError, InputError, UsageError
 from ps2.run.slots import cores_each
+from ps2.run.spark.selection import backend_of
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import STEPS, RemoteOptimizer
@@ -150,7 +151,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         self._check()
         inputs = _inputs(self)
         rows = dataset.select(*(_numbers(dataset, name).alias(name) for name in (*inputs, self.getLabelCol())))
-        context = dataset.sparkSession.sparkContext
+        context = backend_of(dataset)
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         check_workers(context, wanted)
         loads = count_rows(rows)

@@ -109,6 +109,7 @@ def by_value(request):
 def busy(sc, tmp_path, until):
     """Two tasks on the two slots of the shared session; calling it, or the test's end, ends them."""
     from ps2.run.slots import free_slots
+    from ps2.run.spark.selection import backend_of
 
     release = str(tmp_path / "release")
 
@@ -126,7 +127,7 @@ def busy(sc, tmp_path, until):
     job = threading.Thread(target=lambda: sc.parallelize(range(2), 2).foreach(work))
     job.start()
     try:
-        until(lambda: free_slots(sc) == 0, "both slots taken")
+        until(lambda: free_slots(backend_of(sc)) == 0, "both slots taken")
         yield end
     finally:
         end()

@@ -21,7 +21,7 @@ from ps2.errors import (
     UsageError,
     WorkerError,
 )
-from ps2.run.job import Job
+from ps2.run.job import WorkerJob
 
 CLOCKS = 6
 DIM = 10
@@ -230,7 +230,7 @@ def test_run_when_driver_fails_then_tasks_end_without_error(ps, total, rows, mon
         ended.append(job)
 
     # Tasks that Spark kills would end without an error, too.
-    monkeypatch.setattr(Job, "cancel", leave)
+    monkeypatch.setattr(WorkerJob, "cancel", leave)
 
     def on_clock(clock):
         raise ValueError("mine")

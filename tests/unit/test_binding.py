@@ -10,6 +10,7 @@ from ps2.coordinator.binding import binding_of, out_of_reach
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.options import ports
 from ps2.errors import ConfigError
+from ps2.run.spark.classic import ClassicSpark
 
 LOOPBACK = Binding("127.0.0.1", "127.0.0.1")
 
@@ -58,11 +59,11 @@ class Context:
 )
 def test_place_when_spark_names_driver_host_then_uses_it(monkeypatch, fields, context, expected):
     monkeypatch.setattr(bindings, "reachable_host", lambda: "host1")
-    assert binding_of(PS2Conf(**fields), context, has_token=True) == expected
+    assert binding_of(PS2Conf(**fields), context and ClassicSpark(context), has_token=True) == expected
 
 
 def test_place_when_there_is_no_token_then_it_is_loopback():
-    assert binding_of(PS2Conf(), Context("spark://m:7077", "10.0.0.1"), has_token=False) == LOOPBACK
+    assert binding_of(PS2Conf(), ClassicSpark(Context("spark://m:7077", "10.0.0.1")), has_token=False) == LOOPBACK
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_place_when_there_is_no_token_then_it_is_loopback():
     ],
 )
 def test_reach_when_executors_are_remote_then_names_loopback(context, master, servers, said):
-    found = out_of_reach(context, master, servers)
+    found = out_of_reach(ClassicSpark(context), master, servers)
     if said is None:
         assert found is None
     else:

@@ -8,12 +8,13 @@ import pytest
 
 from ps2.errors import SlotsError
 from ps2.run.slots import cores_each, count_executors, most_slots, wait_for_slots
+from ps2.run.spark.classic import ClassicSpark
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
 
 def spark(local=False, slots=2, executors=0, **settings):
-    """A SparkContext with that many slots."""
+    """An application with that many slots."""
     idle = SimpleNamespace(mkString=lambda between: between.join(["0"] * executors))
     scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=lambda: idle))
     scala = SimpleNamespace(
@@ -22,7 +23,7 @@ def spark(local=False, slots=2, executors=0, **settings):
         maxNumConcurrentTasks=lambda profile: slots,
         resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
     )
-    return SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), _conf=settings)
+    return ClassicSpark(SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), _conf=settings))
 
 
 def test_count_executors_when_there_are_none_yet_then_one():

@@ -8,8 +8,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from ps2.errors import ConfigError
-from ps2.run.spark import is_stopped
-from ps2.run.spark_errors import MAX_CHARS, failed_task, unreached
+from ps2.run.spark.classic import ClassicSpark
+from ps2.run.spark.errors import MAX_CHARS, failed_task, unreached
 
 WITHOUT_NUMPY = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/usr/lib/ps2/client/worker.py", line 11, in <module>
@@ -82,4 +82,4 @@ def test_stopped_when_a_cut_connection_answers_then_asks_again(failing, stopped)
         return False
 
     spark = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=ask)))
-    assert is_stopped(spark) == stopped
+    assert ClassicSpark(spark).is_stopped() == stopped

@@ -110,7 +110,7 @@ class _Driver:
         self._journal = ReplayJournal.of(self._names, compared)
         self._record = Record(training.on_step, WORDS)
         alone = training.alone
-        self._threads = alone.threads if alone else cores_each(training.ps.sparkContext, training.workers)
+        self._threads = alone.threads if alone else cores_each(training.ps.spark, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
         hosts = [address.rpartition(":")[0] for address in training.ps.servers]
         seconds = self._journal.hear(
@@ -166,7 +166,7 @@ class _Driver:
         training = self._training
         if training.alone is not None:
             return lambda: training.frequencies
-        shared = training.ps.sparkContext.broadcast(training.frequencies)
+        shared = training.ps.spark.broadcast(training.frequencies)
         return lambda: shared.value
 
     def on_clock(self, clock: int, reports: Sequence[Float64s]) -> Message | None:

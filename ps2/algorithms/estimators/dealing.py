@@ -28,7 +28,8 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError
 from ps2.run.slots import most_slots
-from ps2.run.spark import fixed_frame, total_slots
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.selection import backend_of
 
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this times its fair
 # share of the work.
@@ -47,13 +48,11 @@ WORKER = "ps2_worker"
 Dealing = Literal["keep", "coalesce", "shuffle", "balance", "deal"]
 
 
-def check_workers(spark_context: Any, wanted: int | None) -> None:
+def check_workers(spark: SparkBackend, wanted: int | None) -> None:
     """Raise SlotsError if the application can never have a task slot for each worker."""
-    most = most_slots(spark_context)
+    most = most_slots(spark)
     if wanted is not None and most is not None and wanted > most:
-        raise SlotsError(
-            f"numWorkers: {wanted} workers need a task slot each, and Spark at {spark_context.master} has {most}"
-        )
+        raise SlotsError(f"numWorkers: {wanted} workers need a task slot each, and Spark at {spark.master} has {most}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +75,8 @@ class Dealer:
     @property
     def slots(self) -> int:
         """How many tasks Spark can run at once."""
-        spark_context = self.frame.sparkSession.sparkContext
-        return most_slots(spark_context) or total_slots(spark_context)
+        spark = backend_of(self.frame)
+        return most_slots(spark) or spark.total_slots()
 
 
 def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | None) -> Table:
@@ -86,12 +85,12 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     Args:
         wanted: workers; None: one for each partition that has rows, as far as there are task slots.
     """
-    spark_context = frame.sparkSession.sparkContext
-    slots = most_slots(spark_context) or total_slots(spark_context)
+    spark = backend_of(frame)
+    slots = most_slots(spark) or spark.total_slots()
     rows = _typed(frame, columns, found.weight_unit)
     workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
     if columns.group is not None:
-        rows, workers = _by_group(fixed_frame(rows)[0], columns, workers)
+        rows, workers = _by_group(spark.fixed_frame(rows)[0], columns, workers)
     else:
         rows = deal_rows(rows, found.loads, workers, cost_of(frame, columns.features))
     return Table(_for_arrow(rows, columns), columns, workers)
@@ -106,9 +105,12 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
         cost: of a row.
     """
     rows: DataFrame
-    rows, partitions = fixed_frame(frame)
-    placed = [loads.get(number, NO_LOAD) for number in range(partitions)]
+    spark = backend_of(frame)
+    rows, partitions = spark.fixed_frame(frame)
+    placed = [loads.get(number, NO_LOAD) for number in range(partitions or max(loads) + 1)]
     how = way(placed, workers)
+    if partitions is None:
+        return _dealt_anew(rows, how, cost, workers)
     if sum(load.rows for load in placed) != sum(load.rows for load in loads.values()) and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
     if how == "coalesce":
@@ -119,8 +121,26 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
         return _balanced(rows, cost, workers)
     if how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
-        return fixed_frame(rows.coalesce(1))[0].repartition(workers)
+        return spark.fixed_frame(rows.coalesce(1))[0].repartition(workers)
     return rows
+
+
+def _dealt_anew(rows: DataFrame, how: Dealing, cost: Column, workers: int) -> DataFrame:
+    """Deal rows whose partitions Spark does not fix (Spark Connect): none of them may stay where it is.
+
+    A later plan over the same rows may cut them in another way, so each way but a merge into one is a shuffle.
+    """
+    if workers == 1:
+        return rows.coalesce(1)
+    if how == "balance":
+        return _balanced(rows, cost, workers)
+    if how != "deal":
+        return rows.repartition(workers)
+    # Spark would leave out a merge right below a shuffle, so a column is in between.
+    numbers = F.array(*(F.lit(number).cast("bigint") for number in _numbers_with_hash(rows, workers)))
+    turn = F.pmod(F.monotonically_increasing_id(), F.lit(workers)).cast("int")
+    dealt = rows.coalesce(1).withColumn(WORKER, F.element_at(numbers, turn + 1))
+    return dealt.repartition(workers, WORKER).drop(WORKER)
 
 
 def count_rows(frame: DataFrame) -> dict[int, Load]:

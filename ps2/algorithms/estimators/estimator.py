@@ -25,7 +25,8 @@ from ps2.coordinator.context import PS2Context
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import SlotsError, StoppedError
 from ps2.run.slots import free_slots
-from ps2.run.spark import is_stopped
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.selection import backend_of
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")
@@ -56,7 +57,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _check_frame(self, dataset: Any) -> None:
         """Raise unless ``dataset`` is a DataFrame whose session runs."""
         check_frame(dataset)
-        if is_stopped(dataset.sparkSession.sparkContext):
+        if backend_of(dataset).is_stopped():
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
 
     def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
@@ -66,14 +67,14 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             steps: the largest number of steps.
             train: called with the context and a function to call after each step.
         """
-        spark_context = table.frame.sparkSession.sparkContext
+        spark = backend_of(table.frame)
         servers = self.getNumServers() if self.isSet(self.numServers) else None
         with _one_fit:
             ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
 
             def run() -> T:
                 name, params = type(self).__name__, self._explicit()
-                with TRAININGS.training(name, steps, params) as note, progress(name, steps, spark_context) as on_step:
+                with TRAININGS.training(name, steps, params) as note, progress(name, steps, spark) as on_step:
 
                     def step(report: StepReport) -> None:
                         note(report)
@@ -81,7 +82,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
                     return train(ps, step)
 
-            return when_free(spark_context, table.workers, run)
+            return when_free(spark, table.workers, run)
 
     def _explicit(self) -> dict[str, object]:
         """Return the params that have been set, by name."""
@@ -139,7 +140,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
         check_columns(dataset, columns)
-        check_workers(dataset.sparkSession.sparkContext, workers)
+        check_workers(backend_of(dataset), workers)
         found = self._survey(dataset, columns)
         return found, Dealer(dataset, columns, found, workers)
 
@@ -165,7 +166,7 @@ def has_checkpoints() -> bool:
     return active is not None and bool(active.conf.checkpointEverySteps or active.conf.checkpointEveryS)
 
 
-def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:
+def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
     """Run workers as soon as other jobs of the application leave enough task slots free.
 
     Args:
@@ -177,14 +178,10 @@ def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
-        while _others_run(spark_context) and free_slots(spark_context) < slots and time.monotonic() < deadline_s:
+        while spark.other_jobs_run() and free_slots(spark) < slots and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
         try:
             return run()
         except SlotsError:
-            if not _others_run(spark_context) or time.monotonic() > deadline_s:
+            if not spark.other_jobs_run() or time.monotonic() > deadline_s:
                 raise
-
-
-def _others_run(spark_context: Any) -> bool:
-    return bool(spark_context.statusTracker().getActiveJobsIds())

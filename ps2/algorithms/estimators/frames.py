@@ -7,13 +7,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ps2.errors import InputError
-from ps2.run.spark import refuse_connect
+from ps2.run.spark.selection import is_connect
 
 
 def check_frame(dataset: Any) -> None:
     """Raise InputError unless ``dataset`` is a DataFrame of Spark, not one of pandas or polars."""
-    refuse_connect("dataset: a DataFrame", dataset)
-    if isinstance(dataset, DataFrame):
+    if isinstance(dataset, DataFrame) or is_connect(dataset):
         return
     kind = type(dataset)
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."

@@ -19,7 +19,7 @@ from ps2.algorithms.estimators.params import SaysParams, check_ranges, getter, o
 from ps2.algorithms.estimators.tables import column
 from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
-from ps2.run.spark import map_in_arrow
+from ps2.run.spark.frames import map_in_arrow
 
 NAMES = "key bigint, field string, value string"
 Batches = Iterator[pa.RecordBatch]

@@ -18,7 +18,7 @@ from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
-from ps2.run.spark import map_in_arrow
+from ps2.run.spark.frames import map_in_arrow
 
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
 Margins = Callable[[KeyRows], Float64s]

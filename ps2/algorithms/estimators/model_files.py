@@ -14,12 +14,23 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.array_files import KEY
-from ps2.algorithms.jvm import file_system_of
+from ps2.algorithms.estimators.metadata_files import load_metadata, located, remove_folder, save_metadata
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
+from ps2.run.spark.selection import is_connect
 from ps2.storage.files import place, reported
 
 
-class ModelWriter(MLWriter):
+class _Overwriting(MLWriter):
+    """Replaces a folder, also for a client of Spark Connect, which has no JVM that would."""
+
+    def _handleOverwrite(self, path: str) -> None:
+        if not is_connect(self.sparkSession):
+            super()._handleOverwrite(path)
+        elif located(self.sparkSession, path)[1]:
+            remove_folder(path)
+
+
+class ModelWriter(_Overwriting):
     """Writes a model."""
 
     def __init__(self, model: Any) -> None:
@@ -33,12 +44,12 @@ class ModelWriter(MLWriter):
             UsageError: the folder exists.
             RecoveryError: the file system refuses.
         """
-        url, exists = _located(self.sparkSession, path)
+        url, exists = located(self.sparkSession, path)
         if exists:
             raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
         content = self._model._write_content(url)
         params = _as_json(self._model)
-        DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content}, paramMap=params)
+        save_metadata(self._model, path, self.sparkSession, {KEY: content}, params)
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
@@ -77,18 +88,18 @@ class ModelReader(MLReader[Any]):
             StoppedError: its weights belong on servers, and no PS2Context is active.
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
-        url, _ = _located(self.sparkSession, path)
+        url, _ = located(self.sparkSession, path)
         model = self._cls(self._cls._read_content(path, url, metadata.get(KEY)))
         model._resetUid(metadata["uid"])
         _set_params(model, metadata)
         return model
 
 
-class EstimatorWriter(DefaultParamsWriter):
+class EstimatorWriter(_Overwriting, DefaultParamsWriter):
     """Writes an estimator."""
 
     def saveImpl(self, path: str) -> None:
-        self.saveMetadata(self.instance, path, self.sc, paramMap=_as_json(self.instance))
+        save_metadata(self.instance, path, self.sparkSession, None, _as_json(self.instance))
 
 
 class EstimatorReader(DefaultParamsReader[Any]):
@@ -128,23 +139,13 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
     DefaultParamsReader.getAndSetParams(instance, metadata)
 
 
-def _located(spark: Any, path: str) -> tuple[str, bool]:
-    """Return the URL for fsspec of a path as Spark reads it, and whether it exists."""
-    if not isinstance(path, str):
-        raise TypeError(f"path: expected a string, got {type(path).__name__}")
-    place(path, "path")
-    location, file_system = file_system_of(spark.sparkContext, path)
-    url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
-    return url.removeprefix("file:"), bool(file_system.exists(location))
-
-
 def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     """Read the metadata that pyspark wrote for an object, and check its class."""
     expected = f"{cls.__module__}.{cls.__name__}"
     place(path, "path")
-    if not _located(spark, f"{path}/metadata")[1]:
+    if not located(spark, f"{path}/metadata")[1]:
         raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
-    metadata = DefaultParamsReader.loadMetadata(path, spark.sparkContext)
+    metadata = load_metadata(path, spark)
     if metadata["class"] != expected:
         raise UsageError(f"{path}: expected a {expected}, got a {metadata['class']}")
     return metadata
@@ -156,7 +157,7 @@ def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
     Raises:
         ConfigError: the folder cannot be made, or it is not empty and may not be overwritten.
     """
-    url, exists = _located(spark, path)
+    url, exists = located(spark, path)
     fs, root = place(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):
         raise ConfigError(f"{path}: there is something already, which only --overwrite replaces")

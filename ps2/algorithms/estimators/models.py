@@ -16,11 +16,13 @@ from ps2.algorithms.estimators.notebook import model_html
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
 from ps2.algorithms.estimators.predict import Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
-from ps2.algorithms.jvm import new_model
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
 from ps2.errors import UsageError
+from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.jvm import new_model
+from ps2.run.spark.selection import backend_of
 
 M = TypeVar("M", bound="FleetModel")
 
@@ -32,17 +34,17 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         super().__init__()
         self._fitted: Any = fitted
         self._summary: Any = None
-        # What tasks have got, and the broadcast that brings it.
+        # Whose tasks have got what, and the broadcast that brings it.
         self._shared: Any = None
         self._broadcast: Any = None
 
-    def _share(self, spark_context: Any) -> Callable[[], Any]:
+    def _share(self, spark: SparkBackend) -> Callable[[], Any]:
         """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
         fitted = self._predicting
         if fitted.is_light:
             return lambda: fitted
-        if self._broadcast is None or self._broadcast._sc is not spark_context or self._shared is not fitted:
-            self._broadcast, self._shared = spark_context.broadcast(fitted), fitted
+        if self._broadcast is None or self._shared != (spark, fitted):
+            self._broadcast, self._shared = spark.broadcast(fitted), (spark, fitted)
         broadcast = self._broadcast
         return lambda: broadcast.value
 
@@ -149,7 +151,7 @@ class FleetModel(FittedModel, FleetParams):
         names = [(name, what) for name, what in self._outputs() if name]
         if not names:
             return dataset
-        share = self._share(dataset.sparkSession.sparkContext)
+        share = self._share(backend_of(dataset))
         columns = ColumnNames(self._features, label=None, margin=self._margin_column)
         return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
 

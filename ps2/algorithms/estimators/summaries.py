@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.notebook import history_html
 from ps2.algorithms.estimators.tables import column
-from ps2.algorithms.jvm import metrics_of
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
 from ps2.data.row_spill import Spilled
 from ps2.run.drawing import needs_matplotlib
+from ps2.run.spark.jvm import metrics_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,6 +21,7 @@ from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule
+from ps2.run.spark.selection import backend_of
 
 Array = npt.NDArray[Any]
 
@@ -106,7 +107,7 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorO
     deal = replace(deal, by_item=options.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = keys_of(workers)
-    shared = frame.sparkSession.sparkContext.broadcast((survey.users, survey.items, deal))
+    shared = backend_of(frame).broadcast((survey.users, survey.items, deal))
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         users, items, deal = shared.value

@@ -10,7 +10,7 @@ from typing import Any
 
 from ps2.algorithms.training.record import StepReport
 from ps2.live_line import ShowLine, live_line
-from ps2.run.spark import progress_bar_hider
+from ps2.run.spark.backend import SparkBackend
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +24,17 @@ def say(what: str) -> None:
 
 
 @contextmanager
-def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Callable[[StepReport], None]]:
+def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterator[Callable[[StepReport], None]]:
     """Show a training under way; yield the function to call after each step.
 
     Args:
         name: of what is trained.
         steps: how many there may be.
-        spark_context: whose progress bar is kept away meanwhile.
+        spark: whose progress bar is kept away meanwhile.
     """
     with live_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
-        yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark_context)
+        yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark)
     say(f"{name}: the model is trained")
 
 
@@ -71,10 +71,10 @@ class _LogLine:
 class _LiveLine:
     """Shows each step, and keeps Spark's progress bar away."""
 
-    def __init__(self, line: ShowLine, steps: int, spark_context: Any) -> None:
+    def __init__(self, line: ShowLine, steps: int, spark: SparkBackend | None) -> None:
         self._line = line
         self._steps = steps
-        self._hide_bar = None if spark_context is None else progress_bar_hider(spark_context)
+        self._hide_bar = None if spark is None else spark.progress_bar_hider()
 
     def __call__(self, report: StepReport) -> None:
         if self._hide_bar is not None:

@@ -134,7 +134,7 @@ def run_surveyed(ps: Any, training: SurveyedTraining) -> Any:
         return training.decide(reports[0]) if clock < FIRST_CLOCK else None
 
     work = _SurveyAndTrain(training.survey, training.program)
-    (found,) = ps.run(training.table.frame, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
+    (found,) = ps.run(training.table.dealt, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
     return found
 
 
@@ -151,7 +151,7 @@ def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None)
         return training.journal.message(opening=True)
 
     return ps.run(
-        *(table.frame, _Work(training.program, training.spill is not None), table.workers, training.staleness),
+        *(table.dealt, _Work(training.program, training.spill is not None), table.workers, training.staleness),
         read=_Read(table.columns, training.form, training.spill),
         onClock=on_clock,
         onEnd=on_end,

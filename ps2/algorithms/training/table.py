@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.run.spark.selection import backend_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +22,12 @@ class Table:
     frame: Any
     columns: ColumnNames
     workers: int
+
+    @property
+    def dealt(self) -> Any:
+        """The DataFrame, for ``ps.run``: a client of Spark Connect cannot ask how many rdd_partitions it has."""
+        backend_of(self.frame).note_partitions(self.frame, self.workers)
+        return self.frame
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
     from ps2.algorithms.spark import plain_errors, quiet, session
     from ps2.algorithms.training.progress import say
     from ps2.coordinator.context import PS2Context
-    from ps2.run.spark import total_slots
+    from ps2.run.spark.selection import backend_of
 
     spark = session(setting.master, name)
     interrupt.take()
@@ -149,8 +149,8 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
         ):
             say("waiting for free task slots")
             ps.waitForSlots()
-            workers = setting.workers or max(1, total_slots(spark.sparkContext))
-            check_workers(spark.sparkContext, workers)
+            workers = setting.workers or max(1, backend_of(spark).total_slots())
+            check_workers(backend_of(spark), workers)
             prepare_folder(spark, setting.output, setting.overwrite)
             work(spark, workers)
     except BaseException:

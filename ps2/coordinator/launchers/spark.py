@@ -176,5 +176,8 @@ class SparkLauncher(Launcher):
 def _submission(spark_context: Any, spark_conf: Mapping[str, str]) -> Submission:
     """Return how the fleet is submitted to the cluster of the driver's own Spark application."""
     if spark_context is None:
-        raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
+        raise ConfigError(
+            "launcher='spark' needs a SparkSession with a SparkContext, whose cluster the fleet is for; from a client "
+            "of Spark Connect, start servers with ps2 launch and give fleet="
+        )
     return beside(dict(spark_context.getConf().getAll()), spark_conf, spark_context.pythonExec)

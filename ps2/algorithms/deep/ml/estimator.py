@@ -35,7 +35,7 @@ from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
 from ps2.matrix.key_policy import KeyPolicy
-from ps2.run.spark import total_slots
+from ps2.run.spark.selection import backend_of
 
 # Where a row has no label: of positive pairs.
 POSITIVE = "ps2 positive"
@@ -174,17 +174,17 @@ class DeepEstimator(DeepSetters, StreamEstimator):
 
     def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
-        spark_context = dataset.sparkSession.sparkContext
+        spark = backend_of(dataset)
         label, weight = self._label(), self._weight()
         check_label_is_apart(label, hasher.columns)
         wanted = self._workers()
-        check_workers(spark_context, wanted)
+        check_workers(spark, wanted)
         found = survey_labels(dataset, label, weight, self._time())
         # A column of weights may be a key column, too.
         given = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             given.append(F.lit(1.0).alias(POSITIVE))
-        workers = min(wanted or total_slots(spark_context), found.rows)
+        workers = min(wanted or spark.total_slots(), found.rows)
         rows = deal_rows(dataset.select(*given), found.loads, workers, F.lit(1.0))
         counts = found.rows, found.weight, found.newest_s
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)

@@ -22,7 +22,7 @@ from ps2.array_types import Float32s
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark import map_in_arrow
+from ps2.run.spark.frames import map_in_arrow
 
 
 class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):

@@ -22,6 +22,7 @@ from ps2.algorithms.estimators.tables import column, field
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
 from ps2.errors import InputError
+from ps2.run.spark.selection import backend_of
 
 # From narrow to wide: types of Spark and of Arrow.
 INTEGERS: dict[type[DataType], pa.DataType] = {
@@ -113,7 +114,7 @@ class EdgeTable:
         self._through(used, "edges long").collect()
 
     def _through(self, make: Callable[[Iterator[Edges]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
-        vertices = self.frame.sparkSession.sparkContext.broadcast(self.vertices)
+        vertices = backend_of(self.frame).broadcast(self.vertices)
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from make(edges_of(batches, vertices.value))

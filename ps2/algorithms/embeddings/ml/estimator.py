@@ -20,6 +20,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.ops.kernels import Int64s
 from ps2.run.slots import count_executors
+from ps2.run.spark.selection import backend_of
 
 
 class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
@@ -33,7 +34,7 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
         self._check_frame(dataset)
         self._check()
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
-        check_workers(dataset.sparkSession.sparkContext, wanted)
+        check_workers(backend_of(dataset), wanted)
         embedding, history = done_anew(lambda: self._embedded(dataset, wanted))
         model = self._copyValues(type(self)._MODEL(embedding)._resetUid(self.uid))
         model._remember(dataset, history)
@@ -90,4 +91,4 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
 
 def workers_of(dataset: DataFrame, wanted: int | None, rows: int) -> int:
     """Return the number of workers: if it is not set, one for each executor; never more than rows."""
-    return min(wanted or count_executors(dataset.sparkSession.sparkContext), rows)
+    return min(wanted or count_executors(backend_of(dataset)), rows)

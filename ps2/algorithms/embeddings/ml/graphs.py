@@ -21,6 +21,7 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids
 from ps2.data.names import Names
+from ps2.run.spark.selection import backend_of
 
 # Visited vertices that suffice to estimate frequencies.
 SOME_VISITS = 1 << 20
@@ -53,7 +54,7 @@ def placed(table: EdgeTable, params: WalkParams) -> PlacedGraph:
         ps = PS2Context.getOrCreate(spark, servers)
         graph = table.on_fleet(len(ps.servers))
         return PlacedGraph(lambda: graph, graph.free, on_servers=True)
-    shared = spark.sparkContext.broadcast(table.local())
+    shared = backend_of(spark).broadcast(table.local())
     return PlacedGraph(lambda: shared.value, shared.unpersist, on_servers=False)
 
 

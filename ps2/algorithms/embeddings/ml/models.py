@@ -18,9 +18,10 @@ from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.jvm import word2vec_model
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
+from ps2.run.spark.jvm import jvm_context, word2vec_model
+from ps2.run.spark.selection import backend_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ class EmbeddingModel(FittedModel, EmbeddingParams):
 
     def toPyspark(self) -> feature.Word2VecModel:
         """Return a pyspark.ml model with the same vectors; ids become strings."""
-        context, embedding = _session().sparkContext, self.embedding
+        context, embedding = jvm_context("toPyspark"), self.embedding
         rows = {str(name): at for at, name in enumerate(embedding.names.values.to_pylist())}
         java_model = word2vec_model(context, rows, embedding.vectors.tobytes())
         model = self._as_pyspark(feature.Word2VecModel, java_model)
@@ -77,7 +78,7 @@ class EmbeddingModel(FittedModel, EmbeddingParams):
     def _frame_of(self, name: str) -> DataFrame:
         """Return all vectors: a column of names, and ``vector``."""
         spark, embedding = _session(), self.embedding
-        share = self._share(spark.sparkContext)
+        share = self._share(backend_of(spark))
         schema = StructType([StructField(name, self._name_type), StructField("vector", VectorUDT())])
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,7 +90,7 @@ class EmbeddingModel(FittedModel, EmbeddingParams):
                     names = found.names.values.take(pa.array(some))
                     yield pa.record_batch([names, as_vectors(found.vectors[some])], names=[name, "vector"])
 
-        parts = max(1, min(spark.sparkContext.defaultParallelism, len(embedding) // SOME))
+        parts = max(1, min(backend_of(spark).total_slots(), len(embedding) // SOME))
         frame: DataFrame = spark.range(0, len(embedding), 1, parts).mapInArrow(made, schema)
         return frame
 

@@ -35,6 +35,7 @@ from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
+from ps2.run.spark.selection import backend_of
 
 SCORE = "score"
 
@@ -54,7 +55,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         table = _inspected(dataset, self)
-        walks, context = self._settings(), dataset.sparkSession.sparkContext
+        walks, context = self._settings(), backend_of(dataset)
         check_walks(walks, len(table.vertices))
         workers = workers_of(dataset, workers, len(table.vertices))
         graph = placed(table, self)
@@ -91,7 +92,7 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
 
     def _of_numbers(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         """Train on numbered vertices."""
-        table, context = _inspected(dataset, self), dataset.sparkSession.sparkContext
+        table, context = _inspected(dataset, self), backend_of(dataset)
         weights = weigh_targets(table)
         weight = float(weights.sum())
         if not weight:
@@ -185,7 +186,7 @@ class VertexModel(EmbeddingModel, GraphParams):
             raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {given.simpleString()}")
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
-        of_pairs = _scores(self._share(pairs.sparkSession.sparkContext), self.getDirected())
+        of_pairs = _scores(self._share(backend_of(pairs)), self.getDirected())
         ends = column(source), column(target)
         # pandas turns integers beside nulls into floats, which changes ids above 2**53.
         none = F.lit("" if isinstance(given, StringType) else 0)

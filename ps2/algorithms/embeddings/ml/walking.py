@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
 from ps2.data.ids import Ids
+from ps2.run.spark.selection import backend_of
 
 # graphOn="auto" places larger graphs on the servers.
 MAX_ON_WORKER = 256 << 20
@@ -41,7 +42,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: WalkSett
         ]
     )
     arrow_id = table.arrow_id
-    shared = spark.sparkContext.broadcast(table.vertices)
+    shared = backend_of(spark).broadcast(table.vertices)
 
     def walk(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranks:

@@ -31,6 +31,7 @@ from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.factors.model import MatrixFactors, Side
 from ps2.array_types import Int64s
 from ps2.errors import InputError
+from ps2.run.spark.selection import backend_of
 
 Share = Callable[[], MatrixFactors]
 
@@ -106,7 +107,7 @@ def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> Data
 def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int) -> DataFrame:
     """Return the k best of the other side for all ids of a side, in order of the ids."""
     own, _ = direction.sides(factors)
-    slots = max(1, spark.sparkContext.defaultParallelism)
+    slots = max(1, backend_of(spark).total_slots())
     tasks = min(len(own), slots * min(MAX_TASKS, max(1, len(own) // (slots * MIN_USERS))))
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -221,6 +222,6 @@ def _over_places(
             for begin in range(0, len(places), some):
                 yield make(places[begin : begin + some])
 
-    parts = max(1, min(spark.sparkContext.defaultParallelism, count // some))
+    parts = max(1, min(backend_of(spark).total_slots(), count // some))
     frame: DataFrame = spark.range(0, count, 1, parts).mapInArrow(made, schema)
     return frame

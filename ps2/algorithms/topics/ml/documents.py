@@ -16,7 +16,7 @@ from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.errors import InputError
 from ps2.ops.kernels import Float64s
-from ps2.run.spark import map_in_arrow
+from ps2.run.spark.frames import map_in_arrow
 
 Numbers = Mapping[str, npt.ArrayLike]
 Compute = Callable[[LDATopics, sp.csr_array], Numbers]

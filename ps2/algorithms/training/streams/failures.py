@@ -6,7 +6,7 @@ import re
 
 from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
-from ps2.run.spark_errors import MAX_CHARS, cancellation, failed_task, outermost
+from ps2.run.spark.errors import MAX_CHARS, cancellation, failed_task, outermost
 
 # Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(

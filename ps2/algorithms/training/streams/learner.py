@@ -22,7 +22,8 @@ from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProg
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
-from ps2.run.spark import map_in_arrow
+from ps2.run.spark.frames import map_in_arrow
+from ps2.run.spark.selection import backend_of
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class BatchLearner:
         )
 
     def _run(self, frame: Any, batch: int, before: Position) -> list[TaskReport]:
-        self._host.streams.join_thread(frame.sparkSession.sparkContext, self._epoch)
+        self._host.streams.join_thread(backend_of(frame), self._epoch)
         late_after_s = self._options.late_after_s
         least_s = NEVER if late_after_s is None else before.newest_s - late_after_s
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)

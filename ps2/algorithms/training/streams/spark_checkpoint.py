@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ps2.algorithms.jvm import exists_uri, file_system_of, text_of
 from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, rewind_to
 from ps2.errors import RecoveryError
+from ps2.run.spark.jvm import exists_uri, file_system_of, text_of
 
 OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 

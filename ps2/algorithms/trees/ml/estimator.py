@@ -34,7 +34,7 @@ from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
-from ps2.run.spark import active_context, total_slots
+from ps2.run.spark.selection import backend_of
 
 E = TypeVar("E", bound="TreeEstimator")
 
@@ -111,7 +111,7 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
             check_initial(initial, objective, found.dim)
             # The first new tree is no first one; other random numbers than those of the trees before.
             options = replace(options, first_rate=None, seed=key_of(options.seed, len(initial.trees)))
-        placement = self._placement(found, options, objective)
+        placement = self._placement(dealt, found, options, objective)
         options = replace(options, via=placement.via)
         table = dealt(1) if placement.via == "local" else dealt()
         warn_of_wide_integers(table.frame, found.features)
@@ -133,13 +133,13 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
         placement = replace(placement, workers=table.workers)
         return self._model(GBTModel(trained.forest)), replace(trained.history, placement=placement)
 
-    def _placement(self, found: Survey, options: BoostingOptions, objective: Objective) -> Placement:
+    def _placement(self, dealt: Any, found: Survey, options: BoostingOptions, objective: Objective) -> Placement:
         """Choose where trees grow."""
         wanted, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
-        spark_context = active_context()
-        slots = total_slots(spark_context)
+        spark = backend_of(dealt.frame)
+        slots = spark.total_slots()
         workers = wanted or min(max(len(found.loads), 1), slots)
-        cores = Cores(cores_of_one(spark_context), workers, cores_each(spark_context, workers))
+        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
         values = sum(load.cost - load.rows for load in found.loads.values())
         work = Work(found.rows, values, found.dim, options.rounds * objective.width)
         begun = None if ps is None else begun_via(ps, options.name)

@@ -31,7 +31,7 @@ from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
-from ps2.run.spark import active_context, total_slots
+from ps2.run.spark.selection import backend_of
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         options = self._resolved(plan, found, objective)
         categories = categories_of(found.features)
         check_categories(categories, ())
-        placement = self._placement(found, options)
+        placement = self._placement(dealt, found, options)
         options = replace(options, via=placement.via)
         table = dealt(1) if placement.via == "local" else dealt()
         warn_of_wide_integers(table.frame, found.features)
@@ -107,7 +107,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         made = self._model(grown.forest)
         score = None
         if self.getOobScore():
-            score = out_of_bag_score(table, problem, options, made._share(table.frame.sparkSession.sparkContext))
+            score = out_of_bag_score(table, problem, options, made._share(backend_of(table.frame)))
         placement = replace(placement, workers=table.workers)
         return made, replace(grown.history, placement=placement, oob_score=score)
 
@@ -128,12 +128,12 @@ class ForestEstimator(FleetEstimator, ForestSetters):
             weighted=self._columns().weight is not None,
         )
 
-    def _placement(self, found: Survey, options: ForestOptions) -> Placement:
+    def _placement(self, dealt: Any, found: Survey, options: ForestOptions) -> Placement:
         """Choose where trees grow: as of boosted trees of so many levels, which look at the features drawn."""
         wanted, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
-        spark_context = active_context()
-        workers = wanted or min(max(len(found.loads), 1), total_slots(spark_context))
-        cores = Cores(cores_of_one(spark_context), workers, cores_each(spark_context, workers))
+        spark = backend_of(dealt.frame)
+        workers = wanted or min(max(len(found.loads), 1), spark.total_slots())
+        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
         values = sum(load.cost - load.rows for load in found.loads.values())
         work = Work(found.rows, values, found.dim, options.trees, NODE_S)
         alike = BoostingOptions(rounds=options.trees, depth=options.depth, bins=options.bins)

@@ -16,7 +16,7 @@ from ps2.coordinator.launchers.containers.submission import MASTER, Submission
 from ps2.coordinator.launchers.processes.child import below, last_lines
 from ps2.errors import LaunchError
 from ps2.programs import command, import_path
-from ps2.run.interpreter import VARIABLE as PYTHON_VARIABLE
+from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 
 # For Spark to release its containers.
 END_TIMEOUT_S = 15.0

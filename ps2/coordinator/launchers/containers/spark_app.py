@@ -17,9 +17,9 @@ from typing import Any, TextIO
 from ps2.coordinator.launchers.containers.hosting import TLS_VARIABLE, TOKEN_VARIABLE, host
 from ps2.coordinator.launchers.containers.submission import needed
 from ps2.coordinator.launchers.containers.yarn import YarnApplication
-from ps2.run import spark
-from ps2.run.interpreter import VARIABLE as PYTHON_VARIABLE
-from ps2.run.spark_errors import failed_task
+from ps2.run.spark import classic as spark
+from ps2.run.spark.errors import failed_task
+from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 
 GROUP = "ps2-fleet"
 LOOK_S = 0.5

@@ -1,4 +1,4 @@
-"""The calls of the algorithms to Spark's JVM beyond pyspark's public API: all of them are here.
+"""Calls to Spark's JVM for files and for pyspark.ml's own models; a client of Spark Connect has none of them.
 
 They use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which a new version of Spark may change.
 """
@@ -9,8 +9,26 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ps2.errors import ConfigError
+from ps2.run.spark.classic import active_context
+
 if TYPE_CHECKING:
     from pyspark.ml.param import Params
+
+
+def jvm_context(what: str) -> Any:
+    """Return the process's SparkContext, for ``what``.
+
+    Raises:
+        ConfigError: there is none: this process is a client of Spark Connect.
+    """
+    context = active_context()
+    if context is None:
+        raise ConfigError(
+            f"{what} needs Spark's JVM in this process, which a client of Spark Connect does not have: save the model, "
+            "and load it in a program whose SparkSession is made without remote()"
+        )
+    return context
 
 
 def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
@@ -48,8 +66,24 @@ def io_error(spark_context: Any, error: Any) -> str | None:
     return found
 
 
+def silence(spark_context: Any) -> None:
+    """Keep pyspark quiet about the end of the JVM: a thread of its would print a traceback."""
+    spark_context._accumulatorServer.handle_error = lambda request, address: None
+
+
+def java_frame(frame: Any) -> Any:
+    """Return the Java object of a DataFrame."""
+    jvm_context("toPyspark")
+    return frame._jdf
+
+
 def metrics_of(evaluator: Any, predictions: Any) -> Any:
     """Return the metrics (a Java object) of a pyspark evaluator for a DataFrame of predictions."""
+    if active_context() is None:
+        raise ConfigError(
+            "the metrics of a summary need Spark's JVM in this process, which a client of Spark Connect does not have: "
+            "give model.transform(df) to an evaluator of pyspark.ml.evaluation"
+        )
     evaluator._transfer_params_to_java()
     return evaluator._java_obj.getMetrics(predictions._jdf)
 
@@ -61,9 +95,10 @@ def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: flo
         topics: pyspark matrix of shape (words, topics).
         alpha: pyspark vector, one number per topic.
     """
-    of_mllib = spark.sparkContext._jvm.org.apache.spark.mllib
-    matrix = of_mllib.linalg.Matrices.fromML(_to_java(spark.sparkContext, topics))
-    vector = of_mllib.linalg.Vectors.fromML(_to_java(spark.sparkContext, alpha))
+    context = jvm_context("toPyspark")
+    of_mllib = context._jvm.org.apache.spark.mllib
+    matrix = of_mllib.linalg.Matrices.fromML(_to_java(context, topics))
+    vector = of_mllib.linalg.Vectors.fromML(_to_java(context, alpha))
     return of_mllib.clustering.LocalLDAModel(matrix, vector, beta, gamma_shape), spark._jsparkSession
 
 
@@ -108,6 +143,7 @@ def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> 
     """
     from pyspark.ml.wrapper import JavaWrapper
 
+    jvm_context("toPyspark")
     package = cls.__module__.replace("pyspark", "org.apache.spark")
     model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
     for ours, put in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):

@@ -1,0 +1,59 @@
+"""Where a model's folder is, and its metadata: through Spark's file systems, or a client's own with Spark Connect.
+
+A client of Spark Connect writes and reads all files itself: the server's paths are those of another machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
+
+from ps2.run.spark.jvm import file_system_of
+from ps2.run.spark.selection import is_connect
+from ps2.storage.files import place, reported, write_whole
+
+# What Spark calls the only part of a small text file.
+PART = "part-00000"
+
+
+def located(spark: Any, path: str) -> tuple[str, bool]:
+    """Return the URL for fsspec of a path as Spark reads it, and whether it exists."""
+    if not isinstance(path, str):
+        raise TypeError(f"path: expected a string, got {type(path).__name__}")
+    fs, root = place(path, "path")
+    if is_connect(spark):
+        return path.removeprefix("file:"), bool(fs.exists(root))
+    location, file_system = file_system_of(spark.sparkContext, path)
+    url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
+    return url.removeprefix("file:"), bool(file_system.exists(location))
+
+
+def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
+    """Write pyspark's description of an object to the folder ``metadata`` in its own."""
+    if not is_connect(spark):
+        DefaultParamsWriter.saveMetadata(instance, path, spark.sparkContext, extraMetadata=extra, paramMap=params)
+        return
+    text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
+    fs, root = place(path)
+    with reported(root, "writing the metadata"):
+        fs.makedirs(f"{root}/metadata", exist_ok=True)
+        write_whole(fs, f"{root}/metadata/{PART}", [f"{text}\n".encode()])
+        write_whole(fs, f"{root}/metadata/_SUCCESS", [b""])
+
+
+def load_metadata(path: str, spark: Any) -> dict[str, Any]:
+    """Read what ``save_metadata`` has written, or pyspark."""
+    if not is_connect(spark):
+        return DefaultParamsReader.loadMetadata(path, spark.sparkContext)
+    fs, root = place(path)
+    with reported(root, "reading the metadata"):
+        (part, *_) = sorted(file for file in fs.ls(f"{root}/metadata", detail=False) if "/part-" in file)
+        return DefaultParamsReader._parseMetaData(fs.cat_file(part).decode().splitlines()[0])
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder that another object is saved to."""
+    fs, root = place(path, "path")
+    with reported(root, "removing what is there"):
+        fs.rm(root, recursive=True)

@@ -1,0 +1,352 @@
+"""Spark with a SparkContext in this process: PySpark's public API, and what it does not have, from Spark's JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
+from ps2.errors import ConfigError
+from ps2.run.spark import interpreter
+from ps2.run.spark.backend import Shared
+from ps2.run.spark.frames import RESULT, map_in_arrow, one_rank
+
+MAX_TASKS = 2**31 - 1
+# Spark's progress bar comes back half a second after it was hidden.
+BAR_INTERVAL_S = 0.3
+# Of stopped fleets; Spark sends them with every task.
+KEPT_IDS = 50
+
+
+def active_context() -> Any:
+    """Return the process's SparkContext, or None."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+@dataclass(frozen=True)
+class ClassicSpark:
+    """The application of a SparkContext in this process; see ``SparkBackend``.
+
+    Attributes:
+        context: the SparkContext.
+    """
+
+    context: Any
+
+    @property
+    def session(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        return SparkSession.getActiveSession() or SparkSession(self.context)
+
+    @property
+    def master(self) -> str:
+        return str(self.context.master)
+
+    @property
+    def application_id(self) -> str:
+        return str(self.context.applicationId)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks are threads of the driver's Java process."""
+        return bool(self._scala.isLocal())
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return dict(self.context.getConf().getAll())
+
+    @property
+    def shares_host(self) -> bool:
+        return self.master.startswith("local")
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting of the application. ``SparkContext.getConf`` would copy all of them: 10 ms."""
+        found: str | None = self.context._conf.get(name, None)
+        return found
+
+    def is_stopped(self) -> bool:
+        """Return whether the SparkContext was stopped, or its Java process has ended.
+
+        A Ctrl-C inside a call to Java cuts that connection, so the first question may fail. py4j opens another
+        connection for the second one.
+        """
+        from py4j.protocol import Py4JError
+
+        with suppress(Py4JError, OSError):
+            return ask_stopped(self.context)
+        try:
+            return ask_stopped(self.context)
+        except (Py4JError, OSError):
+            return True
+
+    def check_reached(self) -> None:
+        """Nothing: py4j raises at once if Java has ended."""
+
+    def prepare_python(self) -> None:
+        interpreter.choose(self.context, import_folders(self.context))
+
+    def wrong_python(self, said: str) -> ConfigError | None:
+        return interpreter.explained(self.context.pythonExec, self.master, said)
+
+    # -- the fleet in tasks --------------------------------------------------------------------------------------------
+
+    def give_access(self, access: str) -> None:
+        self.context.environment[ACCESS_VARIABLE] = access
+
+    def name_fleet(self, fleet: str | None) -> None:
+        self.context.setLocalProperty(FLEET_PROPERTY, fleet)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
+
+    def note_stopped(self, fleet_id: str) -> None:
+        stopped = self.context.getLocalProperty(STOPPED_PROPERTY)
+        self.context.setLocalProperty(STOPPED_PROPERTY, " ".join([*(stopped or "").split(), fleet_id][-KEPT_IDS:]))
+
+    def tracker(self) -> Any:
+        return self.context.statusTracker()
+
+    # -- task slots ----------------------------------------------------------------------------------------------------
+
+    def total_slots(self) -> int:
+        scala = self._scala
+        return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+    def retries_tasks(self) -> bool:
+        return int(self._scala.taskScheduler().maxTaskFailures()) > 1
+
+    def running_tasks(self) -> list[int]:
+        """Return how many tasks each executor runs now.
+
+        The scheduler knows. The public status tracker may be many seconds late.
+        """
+        running = self._scala.taskScheduler().runningTasksByExecutors().values().mkString(" ")
+        return list(map(int, running.split()))
+
+    def other_jobs_run(self) -> bool:
+        return bool(self.context.statusTracker().getActiveJobsIds())
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def source(self, data: Any) -> RddSource | FrameSource:
+        if hasattr(data, "mapInArrow"):
+            return FrameSource(self, *fixed_frame(data))
+        return RddSource(self, data, data.getNumPartitions())
+
+    def cancel(self, tag: str) -> None:
+        self.context.cancelJobsWithTag(tag)
+
+    def jobs_and_tasks(self, tag: str) -> tuple[int, int]:
+        def ask() -> tuple[int, int]:
+            scala, tracker = self._scala, self.context.statusTracker()
+            infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
+            jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
+            stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+            # Here, too, the tracker's count is as old as the stage's last event.
+            scheduler = scala.taskScheduler()
+            sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
+            return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
+
+        counts: tuple[int, int] = self._unless_stopping(ask, (0, 0))
+        return counts
+
+    def failures(self, tag: str) -> list[str]:
+        def ask() -> list[str]:
+            jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
+            return [said for _, said in failed_tasks(self.context, jobs)]
+
+        said: list[str] = self._unless_stopping(ask, [])
+        return said
+
+    @contextmanager
+    def job_tag(self, tag: str) -> Iterator[None]:
+        """Give the jobs that this thread starts a tag.
+
+        Threads of pyspark.ml's validators share one object of local properties, so this thread gets its own copy.
+        """
+        scala = self._scala
+        scala.setLocalProperties(scala.getLocalProperties().clone())
+        self.context.addJobTag(tag)
+        try:
+            yield
+        finally:
+            if not self.is_stopped():
+                self.context.removeJobTag(tag)
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def fixed_frame(self, frame: Any) -> tuple[Any, int]:
+        return fixed_frame(frame)
+
+    def note_partitions(self, frame: Any, partitions: int) -> None:
+        """Nothing: Java knows."""
+
+    def planned_bytes(self, frame: Any) -> int:
+        """Return how many bytes Spark's optimizer expects of a DataFrame: exact for a cached one."""
+        return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+    def broadcast(self, value: Any) -> Shared:
+        return cast(Shared, self.context.broadcast(value))
+
+    def progress_bar_hider(self) -> Callable[[], None]:
+        shown = self._scala.progressBar()
+        if not shown.isDefined():
+            return lambda: None
+        bar, hidden_s = shown.get(), 0.0
+
+        def hide() -> None:
+            nonlocal hidden_s
+            if time.monotonic() - hidden_s > BAR_INTERVAL_S:
+                bar.finishAll()
+                hidden_s = time.monotonic()
+
+        return hide
+
+    @property
+    def _scala(self) -> Any:
+        return self.context._jsc.sc()
+
+    def _unless_stopping(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+        """Return the answer of a call to Spark; if the SparkContext is stopped or stopping, return ``otherwise``."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return otherwise if self.is_stopped() else ask()
+        except (Py4JError, OSError):
+            if self.is_stopped():
+                return otherwise
+            raise
+
+
+def ask_stopped(spark_context: Any) -> bool:
+    """Return whether a SparkContext was stopped; raise py4j's errors if its Java process does not answer."""
+    return spark_context._jsc is None or bool(spark_context._jsc.sc().isStopped())
+
+
+def failed_tasks(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yield index and error message of each failed task attempt of some jobs."""
+    tracker = spark_context.statusTracker()
+    infos = [tracker.getJobInfo(job) for job in jobs]
+    for stage in (stage for info in infos if info is not None for stage in info.stageIds):
+        info = tracker.getStageInfo(stage)
+        if info is None or not info.numFailedTasks:
+            continue
+        tasks = spark_context._jsc.sc().statusStore().taskList(stage, info.currentAttemptId, MAX_TASKS)
+        for at in range(tasks.size()):
+            task = tasks.apply(at)
+            if task.errorMessage().isDefined():
+                yield task.index(), task.errorMessage().get()
+
+
+# -- jobs of workers -------------------------------------------------------------------------------------------------
+
+
+class RddJob:
+    """A job over an RDD whose closure is ready. PySpark notes the broadcast variables in it by thread."""
+
+    def __init__(self, spark: ClassicSpark, rdd: Any) -> None:
+        self._spark, self._rdd = spark, rdd
+        self.tasks = int(rdd._jrdd.getNumPartitions())  # PySpark pickles the closure here
+        scala = spark._scala
+        self._properties = scala.getLocalProperties().clone()  # pool, job group, description
+
+    def run(self, tag: str) -> None:
+        self._spark._scala.setLocalProperties(self._properties)
+        self._spark.context.addJobTag(tag)
+        self._rdd.collect()
+
+
+@dataclass(frozen=True)
+class RddSource:
+    """An RDD."""
+
+    spark: ClassicSpark
+    rdd: Any
+    partitions: int
+
+    def spread(self, partitions: int) -> RddSource:
+        dealt = repartition_singly(self.rdd, partitions)
+        return RddSource(self.spark, dealt, dealt.getNumPartitions())
+
+    def job(self, work: Callable[[Any], int]) -> RddJob:
+        return RddJob(self.spark, self.rdd.mapPartitions(lambda rows: [work(rows)]))
+
+
+@dataclass(frozen=True)
+class FrameSource:
+    """A DataFrame whose plan is fixed."""
+
+    spark: ClassicSpark
+    frame: Any
+    partitions: int
+
+    def spread(self, partitions: int) -> FrameSource:
+        return FrameSource(self.spark, *fixed_frame(self.frame.repartition(partitions)))
+
+    def job(self, work: Callable[[Any], int]) -> RddJob:
+        return RddJob(self.spark, map_in_arrow(self.frame, one_rank(work), RESULT).rdd)
+
+
+def repartition_singly(rdd: Any, partitions: int) -> Any:
+    """Return an RDD whose records are dealt out one by one.
+
+    ``RDD.repartition`` deals batches of ten: few records, such as one block of rows each, would all go to one.
+    The shuffle is the same, so Spark knows that its result depends on the records' order.
+    """
+    from pyspark import RDD, serializers
+
+    untyped: Any = serializers
+    singly = rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
+    dealt = singly._jrdd.coalesce(partitions, True)
+    return RDD(dealt, singly.ctx, singly._jrdd_deserializer)
+
+
+def fixed_frame(frame: Any) -> tuple[Any, int]:
+    """Return a DataFrame of the same rows whose plan is fixed, and how many rdd_partitions it has.
+
+    Under adaptive execution the number of partitions is known when the plan's shuffles have run. Another plan over the
+    same data, such as ``mapInArrow``, would run them again. So the result builds on the rows of the executed plan, as
+    ``DataFrame.localCheckpoint`` does, and stores nothing.
+    """
+    from pyspark.sql import DataFrame
+
+    rows = frame._jdf.queryExecution().toRdd()
+    session = frame.sparkSession
+    same = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
+    return DataFrame(same, session), rows.getNumPartitions()
+
+
+# -- the driver's process --------------------------------------------------------------------------------------------
+
+
+def import_folders(spark_context: Any) -> list[str]:
+    """Return where Spark's Python workers find files that the application ships."""
+    root = spark_context._jvm.org.apache.spark.SparkFiles.getRootDirectory()
+    return [root, *(f"{root}/{name}" for name in spark_context._python_includes)]
+
+
+def java() -> Any:
+    """Return py4j's view of Java's packages."""
+    from pyspark import SparkContext
+
+    return SparkContext._jvm
+
+
+def java_conf(conf: Any) -> Any:
+    """Return the Java object of a SparkConf."""
+    return conf._jconf
+
+
+def end_java() -> None:
+    """End the Java process that this process has started, if any."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.proc.terminate()

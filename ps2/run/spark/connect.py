@@ -1,0 +1,379 @@
+"""Spark as a client of a Spark Connect server: no SparkContext, no Java process, and no RDD.
+
+What a SparkContext would do: a file of the session ("artifact") brings tasks the access to the fleet, and large values;
+tags name jobs, and carry the fleet's epoch to their tasks; the server's reports of progress tell which jobs wait.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ps2.client.task import EPOCH_TAG, write_given
+from ps2.config import is_loopback, split_address
+from ps2.errors import ConfigError, StoppedError
+from ps2.run.spark.frames import RESULT, map_in_arrow, one_rank
+from ps2.run.spark.shared_files import SharedFile
+from ps2.version import __version__
+
+# Spark Connect's clients since then have tags, files of a session and reports of progress for everything below.
+OLDEST = (4, 0)
+DRIVER_HOST = "spark.driver.host"
+# The server is lost after so many seconds without an answer.
+LOST_S = 5.0
+CONNECT_S = 2.0
+# How long the number of task slots is believed.
+SLOTS_S = 10.0
+# Of stopped fleets.
+KEPT_IDS = 50
+# More partitions than any cluster has cores: ``range`` makes one for each.
+MANY = 1 << 20
+UNKNOWN_BYTES = 1 << 62
+STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
+UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
+LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+_known: weakref.WeakKeyDictionary[Any, ConnectSpark] = weakref.WeakKeyDictionary()
+
+
+def connected(session: Any) -> ConnectSpark:
+    """Return the application of a SparkSession of Spark Connect."""
+    if session not in _known:
+        _check_version(session)
+        _known[session] = ConnectSpark(session)
+    return _known[session]
+
+
+class ConnectSpark:
+    """The application of a Spark Connect server, for one session; see ``SparkBackend``."""
+
+    context = None
+
+    def __init__(self, session: Any) -> None:
+        self._session = weakref.ref(session)
+        self._settings: dict[str, str | None] = {}
+        self._given: dict[str, Any] = {"access": None, "fleet": None, "stopped": []}
+        self._partitions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._slots: tuple[float, int] | None = None
+        self._jobs = _RunningJobs(session)
+        self._silent_since_s: float | None = None
+        self._is_lost = False
+
+    @property
+    def session(self) -> Any:
+        session = self._session()
+        if session is None:
+            raise StoppedError("the SparkSession is gone")
+        return session
+
+    @property
+    def master(self) -> str:
+        return f"{self.setting('spark.master')} (Spark Connect at {self._endpoint})"
+
+    @property
+    def application_id(self) -> str:
+        return str(self.setting("spark.app.id"))
+
+    @property
+    def is_local(self) -> bool:
+        return LOCAL.fullmatch(str(self.setting("spark.master"))) is not None
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return this host's address as Spark's cluster sees it: that of the connection to the Connect server.
+
+        A server on this host says how its executors reach the host, unless the connection is a tunnel.
+        """
+        own = self._own_address()
+        if is_loopback(own):
+            of_server = self.setting(DRIVER_HOST)
+            own = of_server if of_server is not None and _is_of_this_host(of_server) else own
+        return {DRIVER_HOST: own}
+
+    @property
+    def shares_host(self) -> bool:
+        return str(self.setting("spark.master")).startswith("local") and is_loopback(self._own_address())
+
+    def setting(self, name: str) -> str | None:
+        if name not in self._settings:
+            self._settings[name] = self.session.conf.get(name, None)
+        return self._settings[name]
+
+    def is_stopped(self) -> bool:
+        session = self._session()
+        return self._is_lost or session is None or bool(session.is_stopped)
+
+    def check_reached(self) -> None:
+        """Raise StoppedError if the server has not answered for some seconds. Its client would try for ten minutes."""
+        if self._is_lost:
+            raise self._lost()
+        if self._answers():
+            self._silent_since_s = None
+            return
+        self._silent_since_s = self._silent_since_s or time.monotonic()
+        if time.monotonic() - self._silent_since_s > LOST_S:
+            self._is_lost = True
+            self.session.client.close()  # calls that wait for the server end
+            raise self._lost()
+
+    def prepare_python(self) -> None:
+        """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
+
+    def wrong_python(self, said: str) -> ConfigError | None:
+        faults = {"No module named 'ps2'": "has no ps2", "PYTHON_VERSION_MISMATCH": "is of another version"}
+        fault = next((fault for sign, fault in faults.items() if sign in said), None)
+        if fault is None:
+            return None
+        return ConfigError(
+            f"the Python of tasks at {self.master} {fault}: this client has ps2 {__version__}; start the Connect "
+            "server with spark.pyspark.python naming a Python of this version that has this ps2 on all executors' hosts"
+        )
+
+    # -- the fleet in tasks --------------------------------------------------------------------------------------------
+
+    def give_access(self, access: str) -> None:
+        self._given["access"] = access
+        if self._given["fleet"] is not None:
+            self._upload()
+
+    def name_fleet(self, fleet: str | None) -> None:
+        if fleet != self._given["fleet"]:
+            self._given["fleet"] = fleet
+            if fleet is not None:
+                self._upload()
+
+    def set_epoch(self, epoch: int) -> None:
+        session = self.session
+        for tag in [tag for tag in session.getTags() if tag.startswith(EPOCH_TAG)]:
+            session.removeTag(tag)
+        if epoch:
+            session.addTag(f"{EPOCH_TAG}{epoch}")
+
+    def note_stopped(self, fleet_id: str) -> None:
+        self._given["stopped"] = [*self._given["stopped"], fleet_id][-KEPT_IDS:]
+        self._upload()
+
+    def tracker(self) -> None:
+        return None
+
+    def _upload(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            given = self._given
+            file = write_given(Path(folder), str(given["access"]), given["fleet"], given["stopped"])
+            self.session.addArtifact(str(file), file=True)
+
+    # -- task slots ----------------------------------------------------------------------------------------------------
+
+    def total_slots(self) -> int:
+        now_s = time.monotonic()
+        if self._slots is None or now_s - self._slots[0] > SLOTS_S:
+            self._slots = now_s, self._count_slots()
+        return self._slots[1]
+
+    def retries_tasks(self) -> bool:
+        local = LOCAL.fullmatch(str(self.setting("spark.master")))
+        if local is not None:
+            return "," in str(local[0])
+        return int(self.setting("spark.task.maxFailures") or 4) > 1
+
+    def running_tasks(self) -> list[int]:
+        """Return zeros: the server does not tell what executors do, only how many there have to be by its settings."""
+        cores = int(self.setting("spark.executor.cores") or 0)
+        executors = int(self.setting("spark.executor.instances") or 0)
+        if self.is_local:
+            executors = 1
+        elif not executors and cores:
+            executors = self.total_slots() * self._cpus // cores
+        return [0] * max(1, executors)
+
+    def other_jobs_run(self) -> bool:
+        return False
+
+    def _count_slots(self) -> int:
+        local = LOCAL.fullmatch(str(self.setting("spark.master")))
+        if local is not None and local[1] != "*":
+            return int(local[1] or 1) // self._cpus
+        executors, cores = self.setting("spark.executor.instances"), self.setting("spark.executor.cores")
+        if executors is not None and cores is not None:
+            return int(executors) * (int(cores) // self._cpus)
+        # Spark makes one partition for each core, unless it is told otherwise.
+        from pyspark.sql import functions as F
+
+        found = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
+        return max(1, int(found) // self._cpus)
+
+    @property
+    def _cpus(self) -> int:
+        return int(self.setting("spark.task.cpus") or 1)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def source(self, data: Any) -> ConnectSource:
+        return ConnectSource(self, data, self._partitions.get(data))
+
+    def cancel(self, tag: str) -> None:
+        self.session.interruptTag(tag)
+
+    def jobs_and_tasks(self, tag: str) -> tuple[int, int]:
+        return self._jobs.counts(tag)
+
+    def failures(self, tag: str) -> list[str]:
+        return []
+
+    @contextmanager
+    def job_tag(self, tag: str) -> Iterator[None]:
+        session = self.session
+        session.addTag(tag)
+        try:
+            with self._jobs.under(tag):
+                yield
+        finally:
+            session.removeTag(tag)
+
+    def run(self, frame: Any, tags: set[str], tag: str) -> None:
+        """Compute a DataFrame under tags, and wait for its end."""
+        session = self.session
+        session.clearTags()
+        for one in (*tags, tag):
+            session.addTag(one)
+        with self._jobs.under(tag):
+            frame.collect()
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def fixed_frame(self, frame: Any) -> tuple[Any, int | None]:
+        return frame, self._partitions.get(frame)
+
+    def note_partitions(self, frame: Any, partitions: int) -> None:
+        self._partitions[frame] = partitions
+
+    def planned_bytes(self, frame: Any) -> int:
+        """Return the bytes that the server's optimizer expects, by its explanation of the plan."""
+        found = STATISTICS.search(frame._explain_string(mode="cost"))
+        if found is None or found[2] not in UNITS:
+            return UNKNOWN_BYTES
+        return int(float(found[1]) * (1 << UNITS[found[2]]))
+
+    def broadcast(self, value: Any) -> SharedFile:
+        with tempfile.TemporaryDirectory() as folder:
+            shared = SharedFile.written(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
+            self.session.addArtifact(f"{folder}/{shared.name}", file=True)
+        return shared
+
+    def progress_bar_hider(self) -> Callable[[], None]:
+        return lambda: None
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _endpoint(self) -> str:
+        """``host:port`` of the server, or what its client says instead."""
+        builder = self.session.client._builder
+        return str(getattr(builder, "endpoint", builder.host))
+
+    def _answers(self) -> bool:
+        """Return whether the server takes connections; True for an endpoint that is no host and port."""
+        try:
+            address = split_address(self._endpoint, "remote")
+        except ConfigError:
+            return True
+        with suppress(OSError), socket.create_connection(address, CONNECT_S):
+            return True
+        return False
+
+    def _own_address(self) -> str:
+        try:
+            with socket.create_connection(split_address(self._endpoint, "remote"), CONNECT_S) as connection:
+                return str(connection.getsockname()[0])
+        except (ConfigError, OSError):
+            return "localhost"
+
+    def _lost(self) -> StoppedError:
+        return StoppedError(
+            f"the Spark Connect server at {self._endpoint} has not answered for {LOST_S:.0f} s: it has ended, or is "
+            "out of reach; make a new SparkSession"
+        )
+
+
+class ConnectSource:
+    """A DataFrame. Nobody says how many rdd_partitions it has, unless PS2 has made them."""
+
+    def __init__(self, spark: ConnectSpark, frame: Any, partitions: int | None) -> None:
+        self._spark, self._frame, self.partitions = spark, frame, partitions
+
+    def spread(self, partitions: int) -> ConnectSource:
+        return ConnectSource(self._spark, self._frame.repartition(partitions), partitions)
+
+    def job(self, work: Callable[[Any], int]) -> ConnectJob:
+        frame = map_in_arrow(self._frame, one_rank(work), RESULT)
+        return ConnectJob(self._spark, frame, set(self._spark.session.getTags()))
+
+
+class ConnectJob:
+    """The plan of a run's job, and the tags of the thread that made it."""
+
+    tasks = None
+
+    def __init__(self, spark: ConnectSpark, frame: Any, tags: set[str]) -> None:
+        self._spark, self._frame, self._tags = spark, frame, tags
+
+    def run(self, tag: str) -> None:
+        self._spark.run(self._frame, self._tags, tag)
+
+
+class _RunningJobs:
+    """What the server reports of jobs under way, by the tag that their thread has put them under."""
+
+    def __init__(self, session: Any) -> None:
+        self._of_thread = threading.local()
+        self._tasks: dict[str, int] = {}
+        session.registerProgressHandler(self._report)
+
+    @contextmanager
+    def under(self, tag: str) -> Iterator[None]:
+        self._of_thread.tag = tag
+        try:
+            yield
+        finally:
+            self._of_thread.tag = None
+            self._tasks.pop(tag, None)
+
+    def counts(self, tag: str) -> tuple[int, int]:
+        tasks = self._tasks.get(tag)
+        return (0, 0) if tasks is None else (1, tasks)
+
+    def _report(self, *, inflight_tasks: int, done: bool, **_: object) -> None:
+        tag = getattr(self._of_thread, "tag", None)
+        if tag is None:
+            return
+        if done:
+            self._tasks.pop(tag, None)
+        else:
+            self._tasks[tag] = inflight_tasks
+
+
+def _is_of_this_host(host: str) -> bool:
+    with suppress(OSError):
+        family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.bind(address)
+            return True
+    return False
+
+
+def _check_version(session: Any) -> None:
+    version = tuple(int(part) for part in re.findall(r"\d+", str(session.version))[:2])
+    if version < OLDEST:
+        raise ConfigError(
+            f"Spark Connect {session.version}: PS2 needs a server of Spark {OLDEST[0]}.{OLDEST[1]} or later; with an "
+            "older one, make the SparkSession without remote()"
+        )

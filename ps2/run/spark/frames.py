@@ -1,0 +1,51 @@
+"""DataFrames through Arrow, whichever way the driver reaches Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
+    """Return ``frame.mapInArrow(function, schema)``, for columns of any names.
+
+    PySpark looks the columns of the frame up by their names there, which fails for names with dots, and for names that
+    come twice. Of two new columns with one name, Spark's Java process reads one alone, and may end.
+
+    Args:
+        schema: of the result; a StructType may have any names, a text has each name once.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    names = frame.columns
+    of_places = frame.toDF(*_places(len(names)))
+    if not isinstance(schema, StructType):
+        return of_places.mapInArrow(lambda batches: function(_renamed(batches, names)), schema)
+    places = _places(len(schema.fields))
+    fields = zip(places, schema.fields, strict=True)
+    typed = StructType([StructField(place, one.dataType, one.nullable, one.metadata) for place, one in fields])
+    found = of_places.mapInArrow(lambda batches: _renamed(function(_renamed(batches, names)), places), typed)
+    return found.toDF(*schema.names)
+
+
+def _places(count: int) -> list[str]:
+    return [f"c{number}" for number in range(count)]
+
+
+def _renamed(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
+    return (batch.rename_columns(names) for batch in batches)
+
+
+RESULT = "rank int"
+
+
+def one_rank(work: Callable[[Any], int]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function of batches that ``mapInArrow`` calls in a worker's task."""
+
+    def serve(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        rank = work(batches)
+        yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+
+    return serve

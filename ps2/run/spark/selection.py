@@ -1,0 +1,53 @@
+"""Which way this process reaches Spark, by the objects of pyspark that it holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ps2.errors import ConfigError
+from ps2.run.spark.backend import SparkBackend
+
+
+def is_connect(given: Any) -> bool:
+    """Return whether an object of pyspark belongs to Spark Connect."""
+    return type(given).__module__.startswith("pyspark.sql.connect")
+
+
+def backend_of(given: Any) -> SparkBackend:
+    """Return the application of a SparkSession, SparkContext, DataFrame or RDD."""
+    if is_connect(given):
+        from ps2.run.spark.connect import connected
+
+        return connected(getattr(given, "sparkSession", given))
+    from ps2.run.spark.classic import ClassicSpark
+
+    session = getattr(given, "sparkSession", given)
+    return ClassicSpark(getattr(session, "sparkContext", getattr(session, "context", session)))
+
+
+def active_backend() -> SparkBackend | None:
+    """Return the application that this process uses now, or None. Does not import pyspark unless it is loaded."""
+    if "pyspark" not in sys.modules:
+        return None
+    from ps2.run.spark.classic import active_context
+
+    if (context := active_context()) is not None:
+        return backend_of(context)
+    if "pyspark.sql.connect.session" not in sys.modules:
+        return None
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return None if session is None else backend_of(session)
+
+
+def classic_only(what: str, given: Any, instead: str) -> None:
+    """Raise ConfigError if an object belongs to Spark Connect.
+
+    Args:
+        what: what cannot be done; begins the sentence.
+        instead: what to do instead; ends it.
+    """
+    if is_connect(given):
+        raise ConfigError(f"{what} needs a SparkContext, which a client of Spark Connect does not have: {instead}")

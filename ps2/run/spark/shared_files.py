@@ -1,0 +1,47 @@
+"""Values that tasks share through a file of the session, where there are no broadcast variables."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+# Values that one Python worker keeps.
+KEPT = 4
+
+
+class SharedFile:
+    """A value in a file that Spark brings to each executor once. Pickled, it is the file's name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._value: tuple[Any] | None = None
+
+    @classmethod
+    def written(cls, folder: Path, name: str, value: Any) -> SharedFile:
+        """Write a value to a file in a folder."""
+        (folder / name).write_bytes(cloudpickle.dumps(value))
+        made = cls(name)
+        made._value = (value,)
+        return made
+
+    @property
+    def value(self) -> Any:
+        return _read(self.name) if self._value is None else self._value[0]
+
+    def unpersist(self) -> None:
+        """Nothing: files of a session go with it."""
+
+    def __reduce__(self) -> tuple[type[SharedFile], tuple[str]]:
+        return SharedFile, (self.name,)
+
+
+@lru_cache(maxsize=KEPT)
+def _read(name: str) -> Any:
+    from ps2.client.task import shipped_folder
+
+    folder = shipped_folder()
+    assert folder is not None, "only tasks read what the driver shares"
+    return cloudpickle.loads(Path(folder, name).read_bytes())

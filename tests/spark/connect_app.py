@@ -1,0 +1,128 @@
+"""A client of a Spark Connect server, without a SparkContext. It ends with the server killed in the middle of a run.
+
+    python connect_app.py PORT PID FOLDER
+
+PORT and PID are the server's. It prints one line of JSON: what ``test_spark_connect.py`` asserts on.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import SparkSession
+
+from ps2 import DCV, PS2Conf, PS2Context
+from ps2.algorithms import KMeans, LogisticRegression, LogisticRegressionModel
+from ps2.config import new_token, write_token
+from ps2.errors import PS2Error
+
+port, pid, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+# Of this host, where nobody listens.
+ELSEWHERE = "127.0.0.2"
+said = {}
+
+
+def refusal(call):
+    """Return how a call fails: the class of the error, and its message."""
+    try:
+        call()
+    except PS2Error as error:
+        return [type(error).__name__, str(error)]
+    return ["nothing", ""]
+
+
+def rows_of(batches):
+    return sum(batch.num_rows for batch in batches)
+
+
+def run(ps, spark):
+    total = DCV.dense(4)
+
+    def work(worker, batches):
+        rows = rows_of(batches)
+        for _ in worker.clocks(3):
+            total.add(np.full(4, rows))
+        return worker.rank, rows
+
+    said["results"] = list(ps.run(spark.range(100), work, workers=2))
+    said["sum"] = total.sum()
+
+    def push(batches):
+        for batch in batches:
+            total.add(np.full(4, batch.num_rows))
+            yield batch
+
+    total.zero()
+    said["counted"] = spark.range(100).repartition(3).mapInArrow(push, "id long").count()
+    said["sum of tasks"] = total.sum()
+    total.zero()
+    said["failure"] = refusal(lambda: ps.run(spark.range(9), lambda worker, batches: 1 / 0, workers=2))
+    said["slots"] = refusal(lambda: ps.run(spark.range(99), work, workers=9))
+    said["sum after failures"] = total.sum()
+
+
+def learn(spark):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(200, 4))
+    y = (x @ [2.0, -1.0, 1.0, 0.0] > 0).astype(float)
+    frame = spark.createDataFrame(
+        [(float(label), Vectors.dense(row)) for label, row in zip(y, x, strict=True)], ["label", "features"]
+    )
+    model = LogisticRegression(maxIter=20, numWorkers=2).fit(frame)
+    found = model.transform(frame).select("label", "probability", "prediction").collect()
+    said["accuracy"] = float(np.mean([row.label == row.prediction for row in found]))
+    said["probability"] = [row.probability[1] for row in found[:9]]
+    said["expected"] = (1 / (1 + np.exp(-(x[:9] @ model.coefficients.toArray() + model.intercept)))).tolist()
+    model.write().overwrite().save(f"{folder}/model")
+    model.write().overwrite().save(f"{folder}/model")
+    said["loaded"] = LogisticRegressionModel.load(f"{folder}/model").coefficients == model.coefficients
+    said["clusters"] = KMeans(k=2, maxIter=3, seed=1).fit(frame).transform(frame).count()
+    said["to pyspark"] = refusal(model.toPyspark)
+    said["launcher"] = refusal(lambda: PS2Context.getOrCreate(spark, launcher="spark"))
+
+
+def be_out_of_reach(spark, master):
+    """Run workers that cannot reach this driver, with a server that they can reach."""
+    token = folder / "token"
+    write_token(token, new_token())
+    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{master}"]
+    server = subprocess.Popen([*command, "--token-file", str(token)], stderr=subprocess.DEVNULL)
+    try:
+        given = {"fleet": f"127.0.0.1:{master}", "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
+        with PS2Context.getOrCreate(spark, **given) as ps:
+            said["unreached"] = refusal(lambda: ps.run(spark.range(2), lambda worker, batches: None, workers=1))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def lose_server(ps, spark):
+    """Kill the Connect server after the first clock of a run without an end."""
+
+    def work(worker, batches):
+        for _ in worker.clocks(10**6):
+            time.sleep(0.05)
+
+    def kill(clock):
+        if clock == 1:
+            os.kill(pid, signal.SIGKILL)
+
+    began_s = time.monotonic()
+    said["lost"] = refusal(lambda: ps.run(spark.range(9), work, workers=1, onClock=kill))
+    said["seconds"] = time.monotonic() - began_s
+
+
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+with PS2Context.getOrCreate(spark, servers=2) as context:
+    run(context, spark)
+    learn(spark)
+be_out_of_reach(spark, int(sys.argv[4]))
+with PS2Context.getOrCreate(spark, servers=1) as context:
+    lose_server(context, spark)
+print(json.dumps(said))

@@ -1,0 +1,116 @@
+"""A client of Spark Connect: a real server with executors that are processes of their own, and one client program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyspark
+import pytest
+
+from tests.ports import free_port
+
+START_S = 90.0
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@pytest.fixture(scope="module")
+def said(run_program, tmp_path_factory, until):
+    """What ``connect_app.py`` printed."""
+    folder, port = tmp_path_factory.mktemp("connect"), free_port()
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": 2,
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [home / "bin/spark-submit", "--master", "local-cluster[2,1,1024]", *conf, "--class", SERVER]
+    environment = {**os.environ, "SPARK_HOME": str(home)}
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [*map(str, command), "spark-internal"], cwd=folder, env=environment, stdout=log, stderr=log
+        )
+    try:
+        until(lambda: "Spark Connect server started" in (folder / "server.log").read_text(), "it started", START_S)
+        app = Path(__file__).with_name("connect_app.py")
+        done = run_program(sys.executable, app, port, server.pid, folder, free_port())
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout.splitlines()[-1])
+    finally:
+        _end(server)
+
+
+def _end(server):
+    """End the server and its executors. The program has killed it, usually."""
+    try:
+        children = psutil.Process(server.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        children = []
+    for process in children:
+        process.kill()
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+
+
+def test_run_when_client_has_no_context_then_workers_share_rows(said):
+    assert [rank for rank, _ in said["results"]] == [0, 1]
+    assert sum(rows for _, rows in said["results"]) == 100
+    assert said["sum"] == 100 * 3 * 4
+
+
+def test_vectors_when_tasks_of_connect_add_then_each_counts(said):
+    assert said["counted"] == 100
+    assert said["sum of tasks"] == 400
+
+
+def test_run_when_worker_fails_then_error_has_its_traceback(said):
+    kind, words = said["failure"]
+    assert kind == "WorkerError"
+    assert "ZeroDivisionError" in words
+
+
+def test_run_when_workers_exceed_connect_slots_then_slots_error(said):
+    kind, words = said["slots"]
+    assert kind == "SlotsError"
+    assert "9 are needed" in words
+    assert said["sum after failures"] == 0
+
+
+def test_fit_when_client_has_no_context_then_model_predicts(said):
+    assert said["accuracy"] > 0.95
+    np.testing.assert_allclose(said["probability"], said["expected"], rtol=1e-9)
+    assert said["clusters"] == 200
+
+
+def test_model_when_client_saves_it_twice_then_it_loads(said):
+    assert said["loaded"]
+
+
+@pytest.mark.parametrize(("what", "mend"), [("to pyspark", "without remote()"), ("launcher", "ps2 launch")])
+def test_connect_when_a_jvm_is_needed_then_error_says_so(said, what, mend):
+    kind, words = said[what]
+    assert kind == "ConfigError"
+    assert mend in words
+
+
+def test_run_when_executors_cannot_reach_client_then_says_how(said):
+    kind, words = said["unreached"]
+    assert kind == "ConfigError"
+    assert "127.0.0.2:" in words
+    assert "driverHost" in words
+
+
+def test_run_when_connect_server_is_killed_then_it_ends(said):
+    kind, words = said["lost"]
+    assert kind == "StoppedError"
+    assert "has not answered for 5 s" in words
+    assert said["seconds"] < 60
