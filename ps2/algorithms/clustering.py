@@ -52,7 +52,7 @@ from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.run.slots import cores_of_one
 from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.selection import active_session, backend_of
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)
@@ -397,4 +397,5 @@ clustering.KMeansModel.register(KMeansModel)
 
 
 def _session() -> SparkSession:
-    return SparkSession.builder.getOrCreate()
+    session: SparkSession = active_session()
+    return session

@@ -15,7 +15,7 @@ from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseVector, Vector
 from pyspark.ml.param.shared import HasFeaturesCol, HasInputCol, HasOutputCol
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
@@ -59,7 +59,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, WorkerError
 from ps2.run.slots import cores_of_one
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.selection import active_session, backend_of
 
 SYNONYMS = "word string, similarity double not null"
 
@@ -158,7 +158,7 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
             InputError: the word has no vector.
             ConfigError: ``num`` is below 1.
         """
-        return SparkSession.builder.getOrCreate().createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
+        return active_session().createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
 
     def findSynonymsArray(self, word: Any, num: int) -> list[tuple[str, float]]:
         """Like ``findSynonyms``, but return a list of pairs."""

@@ -34,7 +34,7 @@ from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.slots import cores_each
 from ps2.run.spark.jvm import java_frame
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.selection import active_session, backend_of
 
 E = TypeVar("E", bound="MatrixFactorization")
 
@@ -253,7 +253,7 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         return frames.recommended_to_some(dataset, share, self.factors, direction, k)
 
     def _with_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
-        spark = SparkSession.builder.getOrCreate()
+        spark = active_session()
         return spark, self._share(backend_of(spark))
 
     # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ PORT and PID are the server's. It prints one line of JSON: what ``test_spark_con
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms import KMeans, LogisticRegression, LogisticRegressionModel
 from ps2.config import new_token, write_token
 from ps2.errors import PS2Error
+from ps2.transport.sockets import is_free
 
 port, pid, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 # Of this host, where nobody listens.
@@ -94,6 +96,9 @@ def be_out_of_reach(spark, master):
     command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{master}"]
     server = subprocess.Popen([*command, "--token-file", str(token)], stderr=subprocess.DEVNULL)
     try:
+        give_up_s = time.monotonic() + 60
+        while is_free(socket.AF_INET, ("127.0.0.1", master)) and time.monotonic() < give_up_s:
+            time.sleep(0.05)
         given = {"fleet": f"127.0.0.1:{master}", "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
         with PS2Context.getOrCreate(spark, **given) as ps:
             said["unreached"] = refusal(lambda: ps.run(spark.range(2), lambda worker, batches: None, workers=1))
@@ -123,6 +128,6 @@ with PS2Context.getOrCreate(spark, servers=2) as context:
     run(context, spark)
     learn(spark)
 be_out_of_reach(spark, int(sys.argv[4]))
-with PS2Context.getOrCreate(spark, servers=1) as context:
+with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
     lose_server(context, spark)
 print(json.dumps(said))

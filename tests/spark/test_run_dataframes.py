@@ -171,13 +171,6 @@ def test_run_when_a_frame_is_streaming_then_config_error(ps, spark):
         ps.run(spark.readStream.format("rate").load(), ids)
 
 
-def test_run_when_a_frame_is_of_spark_connect_then_config_error(ps):
-    # Making a real one takes packages that PS2 does not need.
-    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
-    with pytest.raises(ConfigError, match="a DataFrame of Spark Connect cannot be used"):
-        ps.run(frame, ids)
-
-
 @pytest.mark.parametrize(
     ("data", "named"), [(None, "NoneType"), ([1, 2], "list"), (pa.table({"id": [1]}), r"pyarrow\.lib\.Table")]
 )

@@ -107,7 +107,8 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorO
     deal = replace(deal, by_item=options.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = keys_of(workers)
-    shared = backend_of(frame).broadcast((survey.users, survey.items, deal))
+    spark = backend_of(frame)
+    shared = spark.broadcast((survey.users, survey.items, deal))
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         users, items, deal = shared.value
@@ -116,8 +117,9 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorO
                 source = row["part"], row["number"]
                 yield packed(Chunk.from_row(row), users, items, deal, keys, source)
 
-    rows = survey.chunks.mapInArrow(pack, schema_of(PACKED))
-    return DealtRatings(rows.repartition(workers, "key"), deal)
+    rows = survey.chunks.mapInArrow(pack, schema_of(PACKED)).repartition(workers, "key")
+    spark.note_partitions(rows, workers)
+    return DealtRatings(rows, deal)
 
 
 def packed(

@@ -38,8 +38,17 @@ def active_backend() -> SparkBackend | None:
         return None
     from pyspark.sql.connect.session import SparkSession
 
-    session = SparkSession.getActiveSession()
+    session = SparkSession.getActiveSession() or SparkSession._get_default_session()
     return None if session is None else backend_of(session)
+
+
+def active_session() -> Any:
+    """Return this process's SparkSession; without one, start one that has a SparkContext."""
+    from pyspark.sql import SparkSession
+
+    if "pyspark.sql.connect.session" in sys.modules and (backend := active_backend()) is not None:
+        return backend.session
+    return SparkSession.builder.getOrCreate()
 
 
 def classic_only(what: str, given: Any, instead: str) -> None:

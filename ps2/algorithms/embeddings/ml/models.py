@@ -21,7 +21,7 @@ from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
 from ps2.run.spark.jvm import jvm_context, word2vec_model
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.selection import active_session, backend_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,4 +123,5 @@ def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
 
 
 def _session() -> SparkSession:
-    return SparkSession.builder.getOrCreate()
+    session: SparkSession = active_session()
+    return session

@@ -67,6 +67,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             shared = context.broadcast(numbers)
             read = ReadWalks(graph.share, lambda: shared.value, walks, int(visits.sum()), workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
+            context.note_partitions(ranks, workers)
             settings = self._settings_for(len(order), int(visits.sum()), window=self.getWindowSize())
             dealt = Table(ranks, ColumnNames("id", label=None), workers)
             fitted = self._train(dealt, read, settings, visits[order], longest=walks.length)
