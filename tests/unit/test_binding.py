@@ -7,7 +7,7 @@ import pytest
 from ps2.config import Binding
 from ps2.coordinator import binding as bindings
 from ps2.coordinator.binding import binding_of, out_of_reach
-from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.conf import PS2Conf, reached_at
 from ps2.coordinator.options import ports
 from ps2.errors import ConfigError
 from ps2.run.spark.classic import ClassicSpark
@@ -60,6 +60,12 @@ class Context:
 def test_place_when_spark_names_driver_host_then_uses_it(monkeypatch, fields, context, expected):
     monkeypatch.setattr(bindings, "reachable_host", lambda: "host1")
     assert binding_of(PS2Conf(**fields), context and ClassicSpark(context), has_token=True) == expected
+
+
+def test_driver_host_when_it_is_given_then_listens_everywhere():
+    assert reached_at(None, "nat") == {"advertiseAddress": "nat", "bindAddress": "0.0.0.0"}
+    assert reached_at(PS2Conf(bindAddress="10.0.0.1"), "nat") == {"advertiseAddress": "nat", "bindAddress": "10.0.0.1"}
+    assert reached_at(PS2Conf(), None) == {}
 
 
 def test_place_when_there_is_no_token_then_it_is_loopback():
