@@ -76,7 +76,7 @@ def learn(spark):
     frame = spark.createDataFrame(
         [(float(label), Vectors.dense(row)) for label, row in zip(y, x, strict=True)], ["label", "features"]
     )
-    model = LogisticRegression(maxIter=20, numWorkers=2).fit(frame)
+    model = LogisticRegression(maxIter=20, regParam=0.1, numWorkers=2).fit(frame)
     found = model.transform(frame).select("label", "probability", "prediction").collect()
     said["accuracy"] = float(np.mean([row.label == row.prediction for row in found]))
     said["probability"] = [row.probability[1] for row in found[:9]]
