@@ -31,6 +31,7 @@ def said(run_program, tmp_path_factory, until):
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": 2,
+        "spark.task.maxFailures": 1,
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [home / "bin/spark-submit", "--master", "local-cluster[2,1,1024]", *conf, "--class", SERVER]
@@ -88,7 +89,6 @@ def test_run_when_workers_exceed_connect_slots_then_slots_error(said):
 def test_fit_when_client_has_no_context_then_model_predicts(said):
     assert said["accuracy"] > 0.9
     np.testing.assert_allclose(said["probability"], said["expected"], rtol=1e-9, atol=1e-12)
-    assert said["clusters"] == 200
 
 
 def test_model_when_client_saves_it_twice_then_it_loads(said):

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ps2.algorithms.training.record import StepReport
 from ps2.live_line import ShowLine, live_line
