@@ -16,7 +16,8 @@ import pytest
 
 from tests.ports import free_port
 
-START_S = 90.0
+START_S = 150.0
+pytestmark = pytest.mark.timeout(400)  # a server, its executors and a client: four processes that begin
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
