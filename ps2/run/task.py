@@ -24,7 +24,7 @@ from ps2.rpc.run_control import RunControl
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.compiled import keep_compiled
 from ps2.run.run_ref import RunRef
-from ps2.run.spark_errors import told
+from ps2.run.spark.errors import told
 from ps2.run.worker import Worker
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.

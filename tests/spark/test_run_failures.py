@@ -22,6 +22,7 @@ from ps2.errors import (
     WorkerError,
 )
 from ps2.run.job import WorkerJob
+from ps2.run.spark.classic import ClassicSpark
 
 CLOCKS = 6
 DIM = 10
@@ -119,7 +120,7 @@ def test_run_when_every_attempt_raises_then_shows_traceback(ps, total, rows):
 
 
 def test_run_when_spark_does_not_retry_then_error_comes_first(ps, total, rows, capfd, monkeypatch):
-    monkeypatch.setattr("ps2.run.spark.retries_tasks", lambda spark_context: False)
+    monkeypatch.setattr(ClassicSpark, "retries_tasks", lambda spark: False)
     with pytest.raises(
         WorkerError, match=r"^run: rank . failed in clock 0: ValueError: on purpose\nTraceback"
     ) as caught:
