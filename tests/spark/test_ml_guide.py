@@ -101,6 +101,17 @@ def test_key_guides_when_code_is_run_then_all_of_it_runs(run, tmp_path, monkeypa
     assert len(run("deep.md")["model"].summary.objectiveHistory) == 1
 
 
+def test_quickstart_when_code_is_run_then_each_row_counts(run):
+    assert run("quickstart.md")["counts_of_ids"].tolist() == [1429] * 4 + [1428] * 3
+
+
+def test_coming_from_page_when_run_then_others_models_agree(run):
+    space = run("coming-from.md")
+    np.testing.assert_allclose(space["there"].coefficients.toArray(), space["model"].coefficients)
+    np.testing.assert_allclose(space["theirs"], space["ours"], atol=1e-6)
+    assert space["weight"].pull().argmax() == 0
+
+
 FILES = ("train.libsvm.gz", "test.libsvm.gz", "model", "clicks", "serving", "log", "job")
 # What comes after it is of fleets elsewhere.
 LAST = "\n## A fleet of its own"
