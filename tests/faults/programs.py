@@ -25,9 +25,10 @@ class Program:
         return self.process.pid
 
     def lines(self) -> list[str]:
-        """Return the whole lines that it has printed."""
+        """Return the whole lines that it has printed, without the links of live pages."""
         text = self.output.read_text()
-        return text[: text.rfind("\n") + 1].splitlines()
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        return [line for line in lines if not line.startswith("PS2: live page at ")]
 
     def children(self) -> list[int]:
         return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
