@@ -51,7 +51,7 @@ class Master:
     def NewMatrix(self, request):
         raise NotImplementedError
 
-    TakeRows = FreeRows = GetMatrix = NewMatrix
+    TakeRows = FreeRows = GetMatrix = FindVector = NewMatrix
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def names_of(role, kind):
     return {
         "features": ColumnNames(kind, label=None),
         "features of several columns": ColumnNames((kind,), label=None),
-        "labels": ColumnNames("array<double>", label=kind),
+        # A label that is an input is refused before its type is looked at.
+        "labels": ColumnNames("array<float>" if kind == "array<double>" else "array<double>", label=kind),
         "weights": ColumnNames("array<double>", label=None, weight=kind),
         "held out": ColumnNames("array<double>", label=None, validation=kind),
     }[role]

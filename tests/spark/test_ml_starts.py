@@ -80,7 +80,7 @@ def test_fit_when_initial_model_does_not_suit_then_error(df):
         ({"fitIntercept": False}, "initialModel: expected no intercept, as fitIntercept is False"),
         ({"solver": "sap", "elasticNetParam": 1.0}, "initialModel: solver 'sap' begins with the model of all zeros"),
         ({"optimizer": "ftrl"}, "initialModel: the weights of optimizer 'ftrl' follow from sums of gradients"),
-        ({"featuresCol": ["value", "two"]}, "initialModel: expected a model of features 2, .* got 3"),
+        ({"featuresCol": ["value", "three"]}, "initialModel: expected a model of features 2, .* got 3"),
     ):
         with pytest.raises(ConfigError, match=message):
             LogisticRegression(**{**PENALTY, **params}, initialModel=binomial).fit(df)

@@ -16,6 +16,7 @@ from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, SlotsError
+from ps2.run.spark.selection import backend_of
 
 COLUMNS = ColumnNames()
 WEIGHTED = ColumnNames(weight="weight")
@@ -195,4 +196,4 @@ def test_deal_when_fewer_rows_than_workers_then_fewer_workers(spark):
 
 def test_check_workers_when_too_few_slots_then_error_names_both(sc):
     with pytest.raises(SlotsError, match=r"numWorkers: 3 workers need a task slot each, and Spark at .* has 2"):
-        check_workers(sc, 3)
+        check_workers(backend_of(sc), 3)

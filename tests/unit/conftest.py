@@ -80,7 +80,7 @@ def small_disk(tmp_path):
 
 
 @pytest.fixture
-def in_task(monkeypatch):
+def in_task(monkeypatch, tmp_path):
     """``in_task(stage, partition, attempt, access, fleet, stopped)``: be that Spark task from now on."""
     monkeypatch.setattr(task, "_function", task._Function())
 
@@ -95,7 +95,11 @@ def in_task(monkeypatch):
                 task.FLEET_PROPERTY: None if fleet is None else fleet_text(fleet),
             }.get,
         )
-        monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))
+        pyspark = SimpleNamespace(
+            TaskContext=SimpleNamespace(get=lambda: context),
+            SparkFiles=SimpleNamespace(getRootDirectory=lambda: str(tmp_path)),
+        )
+        monkeypatch.setitem(sys.modules, "pyspark", pyspark)
         if access is not None:
             monkeypatch.setenv(task.ACCESS_VARIABLE, seal(access))
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from ps2.algorithms.estimators.notebook import to_html
+from ps2.algorithms.estimators.notebook import history_html
 from ps2.algorithms.estimators.pictures import draw_importances, draw_losses
 from ps2.algorithms.training.by_step import best_step, by_step, cells, spaced, titles
 from ps2.algorithms.training.record import TrainingHistory, Words
@@ -98,17 +98,17 @@ def test_importances_when_no_splits_then_config_error():
 
 
 def test_html_when_shown_in_notebook_then_has_table_and_picture():
-    shown = to_html(OF_TREES)
+    shown = history_html(OF_TREES)
     assert "3 trees in 0.3 s, 100 ms a tree: a &lt; b" in shown
     assert ("<th" in shown, ">0.4500</td>" in shown, '<img src="data:image/png;base64,' in shown) == (True, True, True)
 
 
 def test_html_when_matplotlib_is_missing_then_it_is_the_table(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert ("<td" in to_html(OF_TREES), "<img" in to_html(OF_TREES)) == (True, False)
+    assert ("<td" in history_html(OF_TREES), "<img" in history_html(OF_TREES)) == (True, False)
 
 
 def test_html_when_no_step_was_taken_then_it_says_so():
-    assert to_html(history(objective=(0.7,), validation=(), steps=0)) == (
+    assert history_html(history(objective=(0.7,), validation=(), steps=0)) == (
         "<div><p>0 steps in 0.0 s: a &lt; b</p></div>"
     )
