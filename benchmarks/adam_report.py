@@ -11,7 +11,7 @@ import click
 
 from benchmarks.frame import facts
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 PHASES = ("pull", "gradient", "push", "update", "stage")
 

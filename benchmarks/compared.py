@@ -15,7 +15,7 @@ import click
 
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 TITLES = ("what", "against", "baseline", "ours", "unit", "times less", "spread", "goal", "")
 WORDS = {"what", "against", "unit", ""}

@@ -24,7 +24,7 @@ from benchmarks.local_spark import start_spark
 from benchmarks.mishaps import Done, Training
 from ps2 import PS2Context
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 SERVERS = 2
 # Each probability, with the goal for its time over that of probability 0, and the paper's value.

@@ -22,7 +22,7 @@ from benchmarks.gigabit_plot import crossings, plot
 from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
 from ps2.algorithms.embeddings.settings import Strategy
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 WAYS: tuple[Strategy, ...] = ("servers", "rows", "local")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyspark
 
-from ps2.algorithms.spark import LOG_SETTINGS
+from ps2.algorithms.spark_session import LOG_SETTINGS
 
 
 def start_spark(master: str, name: str, settings: Mapping[str, str]) -> Any:

@@ -23,7 +23,7 @@ from ps2.cli.output import print_table
 from ps2.client.calibration import measure
 from ps2.client.matrix import DCVMatrix
 from ps2.client.placement import Pairs, choose, row_seconds, server_seconds
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 WAYS = ("servers", "rows")
 # As in word2vec and DeepWalk: negatives are drawn by degree to this power.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 # Rates are better high, times are better low; each with what one of it is.
 RATES = {"GB/s": 1e9, "M keys/s": 1e6, "steps/s": 1.0}

@@ -20,7 +20,7 @@ import numpy as np
 from ps2 import DCV, PS2Context
 from ps2.cli.output import print_table
 from ps2.coordinator.launchers.local import LocalLauncher
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 SERVERS = 2
 ROWS = 4

@@ -21,7 +21,7 @@ from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, 
 from benchmarks.ratio import print_lines
 from benchmarks.run_part import Asked
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 # In the order in which they are measured.
 PARTS = ("overhead", "stragglers", "rotation", "news20", "features")

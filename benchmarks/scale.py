@@ -34,7 +34,7 @@ from ps2.errors import StoppedError
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 SERVERS = 4
 PROCESSES = 2

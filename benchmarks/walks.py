@@ -21,7 +21,7 @@ import pyspark
 from benchmarks.frame import ask, command, exit_code, machine, print_parts, publish
 from benchmarks.walks_part import Asked
 from ps2.cli.output import print_table
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 WAYS = ("workers", "servers")
 

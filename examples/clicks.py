@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 from ps2 import DCV, PS2Context
 from ps2.algorithms import LogisticRegression
-from ps2.algorithms.spark import session
+from ps2.algorithms.spark_session import get_or_create_session
 from ps2.data.rows import Rows
 
 FIELDS = 20  # of a row, such as site, advertiser and hour; each has one of its many values
@@ -64,7 +64,7 @@ def auc(clicked, scores):
     return (ranks.sum() - count * (count + 1) / 2) / (count * (len(clicked) - count))
 
 
-spark = session(f"local[{WORKERS}]", "clicks")
+spark = get_or_create_session(f"local[{WORKERS}]", "clicks")
 ps = PS2Context.getOrCreate(spark, servers=2)
 
 schema = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])

@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 
 from ps2 import PS2Context
 from ps2.algorithms import OnlineLogisticRegression
-from ps2.algorithms.spark import session
+from ps2.algorithms.spark_session import get_or_create_session
 from ps2.serving import Scorer
 
 HOURS = 24
@@ -110,7 +110,7 @@ def line():
     return f"day {day} {hour:02d}:00  AUC {told}  {rate:,.0f} rows/s  {keys}  export {export}  {more}"
 
 
-spark = session("local[2]", "online_clicks")
+spark = get_or_create_session("local[2]", "online_clicks")
 ps = PS2Context.getOrCreate(spark, servers=1)
 estimator = OnlineLogisticRegression(
     categoricalCols=list(IDS), bucketCols=list(NUMBERS), alpha=0.05, admitAfter=2, expireAfterS=asked.expire

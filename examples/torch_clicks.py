@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from scipy.stats import rankdata
 
 from ps2 import EmbeddingTable, PS2Context
-from ps2.algorithms.spark import session
+from ps2.algorithms.spark_session import get_or_create_session
 from ps2.torch import RemoteEmbedding, TorchEstimator
 
 K, LAYERS = 16, (128, 64)
@@ -118,7 +118,7 @@ def in_process(rows, test, epochs):
 def main():
     asked = parser.parse_args()
     torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but then torch warns
-    spark = session("local[2]", "torch clicks")
+    spark = get_or_create_session("local[2]", "torch clicks")
     with tempfile.TemporaryDirectory() as folder, PS2Context.getOrCreate(spark, servers=1):
         log = ClickLog(ids=asked.ids)
         for day in range(asked.days + 1):

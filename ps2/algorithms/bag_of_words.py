@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.array_types import Int64s
 from ps2.errors import InputError
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 Array = npt.NDArray[Any]
 

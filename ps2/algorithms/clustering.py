@@ -51,8 +51,8 @@ from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.run.slots import cores_of_one
+from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
-from ps2.run.spark.selection import active_session, backend_of
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)

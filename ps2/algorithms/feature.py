@@ -59,7 +59,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, WorkerError
 from ps2.run.slots import cores_of_one
-from ps2.run.spark.selection import active_session, backend_of
+from ps2.run.spark.backend_lookup import active_session, backend_of
 
 SYNONYMS = "word string, similarity double not null"
 
@@ -113,7 +113,7 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         if via not in ("auto", "local") or workers not in (None, 1) or self._name or has_checkpoints():
             return None
         sentences = sentences_of(dataset, name).coalesce(1)
-        if backend_of(sentences).planned_bytes(sentences) > SMALL_BYTES:
+        if backend_of(sentences).estimated_bytes(sentences) > SMALL_BYTES:
             return None
         why = "as requested" if via == "local" else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
         alone = OnlyWorker(cores_of_one(backend_of(dataset)), why)

@@ -23,7 +23,7 @@ from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import check_ranges
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 
 class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):

@@ -13,7 +13,7 @@ import click
 from ps2.cli.exits import EXIT_FAILURE
 from ps2.cli.output import Format, format_option, print_data, print_table
 from ps2.formats import duration, short_time, size
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,9 +38,9 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 an option is wrong, 4 there is no su
 )
 def dashboard(which: Which, listen: str) -> None:
     """Show the live page of a fleet's servers in a browser."""
+    from ps2.dashboard.browser_sessions import BrowserSessions
     from ps2.dashboard.fleet_watcher import FleetWatcher
-    from ps2.dashboard.page import Page
-    from ps2.dashboard.sessions import Sessions
+    from ps2.dashboard.page_server import PageServer
 
     target = find_target(which)
     ask_all(target, lambda control, address: control.hello(address), target.addresses)  # a wrong token ends here
@@ -50,7 +50,7 @@ def dashboard(which: Which, listen: str) -> None:
     place = split_listen(listen, "--listen")
     with controlled(target.token, target.tls) as control:
         watcher = FleetWatcher(control, target.addresses)
-        page = Page(watcher.snapshot, watcher.vectors, Sessions(new_token()), place)
+        page = PageServer(watcher.snapshot, watcher.vectors, BrowserSessions(new_token()), place)
         try:
             taken = "" if page.is_first else f" (port {place[1][0]} is taken)"
             open_ = "" if is_loopback(place[0]) else "; what it shows travels unencrypted"

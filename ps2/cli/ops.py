@@ -8,7 +8,7 @@ import click
 
 from ps2.cli.output import Format, format_option, print_data, print_table
 from ps2.formats import plain
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.ops.table import Op, Param, Range

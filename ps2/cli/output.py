@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from ps2.tables import Column, Table, console_for, print_on
+from ps2.text_tables import Column, Table, console_for, print_to_console
 
 Format = Literal["table", "json", "yaml"]
 
@@ -25,7 +25,7 @@ format_option = click.option(
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
     """Print a table, coloured on terminals only; return whether all columns fit."""
-    return print_on(console_for(sys.stdout.isatty()), Table(columns, [*rows]))
+    return print_to_console(console_for(sys.stdout.isatty()), Table(columns, [*rows]))
 
 
 def print_data(value: object, form: Format) -> None:

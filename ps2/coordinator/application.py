@@ -15,7 +15,7 @@ from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
 from ps2.rpc.control import ServerControl
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.selection import active_backend, backend_of, is_connect
+from ps2.run.spark.backend_lookup import active_backend, backend_of, is_connect
 from ps2.transport.tls import Renewed, usable
 
 log = logging.getLogger(__name__)
@@ -82,10 +82,10 @@ class Application:
         if (warning := out_of_reach(spark, self._fleet.master, servers)) is not None:
             log.warning("%s", warning)
         self._hand_over(spark)
-        spark.name_fleet(fleet_text(self._fleet))
+        spark.set_fleet(fleet_text(self._fleet))
         if any(watch.watches(spark) for watch in self.stages):
             return
-        if (tracker := spark.tracker()) is not None:
+        if (tracker := spark.status_tracker()) is not None:
             # Watches of earlier applications end by themselves.
             series = series_of(self._fleet.id, spark.application_id)
             self.stages.append(StageWatch(spark, tracker, series, self._master, self._control))
@@ -101,7 +101,7 @@ class Application:
     def _hand_over(self, spark: SparkBackend) -> None:
         pems = self._pems.get() if self._pems is not None else None
         self._handed = Access(driver_secret(), spark.application_id, self._token, pems)
-        spark.give_access(seal(self._handed))
+        spark.set_access(seal(self._handed))
 
     def running(self, what: str) -> SparkBackend:
         """Return the application, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""
@@ -131,9 +131,9 @@ class Application:
         if spark is None or spark.is_stopped():
             return
         # What tasks keep is the same for all contexts, and opens no fleet that runs.
-        spark.give_access(seal(Access(driver_secret(), spark.application_id)))
-        spark.name_fleet(None)
-        spark.note_stopped(self._fleet.id)
+        spark.set_access(seal(Access(driver_secret(), spark.application_id)))
+        spark.set_fleet(None)
+        spark.mark_stopped(self._fleet.id)
 
 
 def _check_running(spark: SparkBackend) -> None:

@@ -12,7 +12,7 @@ from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of, split
 from ps2.coordinator import options, settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
-from ps2.dashboard.page import DEFAULT_LISTEN
+from ps2.dashboard.page_server import DEFAULT_LISTEN
 from ps2.errors import ConfigError
 from ps2.number_checks import is_number, is_whole
 

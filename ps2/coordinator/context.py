@@ -43,7 +43,7 @@ from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.tables import to_html
+from ps2.text_tables import to_html
 from ps2.transport.tls import check_serving
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class PS2Context:
             backend = backend_given(spark)
             running = cls._active
             if backend is not None and (running is None or running._application.spark != backend):
-                backend.prepare_python()
+                backend.configure_python()
             if running is not None:
                 running.conf.check_same(asked)
                 if backend is not None:
@@ -410,7 +410,7 @@ class PS2Context:
         self._check_running()
         spark = self._application.running("run")
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
-        return self._live_page.noted(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
+        return self._live_page.record_run(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
 
     @shielded
     def stop(self) -> None:
@@ -463,7 +463,7 @@ class PS2Context:
         raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")
 
     def __repr__(self) -> str:
-        return f"PS2Context({'stopped' if self._stopped else self._live_page.said(self.servers)})"
+        return f"PS2Context({'stopped' if self._stopped else self._live_page.describe(self.servers)})"
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""

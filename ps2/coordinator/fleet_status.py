@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ps2.errors import TransientError
 from ps2.formats import duration, short_time, size
 from ps2.rpc.server_status import ServerStatus
-from ps2.tables import Column, Table, to_html
+from ps2.text_tables import Column, Table, to_html
 from ps2.transport.at_once import at_once
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.recovery_log import RecoveryLog
-from ps2.dashboard.encoding import encoded
+from ps2.dashboard.browser_sessions import BrowserSessions
+from ps2.dashboard.encoding import to_json
 from ps2.dashboard.event_log import EventLog
-from ps2.dashboard.fleet_view import Held, ServerHealth, fleet_of, operations_of, vectors_of
-from ps2.dashboard.page import Page
-from ps2.dashboard.reports import Report
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.page_server import PageServer
 from ps2.dashboard.run_view import RunWatcher
-from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.server_reports import ServerReport
 from ps2.dashboard.snapshot import (
     CheckpointView,
-    PastView,
+    HistoryView,
     RecoveryView,
     RunView,
     Snapshot,
@@ -44,8 +44,8 @@ from ps2.version import __version__
 T = TypeVar("T")
 
 MAX_EVENTS_SHOWN = 100
-MAX_PAST = 200
-MAX_PAST_SHOWN = 50
+MAX_HISTORY = 200
+MAX_HISTORY_SHOWN = 50
 MAX_CHECKPOINTS_SHOWN = 10
 ASK_TIMEOUT_S = 2.0
 
@@ -62,17 +62,17 @@ class LivePage:
         self._watcher: RunWatcher | None = None
         self._last: RunView | None = None
         self._runs = 0
-        self._past: deque[PastView] = deque(maxlen=MAX_PAST)
-        self._current: PastView | None = None
+        self._history: deque[HistoryView] = deque(maxlen=MAX_HISTORY)
+        self._current: HistoryView | None = None
         self._guarded = GuardedLoop("live page")
-        self._page: Page | None = None
+        self._page: PageServer | None = None
         if not conf.dashboard:
             return
         active.on_begin, active.on_end = self._run_begins, self._run_ends
         fixed = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
-        sessions = Sessions(driver_secret() if fixed is None else fixed, fixed)
+        sessions = BrowserSessions(driver_secret() if fixed is None else fixed, fixed)
         listen = split_listen(conf.dashboardListen, "dashboardListen")
-        self._page = Page(self._snapshot, self._vectors, sessions, listen)
+        self._page = PageServer(self._snapshot, self._vectors, sessions, listen)
         self._events.open()
         fleet.master.registry.on_lost = self._server_lost
         taken = "" if self._page.is_first else f" (port {listen[1][0]} is taken)"
@@ -84,7 +84,7 @@ class LivePage:
         """The link of the page; None: there is none."""
         return None if self._page is None else self._page.url
 
-    def said(self, servers: list[str]) -> str:
+    def describe(self, servers: list[str]) -> str:
         """Return servers and link, for a context's ``repr``."""
         return ", ".join(servers) + ("" if self.url is None else f"; live page at {self.url}")
 
@@ -93,12 +93,12 @@ class LivePage:
         if self._page is not None:
             self._page.stop()
 
-    def noted(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
+    def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
         """Call what runs these workers; note how it ends in the history."""
         fit = TRAININGS.under_way
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         at_s, began_s = time.time(), time.monotonic()
-        self._current = PastView("run", name, at_s, None, "", "")
+        self._current = HistoryView("run", name, at_s, None, "", "")
         outcome = "interrupted"
         try:
             result = call()
@@ -110,22 +110,22 @@ class LivePage:
         finally:
             self._current, last = None, self._last
             detail = "" if last is None else f"{last.workers} workers, {last.discipline}, {last.finished} clocks"
-            self._past.append(PastView("run", name, at_s, time.monotonic() - began_s, outcome, detail))
+            self._history.append(HistoryView("run", name, at_s, time.monotonic() - began_s, outcome, detail))
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> bytes:
         with self._lock:
-            return encoded(self.look())
+            return to_json(self.snapshot())
 
     def _vectors(self, begin: int, find: str) -> bytes:
-        return encoded(self._vectors_of(self._fleet.master.reports.all(), begin, find))
+        return to_json(self._vectors_of(self._fleet.master.reports.all(), begin, find))
 
-    def look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return what the page shows now. Servers report with their heartbeats while somebody looks."""
         began_s = time.monotonic()
         master = self._fleet.master
-        master.reports.want()
+        master.reports.request()
         health = master.registry.health()
         if self._fleet.is_attached:  # these have no heartbeats: the coordinator asks them how they are
             self._ask(health)
@@ -137,7 +137,7 @@ class LivePage:
         run = self._run_view()
         events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
         current = () if self._current is None else (self._current,)
-        past = sorted([*self._past, *current, *TRAININGS.past()], key=lambda one: -one.at_s)
+        history = sorted([*self._history, *current, *TRAININGS.history()], key=lambda one: -one.at_s)
         return Snapshot(
             fleet_id=master.id,
             at_s=time.time(),
@@ -154,7 +154,7 @@ class LivePage:
             recoveries=tuple(map(_recovery, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
             run=run,
             training=TRAININGS.current(),
-            past=tuple(past[:MAX_PAST_SHOWN]),
+            history=tuple(history[:MAX_HISTORY_SHOWN]),
             events=events,
             dropped_events=dropped,
             took_s=round(time.monotonic() - began_s, 4),
@@ -170,13 +170,13 @@ class LivePage:
 
         at_once([server for server in health if server.why is None], ask)
 
-    def _vectors_of(self, reports: dict[int, Report], begin: int = 0, find: str = "") -> VectorsView:
+    def _vectors_of(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
         master = self._fleet.master
         names: dict[int, list[str]] = {}
         for name, (matrix, _) in master.names().items():
             names.setdefault(matrix, []).append(name)
         held = [
-            Held(entry.id, entry.spec, len(entry.used), entry.owners, names.get(entry.id, ()))
+            CatalogMatrix(entry.id, entry.spec, len(entry.used), entry.owners, names.get(entry.id, ()))
             for entry in master.entries()
         ]
         return vectors_of(held, len(master.registry.addresses()), reports, begin, find)
@@ -196,7 +196,7 @@ class LivePage:
             with self._lock:
                 if self._watcher is not None:
                     self._note_retries(run)
-                    self._last, self._watcher = self._watcher.look(), None
+                    self._last, self._watcher = self._watcher.view(), None
 
         self._guarded.run_once(keep)
 
@@ -205,7 +205,7 @@ class LivePage:
         if watcher is None:
             return self._last
         self._note_retries(watcher.run)
-        return watcher.look()
+        return watcher.view()
 
     def _note_retries(self, run: RunState) -> None:
         while run.lost_attempts:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ps2.formats import size
-from ps2.tables import Column, Link, Table, facts, to_html
+from ps2.text_tables import Column, Link, Table, named_values, to_html
 
 if TYPE_CHECKING:
     from ps2.coordinator.catalog import Entry
@@ -31,7 +31,7 @@ def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
     names: dict[int, list[str]] = {}
     for name, (matrix, _) in master.names().items():
         names.setdefault(matrix, []).append(name)
-    known = facts(
+    known = named_values(
         launcher="attach" if conf.addresses else conf.launcher,
         memory_limit=None if conf.memoryLimit is None else f"{size(conf.memoryLimit)} on each server",
         copies=conf.replicas or None,

@@ -33,7 +33,7 @@ class MasterServicer:
         self._master.registry.heartbeat(request.index, request.server_id, request.mutations)
         if request.HasField("status"):
             self._master.reports.note(request.index, status_from_pb(request.status))
-        return pb.HeartbeatReply(watched=self._master.reports.are_wanted)
+        return pb.HeartbeatReply(watched=self._master.reports.are_requested)
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
         entry = self._master.new_matrix(spec_from_pb(request.spec), request.name, _caller(request))

@@ -19,7 +19,7 @@ from ps2.errors import PS2Error
 from ps2.guarded_loop import GuardedLoop
 from ps2.rpc.control import ServerControl
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.classic import ask_stopped
+from ps2.run.spark.classic import is_context_stopped
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class StageWatch:
         from py4j.protocol import Py4JError
 
         try:
-            if ask_stopped(self._spark.context):
+            if is_context_stopped(self._spark.context):
                 return Over(NO_MORE_STAGES)
             return self._stages.look(self._ask, self._tracker.getActiveJobsIds)
         except (Py4JError, OSError) as error:  # it is stopping, or has ended

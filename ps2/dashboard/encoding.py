@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 
-def encoded(view: Any) -> bytes:
+def to_json(view: Any) -> bytes:
     """Return a view as JSON; numbers that JSON does not have are null."""
     return json.dumps(_plain(view), separators=(",", ":"), allow_nan=False).encode(errors="backslashreplace")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from ps2.dashboard.reports import Report
+from ps2.dashboard.server_reports import ServerReport
 from ps2.dashboard.snapshot import FleetView, MatrixView, OperationView, ServerView, VectorsView
 from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.rpc.server_status import MatrixStatus, OperationStatus
@@ -33,7 +33,7 @@ class ServerHealth:
 
 
 @dataclass(frozen=True)
-class Held:
+class CatalogMatrix:
     """A matrix of the catalog.
 
     Attributes:
@@ -50,7 +50,7 @@ class Held:
 
 
 def fleet_of(
-    health: Sequence[ServerHealth], reports: Mapping[int, Report], now_s: float, silent_after_s: float = STALE_S
+    health: Sequence[ServerHealth], reports: Mapping[int, ServerReport], now_s: float, silent_after_s: float = STALE_S
 ) -> FleetView:
     """Return all servers.
 
@@ -74,7 +74,7 @@ def fleet_of(
     )
 
 
-def operations_of(reports: Iterable[Report]) -> tuple[tuple[OperationView, ...], int]:
+def operations_of(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView, ...], int]:
     """Sum the operations over all servers; return the slowest in total, and how many are left out."""
     sums: dict[str, list[float]] = {}
     for report in reports:
@@ -99,7 +99,7 @@ def operations_of(reports: Iterable[Report]) -> tuple[tuple[OperationView, ...],
 
 
 def vectors_of(
-    held: Sequence[Held], servers: int, reports: Mapping[int, Report], begin: int = 0, find: str = ""
+    held: Sequence[CatalogMatrix], servers: int, reports: Mapping[int, ServerReport], begin: int = 0, find: str = ""
 ) -> VectorsView:
     """Return a page of the matrices, those with the most bytes first.
 
@@ -127,7 +127,7 @@ def vectors_of(
     )
 
 
-def _server(health: ServerHealth, report: Report | None, now_s: float, silent_after_s: float) -> ServerView:
+def _server(health: ServerHealth, report: ServerReport | None, now_s: float, silent_after_s: float) -> ServerView:
     if health.why is not None:
         state = "recovering" if health.is_recoverable else "lost"
     else:
@@ -160,7 +160,7 @@ def _server(health: ServerHealth, report: Report | None, now_s: float, silent_af
     )
 
 
-def _bytes(held: Held, found: Sequence[MatrixStatus]) -> int | None:
+def _bytes(held: CatalogMatrix, found: Sequence[MatrixStatus]) -> int | None:
     """Return the size of a matrix: what its servers say, or of a dense one what follows from its shape."""
     if len(found) == len(set(held.owners)):
         return sum(status.bytes for status in found)
@@ -168,7 +168,7 @@ def _bytes(held: Held, found: Sequence[MatrixStatus]) -> int | None:
     return None if spec.kind == "sparse" else spec.rows * spec.dim * DTYPES[spec.dtype].itemsize
 
 
-def _matrix(held: Held, size: int | None, found: Sequence[MatrixStatus], servers: int) -> MatrixView:
+def _matrix(held: CatalogMatrix, size: int | None, found: Sequence[MatrixStatus], servers: int) -> MatrixView:
     partitions = [0] * servers
     for owner in held.owners:
         partitions[owner] += 1

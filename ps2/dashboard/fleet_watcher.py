@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ps2.dashboard.encoding import encoded
+from ps2.dashboard.encoding import to_json
 from ps2.dashboard.event_log import MAX_EVENTS, EventLog
-from ps2.dashboard.fleet_view import Held, ServerHealth, fleet_of, operations_of, vectors_of
-from ps2.dashboard.reports import ServerReports
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.server_reports import ServerReports
 from ps2.dashboard.snapshot import Snapshot
 from ps2.errors import TransientError
 from ps2.rpc.control import ServerControl
@@ -57,7 +57,7 @@ class FleetWatcher:
         ]
         operations, left_out = operations_of(reports.values())
         events, dropped = self._events.newest(MAX_EVENTS)
-        return encoded(
+        return to_json(
             Snapshot(
                 fleet_id=",".join(self._addresses[:3]),
                 at_s=time.time(),
@@ -76,7 +76,7 @@ class FleetWatcher:
 
     def vectors(self, begin: int, find: str) -> bytes:
         """Return a part of the table of vectors as JSON, of the last snapshot."""
-        return encoded(vectors_of(self._held(), len(self._addresses), self._reports.all(), begin, find))
+        return to_json(vectors_of(self._held(), len(self._addresses), self._reports.all(), begin, find))
 
     def _ask(self, address: str) -> None:
         index, before = self._addresses.index(address), self._why[address]
@@ -105,7 +105,7 @@ class FleetWatcher:
         newest: dict[str, Any] = max(left, key=lambda found: found["number"], default={"matrices": []})
         return {matrix.id: sorted(matrix.names) for matrix in matrices_from_json(newest["matrices"], "the catalog")}
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[CatalogMatrix]:
         owners: dict[int, dict[int, int]] = {}
         kinds = {}
         for index, report in self._reports.all().items():
@@ -113,6 +113,8 @@ class FleetWatcher:
                 kinds[matrix.matrix] = matrix
                 owners.setdefault(matrix.matrix, {}).update((part.index, index) for part in matrix.partitions)
         return [
-            Held(id, one.spec, one.rows, [owner for _, owner in sorted(owners[id].items())], self._names.get(id, ()))
+            CatalogMatrix(
+                id, one.spec, one.rows, [owner for _, owner in sorted(owners[id].items())], self._names.get(id, ())
+            )
             for id, one in kinds.items()
         ]

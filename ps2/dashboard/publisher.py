@@ -13,7 +13,7 @@ PERIOD_S = 1.0
 MAX_VIEWERS = 100
 
 
-class Publisher:
+class SnapshotPublisher:
     """Makes frames while there are viewers. All of it runs in one event loop, save ``close``."""
 
     def __init__(self, make: Callable[[], bytes], period_s: float = PERIOD_S) -> None:

@@ -33,7 +33,7 @@ PARTS = [WAIT, ON_CLOCK, PULL, COMPUTE, PUSH]
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Reading:
     """What is read under the run's lock.
 
     Attributes:
@@ -75,7 +75,7 @@ class RunWatcher:
         self._recent: Float64s = np.full(workers, np.nan)
         self._epoch = self.run.epoch
 
-    def look(self) -> RunView:
+    def view(self) -> RunView:
         """Return the run as it is now."""
         run = self.run
         with run.lock:
@@ -126,7 +126,7 @@ class RunWatcher:
             series=tuple(series.thinned(name) for name, series in self._series.items()),
         )
 
-    def _read(self, now_s: float) -> _Seen:
+    def _read(self, now_s: float) -> _Reading:
         run, clocks = self.run, self.run.clocks
         rows = [timeline.since(seen) for timeline, seen in zip(run.timeline, self._seen, strict=True)]
         self._seen = [timeline.added for timeline in run.timeline]
@@ -149,7 +149,7 @@ class RunWatcher:
                 live.append(("wait", run.blocked[rank], now_s))
             else:
                 live.append(("working", "", run.released_s.get(rank, run.began_s) - run.began_s))
-        return _Seen(
+        return _Reading(
             applied=list(clocks.applied),
             entered=[max(mine, clocks.applied[rank]) for rank, mine in enumerate(clocks.entered)],
             finished=clocks.finished,

@@ -278,7 +278,7 @@ class TrainingView:
 
 
 @dataclass(frozen=True)
-class PastView:
+class HistoryView:
     """A run or a fit that is over, or under way (``seconds`` is None then)."""
 
     kind: str
@@ -324,7 +324,7 @@ class Snapshot:
     recoveries: tuple[RecoveryView, ...] = ()
     run: RunView | None = None
     training: TrainingView | None = None
-    past: tuple[PastView, ...] = ()
+    history: tuple[HistoryView, ...] = ()
     events: tuple[EventView, ...] = ()
     dropped_events: int = 0
     took_s: float = field(default=0.0, compare=False)

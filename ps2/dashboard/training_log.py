@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Protocol
 
 from ps2.dashboard.series import thinned
-from ps2.dashboard.snapshot import PastView, TrainingView
+from ps2.dashboard.snapshot import HistoryView, TrainingView
 
-MAX_PAST = 200
+MAX_HISTORY = 200
 # Steps of one training that are remembered; of more, every other one is dropped.
 MAX_STEPS = 20_000
 MAX_PARAMS, MAX_PARAM_CHARS = 40, 60
@@ -81,7 +81,7 @@ class TrainingLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: _Training | None = None
-        self._past: deque[_Training] = deque(maxlen=MAX_PAST)
+        self._history: deque[_Training] = deque(maxlen=MAX_HISTORY)
 
     @contextmanager
     def training(self, name: str, steps: int, params: Mapping[str, object]) -> Iterator[Callable[[Step], None]]:
@@ -92,7 +92,7 @@ class TrainingLog:
             if self._current is not None:
                 self._current.points.clear()  # its chart has been replaced
             self._current = training
-            self._past.append(training)
+            self._history.append(training)
 
         def note(step: Step) -> None:
             with self._lock:
@@ -153,11 +153,11 @@ class TrainingLog:
             series=tuple(series),
         )
 
-    def past(self) -> list[PastView]:
+    def history(self) -> list[HistoryView]:
         """Return all trainings, the oldest first."""
         with self._lock:
             return [
-                PastView(
+                HistoryView(
                     *("fit", training.name, training.at_s),
                     None if training.ended_s is None else training.ended_s - training.began_s,
                     training.state,
@@ -166,7 +166,7 @@ class TrainingLog:
                     else f"{training.last.number} of at most {training.steps} "
                     f"{training.last.words.step}s, {training.last.words.objective} {training.last.objective:.6g}",
                 )
-                for training in self._past
+                for training in self._history
             ]
 
 

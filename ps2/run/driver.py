@@ -25,7 +25,7 @@ from ps2.errors import (
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
-from ps2.live_line import live_line
+from ps2.progress_line import progress_line
 from ps2.rpc.run_control import Logged
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
@@ -35,12 +35,12 @@ from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
-from ps2.run.run_line import RunLine
+from ps2.run.run_progress import RunProgress
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.errors import cancellation, failed_task, told, unreached
+from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -145,7 +145,7 @@ class _RunDriver:
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
         self._over = False
-        self._line: RunLine | None = None
+        self._line: RunProgress | None = None
         self._closing = threading.Event()
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
@@ -248,8 +248,8 @@ class _RunDriver:
         if not self._options.progress:
             self._watch()
             return
-        with live_line("run", None, f"reading, {count(self._job.workers, 'worker')}") as line:
-            self._line = None if line is None else RunLine(line, self._run, self._options, self._spark)
+        with progress_line("run", None, f"reading, {count(self._job.workers, 'worker')}") as line:
+            self._line = None if line is None else RunProgress(line, self._run, self._options, self._spark)
             try:
                 self._watch()
             finally:
@@ -335,11 +335,11 @@ class _RunDriver:
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
             # Not chained to Spark's error, which repeats all of this inside Java's.
-            raise WorkerError(told(rank, clock, traceback)) from None
-        if (error := unreached(str(failed))) is not None:
+            raise WorkerError(failure_message(rank, clock, traceback)) from None
+        if (error := unreachable_driver(str(failed))) is not None:
             raise error from None
-        if (wrong_python := self._spark.wrong_python(str(failed))) is not None:
-            raise wrong_python from None
+        if (python_error := self._spark.python_error(str(failed))) is not None:
+            raise python_error from None
         applied = self._run.applied()
         lost = [rank] if rank is not None else missing
         named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"

@@ -12,8 +12,8 @@ from typing import Any
 from ps2.errors import ConfigError, UsageError
 from ps2.run.compiled import importable_name
 from ps2.run.run_ref import RunRef
-from ps2.run.spark.backend import Job, Source, SparkBackend
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend import RowSource, SparkBackend, SparkJob
+from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.task import Function, run_task
 
 # The program, for the children of multiprocessing.
@@ -98,7 +98,7 @@ class WorkerJob:
         source = _source(spark, data)
         most = slots if source.partitions is None else min(source.partitions, slots)
         wanted = workers if workers is not None else max(1, most)
-        self._source = source if source.partitions == wanted else source.spread(wanted)
+        self._source = source if source.partitions == wanted else source.repartition(wanted)
         if self._source.partitions not in (wanted, None):
             raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {wanted}")
         self.workers = wanted
@@ -108,7 +108,7 @@ class WorkerJob:
 
     def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
         """Start the tasks; call ``ended`` when they have ended."""
-        job: Job = self._source.job(lambda rows: run_task(ref, function, rows))
+        job: SparkJob = self._source.job(lambda rows: run_task(ref, function, rows))
         if job.tasks not in (self.workers, None):
             raise UsageError(f"run: Spark made {job.tasks} tasks of {self.workers} rdd_partitions")
 
@@ -127,7 +127,7 @@ class WorkerJob:
     def cancel(self) -> None:
         """Cancel the tasks, if they have been started."""
         if self._tag is not None:
-            self._spark.cancel(self._tag)
+            self._spark.cancel_jobs(self._tag)
 
     def join(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the end of the tasks; return Spark's error if they failed."""
@@ -136,7 +136,7 @@ class WorkerJob:
         return self._error
 
 
-def _source(spark: SparkBackend, data: Any) -> Source:
+def _source(spark: SparkBackend, data: Any) -> RowSource:
     kind = type(data)
     if hasattr(data, "mapInArrow"):
         if data.isStreaming:
@@ -152,4 +152,4 @@ def _source(spark: SparkBackend, data: Any) -> Source:
             "run: the data are of another SparkSession than this PS2Context: call PS2Context.getOrCreate(spark) with "
             "theirs first"
         )
-    return spark.source(data)
+    return spark.row_source(data)

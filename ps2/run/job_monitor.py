@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.errors import unreached
+from ps2.run.spark.errors import unreachable_driver
 from ps2.run.state import RunState
 
 # A rank has no task, and Spark is not starting one.
@@ -39,10 +39,10 @@ class WorkerTasks:
         if now_s - self._checked_s < CHECK_INTERVAL_S:
             return
         self._checked_s = now_s
-        self._spark.check_reached()
+        self._spark.check_alive()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
-            self._check_reached()
+            self._check_workers_reach_driver()
         if not absent or self.active() > self._run.attempts:
             self._since_s = None
             return
@@ -54,13 +54,13 @@ class WorkerTasks:
                 f"{self._spark.total_slots()}; ranks {absent} have had none for {timeout_s:.0f} s"
             )
 
-    def _check_reached(self) -> None:
+    def _check_workers_reach_driver(self) -> None:
         """Raise ConfigError if a worker ended because it could not reach the driver, and no worker has reached it.
 
         Spark would start that task again and again, with the same result.
         """
-        for said in self._spark.failures(self._tag):
-            if (error := unreached(said)) is not None:
+        for message in self._spark.failure_messages(self._tag):
+            if (error := unreachable_driver(message)) is not None:
                 raise error
 
     def wait_for_end(self, timeout_s: float) -> int:
@@ -72,7 +72,7 @@ class WorkerTasks:
 
     def active(self) -> int:
         """Return how many tasks of the job run now."""
-        return self._spark.jobs_and_tasks(self._tag)[1]
+        return self._spark.running_jobs_and_tasks(self._tag)[1]
 
 
 class CallbackJobs:
@@ -90,7 +90,7 @@ class CallbackJobs:
 
     def check(self) -> None:
         """Raise SlotsError if a job has had no task for long."""
-        jobs, tasks = self._spark.jobs_and_tasks(self._tag)
+        jobs, tasks = self._spark.running_jobs_and_tasks(self._tag)
         if not jobs or tasks:
             self._since_s = None
             return
@@ -106,7 +106,7 @@ class CallbackJobs:
 
     def cancel(self) -> None:
         if not self._spark.is_stopped():
-            self._spark.cancel(self._tag)
+            self._spark.cancel_jobs(self._tag)
 
 
 def _timeout_s(spark: SparkBackend) -> float:

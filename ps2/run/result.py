@@ -17,7 +17,7 @@ from ps2.rpc.run_control import Logged
 from ps2.run.drawing import needs_matplotlib
 from ps2.run.summary import summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rows
-from ps2.tables import to_html
+from ps2.text_tables import to_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from ps2.run.timeline import (
     waited,
     waited_for,
 )
-from ps2.tables import Column, Table
+from ps2.text_tables import Column, Table
 
 MAX_RANKS = 32
 WIDTH = 80

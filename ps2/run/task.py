@@ -24,7 +24,7 @@ from ps2.rpc.run_control import RunControl
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.compiled import keep_compiled
 from ps2.run.run_ref import RunRef
-from ps2.run.spark.errors import told
+from ps2.run.spark.errors import failure_message
 from ps2.run.worker import Worker
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
@@ -111,7 +111,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
             loop.session.dispatch.check_process()
             times = loop.lap()
             if not (fatal or goes_back or retries):
-                fatal, report = True, f"WorkerError: {told(worker.rank, times.clock, report)}"
+                fatal, report = True, f"WorkerError: {failure_message(worker.rank, times.clock, report)}"
             loop.control.fail(report, times, fatal, loop.take_metrics())
             reported = True
         if reported and fatal:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from ps2.dashboard.fleet_view import Held, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
 from ps2.dashboard.run_view import RunWatcher
-from ps2.dashboard.snapshot import EventView, PastView, Snapshot
+from ps2.dashboard.snapshot import EventView, HistoryView, Snapshot
 from ps2.matrix.partition import MatrixSpec
 from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.clocks import Clocks
@@ -31,7 +31,9 @@ def many_of_all():
     health = [ServerHealth(i, f"id{i}", f"host{i}.example:7070", 0.3, None) for i in range(SERVERS)]
     spec = MatrixSpec(1_000_000, 4)
     owners = range(SERVERS)
-    held = [Held(i, spec, 3, owners, [f"matrix {i}, vector {row}" for row in range(3)]) for i in range(MATRICES)]
+    held = [
+        CatalogMatrix(i, spec, 3, owners, [f"matrix {i}, vector {row}" for row in range(3)]) for i in range(MATRICES)
+    ]
     run = RunState(WORKERS, Clocks(WORKERS, 0), _Silent())
     for rank in range(WORKERS):
         lease = run.new_lease(rank, rank, lambda: None)
@@ -40,7 +42,7 @@ def many_of_all():
             times = ClockTimes(clock, 0.4 * clock, 0.2 + rank / 5000, 0.05, 0.02, 0.03)
             run.note(lease, clock + 1, [Logged("loss", 1 / (1 + clock), clock)], times)
     watcher = RunWatcher(run, 0)
-    watcher.look()
+    watcher.view()
     return Snapshot(
         fleet_id="many",
         at_s=1.8e9,
@@ -50,8 +52,8 @@ def many_of_all():
         vectors=vectors_of(held, SERVERS, {}),
         operations=operations_of([])[0],
         operations_left_out=0,
-        run=watcher.look(),
-        past=tuple(PastView("run", f"work {i}", 1.8e9 - i, 2.0, "done", "") for i in range(50)),
+        run=watcher.view(),
+        history=tuple(HistoryView("run", f"work {i}", 1.8e9 - i, 2.0, "done", "") for i in range(50)),
         events=tuple(EventView(1.8e9 - i, "warning", "something " * 30) for i in range(100)),
         dropped_events=400,
     )

@@ -7,9 +7,9 @@ import json
 import pytest
 import requests
 
-from ps2.dashboard.encoding import encoded
-from ps2.dashboard.page import Page
-from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.browser_sessions import BrowserSessions
+from ps2.dashboard.encoding import to_json
+from ps2.dashboard.page_server import PageServer
 from tests.browser.many import many_of_all
 from tests.conftest import wait_until
 
@@ -90,7 +90,9 @@ class Shown:
     """A page of one snapshot."""
 
     def __init__(self, snapshot):
-        self.page = Page(lambda: encoded(snapshot), lambda begin, find: b"{}", Sessions("s"), ("127.0.0.1", range(1)))
+        self.page = PageServer(
+            lambda: to_json(snapshot), lambda begin, find: b"{}", BrowserSessions("s"), ("127.0.0.1", range(1))
+        )
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def shown():
 
 def test_page_when_there_is_too_much_then_frames_stay_short(shown, look):
     snapshot = many_of_all()
-    assert len(encoded(snapshot)) < 1_000_000
+    assert len(to_json(snapshot)) < 1_000_000
     page = look(shown(snapshot))
     page.sees("#vectors", "10,000 matrices")
     page.sees("#run", "468 workers not shown")

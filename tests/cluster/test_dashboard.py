@@ -38,9 +38,9 @@ def test_page_when_vectors_are_used_then_figures_move(ps, viewer):
 
 def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
     reports = ps._fleet.master.reports
-    until(lambda: not reports.are_wanted, "nobody looks")
+    until(lambda: not reports.are_requested, "nobody looks")
     viewer.see(lambda s: s["fleet"]["memory_limit_bytes"])
-    assert reports.are_wanted
+    assert reports.are_requested
 
 
 def test_repr_when_the_page_is_on_then_has_the_link(ps):

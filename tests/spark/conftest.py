@@ -110,7 +110,7 @@ def by_value(request):
 def busy(sc, tmp_path, until):
     """Two tasks on the two slots of the shared session; calling it, or the test's end, ends them."""
     from ps2.run.slots import free_slots
-    from ps2.run.spark.selection import backend_of
+    from ps2.run.spark.backend_lookup import backend_of
 
     release = str(tmp_path / "release")
 
@@ -271,7 +271,7 @@ def run_train(spark, server, token_file):
         out, err = io.StringIO(), io.StringIO()
         command = [str(word) for word in ("ps2", "train", *words, *there)]
         with (
-            mock.patch("ps2.algorithms.spark.session", session),
+            mock.patch("ps2.algorithms.spark_session.get_or_create_session", session),
             # Told on a busy machine alone.
             mock.patch("ps2.cli.training.status_lines.INTERVAL_S", 600.0),
             mock.patch.object(sys, "argv", command),

@@ -16,7 +16,7 @@ from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, SlotsError
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 COLUMNS = ColumnNames()
 WEIGHTED = ColumnNames(weight="weight")

@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType
 from ps2.data.rows import Rows
 from ps2.errors import ConfigError, InputError
 from ps2.run.job import WorkerJob
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 pytestmark = pytest.mark.usefixtures("by_value")
 

@@ -15,7 +15,7 @@ from ps2.cli.server import parse_bytes
 from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
 from ps2.formats import duration, short_time, size
 from ps2.ops.all import TABLE
-from ps2.tables import split
+from ps2.text_tables import split_columns
 
 
 def ps2(*arguments):
@@ -91,7 +91,7 @@ def test_main_when_interrupted_then_exits_130_in_silence(monkeypatch, capsys):
     ],
 )
 def test_table_when_too_wide_then_continues_with_first_column(widths, room, parts):
-    assert split(widths, room) == parts
+    assert split_columns(widths, room) == parts
 
 
 def test_ops_when_piped_then_has_one_line_an_operation():

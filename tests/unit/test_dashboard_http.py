@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 import requests
 
-from ps2.dashboard.page import Page
-from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.browser_sessions import BrowserSessions
+from ps2.dashboard.page_server import PageServer
 from ps2.errors import LaunchError
 
 TOKEN = "a-token-of-enough-characters-0123456789"
@@ -23,7 +23,7 @@ class Served:
 
     def __init__(self, ports=range(1), secret="secret", token=None, padding=0):
         self.made, self.asked, self.padding = 0, [], padding
-        self.page = Page(self._snapshot, self._vectors, Sessions(secret, token), ("127.0.0.1", ports))
+        self.page = PageServer(self._snapshot, self._vectors, BrowserSessions(secret, token), ("127.0.0.1", ports))
         self.url = f"http://127.0.0.1:{self.page.port}"
 
     def _snapshot(self):
@@ -207,7 +207,7 @@ def test_page_when_port_is_taken_then_takes_the_next_free_one():
 
 def test_page_when_host_is_not_here_then_says_so():
     with pytest.raises(LaunchError, match=r"the live page cannot listen at 192\.0\.2\.77"):
-        Page(bytes, lambda begin, find: b"", Sessions("s"), ("192.0.2.77", range(1)))
+        PageServer(bytes, lambda begin, find: b"", BrowserSessions("s"), ("192.0.2.77", range(1)))
 
 
 def test_page_when_stopped_then_streams_end_and_nothing_is_left():

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from ps2.dashboard.encoding import encoded
+from ps2.dashboard.encoding import to_json
 from ps2.dashboard.run_view import MAX_BARS, MAX_SHOWN, RunWatcher
 from ps2.dashboard.series import MAX_POINTS, ClockMeans, thinned
 from ps2.rpc.run_control import ClockTimes, Logged
@@ -51,7 +51,7 @@ class Watched:
         self.run.apply(lambda: self.run.clocks.arrive(rank, clock, clock))
 
     def look(self):
-        return self.watcher.look()
+        return self.watcher.view()
 
 
 def test_run_when_workers_wait_then_each_state_is_told():
@@ -120,7 +120,7 @@ def test_workers_when_they_are_500_then_the_slowest_are_shown():
     view = watched.look()
     assert len(view.shown) == MAX_SHOWN
     assert 321 in [worker.rank for worker in view.shown]
-    assert len(encoded(view)) < 300_000
+    assert len(to_json(view)) < 300_000
 
 
 def test_logged_numbers_when_workers_log_then_are_means_by_clock():

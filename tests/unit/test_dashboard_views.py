@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ps2.dashboard.encoding import encoded
+from ps2.dashboard.encoding import to_json
 from ps2.dashboard.event_log import EventLog
-from ps2.dashboard.fleet_view import MAX_MATRICES, MAX_SERVERS, Held, ServerHealth, fleet_of, operations_of, vectors_of
-from ps2.dashboard.reports import WANTED_S, ServerReports
+from ps2.dashboard.fleet_view import (
+    MAX_MATRICES,
+    MAX_SERVERS,
+    CatalogMatrix,
+    ServerHealth,
+    fleet_of,
+    operations_of,
+    vectors_of,
+)
+from ps2.dashboard.server_reports import REQUESTED_S, ServerReports
 from ps2.dashboard.training_log import TrainingLog
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.rpc.server_status import MatrixStatus
@@ -55,11 +63,11 @@ def test_rates_when_the_process_is_another_one_then_begin_anew():
 
 def test_reports_when_nobody_looks_any_more_then_are_not_wanted():
     reports = Reports()
-    assert not reports.are_wanted
-    reports.want()
-    assert reports.are_wanted
-    reports.now += WANTED_S
-    assert not reports.are_wanted
+    assert not reports.are_requested
+    reports.request()
+    assert reports.are_requested
+    reports.now += REQUESTED_S
+    assert not reports.are_requested
 
 
 @pytest.mark.parametrize(
@@ -103,7 +111,7 @@ def test_operations_when_summed_then_the_slowest_comes_first():
 
 
 def held(id, names=(), dim=100, kind="dense"):
-    return Held(id, MatrixSpec(dim, 2, kind=kind), 1, (0, 1), names)
+    return CatalogMatrix(id, MatrixSpec(dim, 2, kind=kind), 1, (0, 1), names)
 
 
 def test_vectors_when_they_are_10000_then_are_paged_and_found():
@@ -173,7 +181,7 @@ def test_training_when_it_fails_then_history_says_why():
     log = TrainingLog()
     with pytest.raises(ValueError, match="too large"), log.training("LR", 10, {}):
         raise ValueError("lr is too large\nand more")
-    assert log.past()[0].outcome == "ValueError: lr is too large"
+    assert log.history()[0].outcome == "ValueError: lr is too large"
 
 
 @pytest.mark.parametrize("handlers", [0, 1])
@@ -194,4 +202,4 @@ def test_warning_when_logged_then_is_an_event_and_said_once(handlers, capsys, mo
 
 
 def test_numbers_when_json_has_none_of_them_then_are_null():
-    assert json.loads(encoded({"a": (float("nan"), float("inf"), 1.5)})) == {"a": [None, None, 1.5]}
+    assert json.loads(to_json({"a": (float("nan"), float("inf"), 1.5)})) == {"a": [None, None, 1.5]}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.ml.param import Params
 
-from ps2 import DCV, live_line
+from ps2 import DCV, progress_line
 from ps2.client.fleet import FleetRef
 from ps2.client.matrix import DCVMatrix
 from ps2.coordinator.catalog import Entry
@@ -20,7 +20,7 @@ from ps2.matrix.route import Route
 from ps2.rpc.run_control import ClockTimes
 from ps2.run.result import RunResult
 from ps2.run.timeline import to_table
-from ps2.tables import MAX_HTML_ROWS, Column, Table, to_html
+from ps2.text_tables import MAX_HTML_ROWS, Column, Table, to_html
 
 SPEC = MatrixSpec(1000, 4, dtype="float64")
 ROUTE = Route(1, (0, 500, 1000), ("host:1", "host:2"))
@@ -106,6 +106,6 @@ def test_model_when_shown_then_has_the_params_that_were_set():
 
 
 def test_progress_when_in_a_notebook_then_words_are_escaped():
-    shown = live_line._notebook_line("fit", 3, 10, ["<step>", "loss 1"])
+    shown = progress_line._notebook_line("fit", 3, 10, ["<step>", "loss 1"])
     html = '<progress value="3" max="10"></progress> fit: &lt;step&gt;, loss 1'
     assert shown == {"text/plain": "fit: <step>, loss 1", "text/html": html}

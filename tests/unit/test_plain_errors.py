@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from ps2 import errors
-from ps2.algorithms import spark
-from ps2.algorithms.spark import _from_task, plain_errors
+from ps2.algorithms import spark_session
+from ps2.algorithms.spark_session import _from_task, plain_errors
 from ps2.errors import ConfigError, OpError, PS2Error
 from tests.ports import free_port
 
@@ -121,24 +121,24 @@ def without_java(monkeypatch):
 
 def test_session_when_java_is_missing_then_says_what_to_install(without_java):
     with pytest.raises(ConfigError, match="Java 17"):
-        spark._check_java()
+        spark_session._check_java()
 
 
 def test_session_when_java_home_lacks_java_then_names_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=f"no bin/java in {tmp_path}"):
-        spark._check_java()
+        spark_session._check_java()
 
 
 @pytest.mark.parametrize("master", ["nonsense", "", "spark:/host", "http://host:7077", "localhost", "yarn-client"])
 def test_master_when_it_is_none_then_says_which_there_are(master):
     with pytest.raises(ConfigError, match=r"^Spark's master: expected local\[2\], spark://host:7077, yarn or k8s"):
-        spark._check_master(master)
+        spark_session._check_master(master)
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local-cluster[2,1,1024]", "k8s://https://host"])
 def test_master_when_spark_knows_it_then_it_is_taken(master):
-    spark._check_master(master)
+    spark_session._check_master(master)
 
 
 @pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
@@ -146,22 +146,22 @@ def test_master_when_yarn_without_settings_then_names_them(variable, monkeypatch
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     with pytest.raises(ConfigError, match=r"yarn: HADOOP_CONF_DIR or YARN_CONF_DIR has to name"):
-        spark._check_master("yarn")
+        spark_session._check_master("yarn")
     monkeypatch.setenv(variable, "/etc/hadoop")
-    spark._check_master("yarn")
+    spark_session._check_master("yarn")
 
 
 def test_master_when_nothing_listens_then_names_each_address():
     gone, other = free_port(), free_port()
     with pytest.raises(ConfigError, match=rf"127.0.0.1:{gone}: Connection refused; 127.0.0.1:{other}: Conn"):
-        spark._check_master(f"spark://127.0.0.1:{gone},127.0.0.1:{other}")
+        spark_session._check_master(f"spark://127.0.0.1:{gone},127.0.0.1:{other}")
 
 
 def test_master_when_one_of_two_listens_then_it_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as master:
-        spark._check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}")
+        spark_session._check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}")
 
 
 def test_master_when_address_is_none_then_says_what_is_expected():
     with pytest.raises(ConfigError, match=r"^Spark's master: expected HOST:PORT, got 'host'$"):
-        spark._check_master("spark://host")
+        spark_session._check_master("spark://host")

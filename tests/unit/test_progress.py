@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ps2 import live_line
+from ps2 import progress_line
 from ps2.algorithms.training import progress
 from ps2.algorithms.training.record import StepReport, Words
 
@@ -51,7 +51,7 @@ def test_step_when_value_name_has_several_words_then_splits_them():
 )
 def test_words_when_terminal_is_narrow_then_drops_whole_parts(room, words):
     said = progress.describe(OF_TREES, 100)
-    assert live_line.fitting(said, room) == (words or ", ".join(said))
+    assert progress_line.join_fitting(said, room) == (words or ", ".join(said))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JNetworkError
 
 from ps2.errors import ConfigError
 from ps2.run.spark.classic import ClassicSpark
-from ps2.run.spark.errors import MAX_CHARS, failed_task, unreached
+from ps2.run.spark.errors import MAX_CHARS, failed_task, unreachable_driver
 
 WITHOUT_NUMPY = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/usr/lib/ps2/client/worker.py", line 11, in <module>
@@ -66,10 +66,10 @@ def test_words_when_exceptions_are_chained_then_have_outermost():
 
 
 def test_reach_when_worker_reported_it_then_config_error():
-    error = unreached(CHAINED)
+    error = unreachable_driver(CHAINED)
     assert isinstance(error, ConfigError)
     assert str(error) == "run: the driver's run at 127.0.0.1:4000 was never reached"
-    assert unreached(WITHOUT_NUMPY) is None
+    assert unreachable_driver(WITHOUT_NUMPY) is None
 
 
 @pytest.mark.parametrize(("failing", "stopped"), [(0, False), (1, False), (2, True)])

@@ -29,7 +29,7 @@ from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError
 from ps2.run.slots import most_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this times its fair
 # share of the work.
@@ -90,7 +90,7 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
     rows = _typed(frame, columns, found.weight_unit)
     workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
     if columns.group is not None:
-        rows, workers = _by_group(spark.fixed_frame(rows)[0], columns, workers)
+        rows, workers = _by_group(spark.with_fixed_plan(rows)[0], columns, workers)
     else:
         rows = deal_rows(rows, found.loads, workers, cost_of(frame, columns.features))
     return Table(_for_arrow(rows, columns), columns, workers)
@@ -106,7 +106,7 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
     """
     rows: DataFrame
     spark = backend_of(frame)
-    rows, partitions = spark.fixed_frame(frame)
+    rows, partitions = spark.with_fixed_plan(frame)
     placed = [loads.get(number, NO_LOAD) for number in range(partitions or max(loads) + 1)]
     how = way(placed, workers)
     if partitions is None:
@@ -121,7 +121,7 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
         return _balanced(rows, cost, workers)
     if how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
-        return spark.fixed_frame(rows.coalesce(1))[0].repartition(workers)
+        return spark.with_fixed_plan(rows.coalesce(1))[0].repartition(workers)
     return rows
 
 

@@ -26,7 +26,7 @@ from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import SlotsError, StoppedError
 from ps2.run.slots import free_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")
@@ -178,10 +178,10 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
-        while spark.other_jobs_run() and free_slots(spark) < slots and time.monotonic() < deadline_s:
+        while spark.has_active_jobs() and free_slots(spark) < slots and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
         try:
             return run()
         except SlotsError:
-            if not spark.other_jobs_run() or time.monotonic() > deadline_s:
+            if not spark.has_active_jobs() or time.monotonic() > deadline_s:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ps2.errors import InputError
-from ps2.run.spark.selection import is_connect
+from ps2.run.spark.backend_lookup import is_connect
 
 
 def check_frame(dataset: Any) -> None:

@@ -16,7 +16,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLW
 from ps2.algorithms.estimators.array_files import KEY
 from ps2.algorithms.estimators.metadata_files import load_metadata, located, remove_folder, save_metadata
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
-from ps2.run.spark.selection import is_connect
+from ps2.run.spark.backend_lookup import is_connect
 from ps2.storage.files import place, reported
 
 

@@ -21,8 +21,8 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
 from ps2.errors import UsageError
 from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.jvm import new_model
-from ps2.run.spark.selection import backend_of
 
 M = TypeVar("M", bound="FleetModel")
 

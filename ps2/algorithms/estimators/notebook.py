@@ -11,7 +11,7 @@ from pyspark.ml.param import Params
 
 from ps2.algorithms.training.by_step import cells, spaced, titles
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.tables import Column, Table, facts, to_html
+from ps2.text_tables import Column, Table, named_values, to_html
 
 
 def history_html(history: TrainingHistory) -> str:
@@ -27,7 +27,7 @@ def model_html(model: Params, history: TrainingHistory | None) -> str:
     """Return a model as HTML: its repr, the params that were set, and its training, without computing anything."""
     set_params = {param.name: reprlib.repr(model.getOrDefault(param)) for param in model.params if model.isSet(param)}
     trained = "" if history is None else history_html(history)
-    return f"{to_html(repr(model), facts(**set_params))}{trained}"
+    return f"{to_html(repr(model), named_values(**set_params))}{trained}"
 
 
 def plural(noun: str) -> str:

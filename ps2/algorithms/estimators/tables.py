@@ -40,7 +40,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, quoted
 from ps2.data.columns import listed
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 SHOWN_CHARS = 200
 # Rows of so many bytes are surveyed by one task: a shuffle costs more.
@@ -291,7 +291,7 @@ def _aggregate(
 
 def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
     """Return rows that are to be aggregated, in one partition if they are few: without a shuffle, that is one job."""
-    return rows.coalesce(1) if backend_of(rows).planned_bytes(rows) <= SMALL_BYTES else rows
+    return rows.coalesce(1) if backend_of(rows).estimated_bytes(rows) <= SMALL_BYTES else rows
 
 
 def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:

@@ -21,7 +21,7 @@ from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorO
                 yield packed(Chunk.from_row(row), users, items, deal, keys, source)
 
     rows = survey.chunks.mapInArrow(pack, schema_of(PACKED)).repartition(workers, "key")
-    spark.note_partitions(rows, workers)
+    spark.set_partitions(rows, workers)
     return DealtRatings(rows, deal)
 
 

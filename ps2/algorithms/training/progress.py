@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ps2.algorithms.training.record import StepReport
-from ps2.live_line import ShowLine, live_line
+from ps2.progress_line import ShowProgress, progress_line
 from ps2.run.spark.backend import SparkBackend
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterat
         steps: how many there may be.
         spark: whose progress bar is kept away meanwhile.
     """
-    with live_line(name, steps, "reading") as line:
+    with progress_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
         yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark)
     say(f"{name}: the model is trained")
@@ -70,7 +70,7 @@ class _LogLine:
 class _LiveLine:
     """Shows each step, and keeps Spark's progress bar away."""
 
-    def __init__(self, line: ShowLine, steps: int, spark: SparkBackend | None) -> None:
+    def __init__(self, line: ShowProgress, steps: int, spark: SparkBackend | None) -> None:
         self._line = line
         self._steps = steps
         self._hide_bar = None if spark is None else spark.progress_bar_hider()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Table:
     @property
     def dealt(self) -> Any:
         """The DataFrame, for ``ps.run``: a client of Spark Connect cannot ask how many rdd_partitions it has."""
-        backend_of(self.frame).note_partitions(self.frame, self.workers)
+        backend_of(self.frame).set_partitions(self.frame, self.workers)
         return self.frame
 
 

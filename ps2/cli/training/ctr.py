@@ -12,7 +12,7 @@ from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
 from ps2.errors import ConfigError
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.click_files import ClickColumns, ClickRows, FormatName
@@ -189,7 +189,7 @@ def ctr(clicks: Clicks, setting: Setting, model: str, export: str | None, **para
     Values of categories become keys by hashing, so there is no vocabulary. Labels are 0 and 1.
     """
     # All other options are named as the estimators' params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     given = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:

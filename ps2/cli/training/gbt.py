@@ -170,7 +170,7 @@ def gbt(
     give the same trees, bit for bit, on any number of workers and servers.
     """
     # All other options are named as the estimators' params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     params = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:

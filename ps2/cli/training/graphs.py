@@ -12,7 +12,7 @@ from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList
@@ -168,7 +168,7 @@ def line(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None
 
 
 def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: dict[str, Any]) -> None:
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     given = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:

@@ -12,7 +12,7 @@ from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.bag_of_words import BagOfWords
@@ -199,7 +199,7 @@ def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:
     lines "document word count", numbers from 1 on.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     params = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:

@@ -107,7 +107,7 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
     one is class 0 of the model.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     with interruptible() as interrupt:
         from ps2.algorithms import LogisticRegression

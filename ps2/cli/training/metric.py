@@ -67,7 +67,7 @@ def metric(input: str, features: int | None, setting: Setting, **params: Any) ->
     The file has lines "label index:value ...", indices ascending from 1; each label is a class.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     with interruptible() as interrupt:
         from ps2.algorithms import MetricLearning

@@ -12,7 +12,7 @@ from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
 from ps2.errors import ConfigError, InputError
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.rating_lists import CsvColumns, RatingList
@@ -165,7 +165,7 @@ def mf(ratings: Ratings, setting: Setting, held_out: float | None, shown: int, *
     its columns. Ids are integers or words.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark import interruptible
+    from ps2.algorithms.spark_session import interruptible
 
     given = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:

@@ -9,7 +9,7 @@ import click
 
 from ps2.cli.output import print_table
 from ps2.cli.training.options import Setting
-from ps2.tables import Column
+from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.measures import Measure

@@ -17,7 +17,7 @@ from ps2.storage.files import reason
 
 if TYPE_CHECKING:
     from ps2.algorithms.labelled import LabelledRows
-    from ps2.algorithms.spark import Interrupt
+    from ps2.algorithms.spark_session import Interrupt
     from ps2.coordinator.conf import PS2Conf
 
 
@@ -134,13 +134,13 @@ def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[
 def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
     from ps2.algorithms.estimators.dealing import check_workers
     from ps2.algorithms.estimators.model_files import prepare_folder
-    from ps2.algorithms.spark import plain_errors, quiet, session
+    from ps2.algorithms.spark_session import get_or_create_session, plain_errors, silence_spark
     from ps2.algorithms.training.progress import say
     from ps2.coordinator.context import PS2Context
-    from ps2.run.spark.selection import backend_of
+    from ps2.run.spark.backend_lookup import backend_of
 
-    spark = session(setting.master, name)
-    interrupt.take()
+    spark = get_or_create_session(setting.master, name)
+    interrupt.install()
     say("starting the servers" if setting.fleet is None else f"attaching to {setting.fleet}")
     try:
         with (
@@ -154,11 +154,11 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
             prepare_folder(spark, setting.output, setting.overwrite)
             work(spark, workers)
     except BaseException:
-        if interrupt.came:
-            quiet(spark)
+        if interrupt.was_pressed:
+            silence_spark(spark)
         raise
     finally:
-        if not interrupt.came:
+        if not interrupt.was_pressed:
             spark.stop()
 
 

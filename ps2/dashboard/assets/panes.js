@@ -99,9 +99,9 @@ export class History {
   }
 
   fill(snapshot) {
-    this.table.fill(snapshot.past);
-    show(this.table.node, snapshot.past.length > 0);
-    show(this.empty, snapshot.past.length === 0);
+    this.table.fill(snapshot.history);
+    show(this.table.node, snapshot.history.length > 0);
+    show(this.empty, snapshot.history.length === 0);
   }
 }
 

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 from ps2.errors import ConfigError
 
 
-class Source(Protocol):
-    """Rows for a run's workers."""
+class RowSource(Protocol):
+    """The rows of a DataFrame or an RDD, for a run's workers."""
 
     @property
     def partitions(self) -> int | None:
-        """How many rdd_partitions they have; None: Spark does not say."""
+        """Number of rdd_partitions; None: Spark does not say."""
 
-    def spread(self, partitions: int) -> Source:
-        """Return the same rows in another number of rdd_partitions."""
+    def repartition(self, partitions: int) -> RowSource:
+        """Return the same rows in another number of rdd_partitions, by a shuffle."""
 
-    def job(self, work: Callable[[Any], int]) -> Job:
+    def job(self, work: Callable[[Any], int]) -> SparkJob:
         """Return the job that calls ``work`` with the rows of each rdd_partition, ready to run in another thread.
 
         Args:
@@ -32,25 +32,25 @@ class Source(Protocol):
         """
 
 
-class Job(Protocol):
+class SparkJob(Protocol):
     """A Spark job that has not begun."""
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks it has; None: Spark does not say."""
+        """Number of its tasks; None: Spark does not say."""
 
     def run(self, tag: str) -> None:
         """Run the job to its end under a tag, in any thread, with the local properties of the thread that made it."""
 
 
-class Shared(Protocol):
-    """A value that tasks share: pickled in a closure, it takes no room."""
+class Broadcast(Protocol):
+    """A value that tasks share. A closure that holds it carries a reference to it, not the value."""
 
     @property
     def value(self) -> Any: ...
 
     def unpersist(self) -> None:
-        """Let go of copies that are not needed any more, as far as Spark can."""
+        """Let executors drop their copies, where Spark can do that."""
 
 
 class SparkBackend(Protocol):
@@ -92,30 +92,38 @@ class SparkBackend(Protocol):
     def is_stopped(self) -> bool:
         """Return whether the application is over, or out of reach for good."""
 
-    def check_reached(self) -> None:
-        """Raise StoppedError if a run would wait for ever for an application that has ended without a word."""
+    def check_alive(self) -> None:
+        """Raise StoppedError if the application has ended or is unreachable, and no other call would report that."""
 
-    def prepare_python(self) -> None:
-        """Let tasks run with this process's Python if they run on this host, or raise ConfigError if they cannot."""
+    def configure_python(self) -> None:
+        """Let tasks on this host run with this process's Python.
 
-    def wrong_python(self, said: str) -> ConfigError | None:
+        Raises:
+            ConfigError: they cannot.
+        """
+
+    def python_error(self, message: str) -> ConfigError | None:
         """Return an error if Spark's message says that tasks failed because of their interpreter."""
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
-    def give_access(self, access: str) -> None:
-        """Give the tasks of later jobs the sealed access to fleets."""
+    def set_access(self, access: str) -> None:
+        """Give the tasks of later jobs the sealed secrets that open fleets."""
 
-    def name_fleet(self, fleet: str | None) -> None:
-        """Name the fleet of later jobs of this thread whose closures have no handle, as text; None: there is none."""
+    def set_fleet(self, fleet: str | None) -> None:
+        """Set the fleet of this thread's later jobs, for closures without a handle.
+
+        Args:
+            fleet: a ``FleetRef`` as text; None: no fleet.
+        """
 
     def set_epoch(self, epoch: int) -> None:
-        """Note how often the fleet has rolled back, for the later jobs of this thread."""
+        """Set how often the fleet has rolled back, for this thread's later jobs."""
 
-    def note_stopped(self, fleet_id: str) -> None:
-        """Let the tasks of later jobs know that a fleet was stopped."""
+    def mark_stopped(self, fleet_id: str) -> None:
+        """Tell the tasks of later jobs that a fleet was stopped."""
 
-    def tracker(self) -> Any:
+    def status_tracker(self) -> Any:
         """Return Spark's status tracker; None if Spark does not tell this driver which stages are over."""
 
     # -- task slots ----------------------------------------------------------------------------------------------------
@@ -127,44 +135,47 @@ class SparkBackend(Protocol):
         """Return whether Spark starts a failed task again; with a master ``local[n]`` it does not."""
 
     def running_tasks(self) -> list[int]:
-        """Return how many tasks each executor runs now, as far as Spark tells."""
+        """Return how many tasks each executor runs now; zeros if Spark does not say."""
 
-    def other_jobs_run(self) -> bool:
-        """Return whether the application runs jobs now, as far as Spark tells."""
+    def has_active_jobs(self) -> bool:
+        """Return whether the application runs jobs now; False if Spark does not say."""
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def source(self, data: Any) -> Source:
+    def row_source(self, data: Any) -> RowSource:
         """Return rows for workers. Shuffles may run here.
 
         Raises:
             ConfigError: the data are nothing that this application can run over.
         """
 
-    def cancel(self, tag: str) -> None:
+    def cancel_jobs(self, tag: str) -> None:
         """Cancel the jobs with a tag."""
 
-    def jobs_and_tasks(self, tag: str) -> tuple[int, int]:
-        """Return how many jobs with a tag run now, and how many tasks of theirs, as far as Spark tells."""
+    def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
+        """Return how many jobs with a tag run now, and how many tasks those have running."""
 
-    def failures(self, tag: str) -> list[str]:
-        """Return the messages of failed attempts of tasks of jobs with a tag, as far as Spark tells."""
+    def failure_messages(self, tag: str) -> list[str]:
+        """Return the error messages of failed task attempts of jobs with a tag; none if Spark does not say."""
 
     def job_tag(self, tag: str) -> AbstractContextManager[None]:
         """Give the jobs that this thread starts inside a ``with`` block a tag."""
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def fixed_frame(self, frame: Any) -> tuple[Any, int | None]:
-        """Return a DataFrame of the same rows, and how many rdd_partitions it will have; None: Spark does not say."""
+    def with_fixed_plan(self, frame: Any) -> tuple[Any, int | None]:
+        """Return a DataFrame of the same rows whose number of rdd_partitions stays as it is, and that number.
 
-    def note_partitions(self, frame: Any, partitions: int) -> None:
-        """Note that a DataFrame has so many rdd_partitions, so that ``source`` keeps them."""
+        Its shuffles may run here. None: Spark does not say, and the DataFrame is the given one.
+        """
 
-    def planned_bytes(self, frame: Any) -> int:
-        """Return about how many bytes a DataFrame has, often too many."""
+    def set_partitions(self, frame: Any, partitions: int) -> None:
+        """State how many rdd_partitions a DataFrame has, so that ``row_source`` does not shuffle it again."""
 
-    def broadcast(self, value: Any) -> Shared:
+    def estimated_bytes(self, frame: Any) -> int:
+        """Return the size that Spark's optimizer estimates for a DataFrame, often too large."""
+
+    def broadcast(self, value: Any) -> Broadcast:
         """Share a value with tasks: it travels once to each executor."""
 
     def progress_bar_hider(self) -> Callable[[], None]:

@@ -11,14 +11,14 @@ from typing import Any, cast
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
 from ps2.errors import ConfigError
 from ps2.run.spark import interpreter
-from ps2.run.spark.backend import Shared
-from ps2.run.spark.frames import RESULT, map_in_arrow, one_rank
+from ps2.run.spark.backend import Broadcast
+from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 
 MAX_TASKS = 2**31 - 1
 # Spark's progress bar comes back half a second after it was hidden.
 BAR_INTERVAL_S = 0.3
 # Of stopped fleets; Spark sends them with every task.
-KEPT_IDS = 50
+MAX_STOPPED_IDS = 50
 
 
 def active_context() -> Any:
@@ -79,37 +79,37 @@ class ClassicSpark:
         from py4j.protocol import Py4JError
 
         with suppress(Py4JError, OSError):
-            return ask_stopped(self.context)
+            return is_context_stopped(self.context)
         try:
-            return ask_stopped(self.context)
+            return is_context_stopped(self.context)
         except (Py4JError, OSError):
             return True
 
-    def check_reached(self) -> None:
+    def check_alive(self) -> None:
         """Nothing: py4j raises at once if Java has ended."""
 
-    def prepare_python(self) -> None:
-        interpreter.choose(self.context, import_folders(self.context))
+    def configure_python(self) -> None:
+        interpreter.choose_python(self.context, import_folders(self.context))
 
-    def wrong_python(self, said: str) -> ConfigError | None:
-        return interpreter.explained(self.context.pythonExec, self.master, said)
+    def python_error(self, message: str) -> ConfigError | None:
+        return interpreter.python_error(self.context.pythonExec, self.master, message)
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
-    def give_access(self, access: str) -> None:
+    def set_access(self, access: str) -> None:
         self.context.environment[ACCESS_VARIABLE] = access
 
-    def name_fleet(self, fleet: str | None) -> None:
+    def set_fleet(self, fleet: str | None) -> None:
         self.context.setLocalProperty(FLEET_PROPERTY, fleet)
 
     def set_epoch(self, epoch: int) -> None:
         self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
 
-    def note_stopped(self, fleet_id: str) -> None:
-        stopped = self.context.getLocalProperty(STOPPED_PROPERTY)
-        self.context.setLocalProperty(STOPPED_PROPERTY, " ".join([*(stopped or "").split(), fleet_id][-KEPT_IDS:]))
+    def mark_stopped(self, fleet_id: str) -> None:
+        stopped = [*(self.context.getLocalProperty(STOPPED_PROPERTY) or "").split(), fleet_id]
+        self.context.setLocalProperty(STOPPED_PROPERTY, " ".join(stopped[-MAX_STOPPED_IDS:]))
 
-    def tracker(self) -> Any:
+    def status_tracker(self) -> Any:
         return self.context.statusTracker()
 
     # -- task slots ----------------------------------------------------------------------------------------------------
@@ -129,21 +129,21 @@ class ClassicSpark:
         running = self._scala.taskScheduler().runningTasksByExecutors().values().mkString(" ")
         return list(map(int, running.split()))
 
-    def other_jobs_run(self) -> bool:
+    def has_active_jobs(self) -> bool:
         return bool(self.context.statusTracker().getActiveJobsIds())
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def source(self, data: Any) -> RddSource | FrameSource:
+    def row_source(self, data: Any) -> RddRows | DataFrameRows:
         if hasattr(data, "mapInArrow"):
-            return FrameSource(self, *fixed_frame(data))
-        return RddSource(self, data, data.getNumPartitions())
+            return DataFrameRows(self, *with_fixed_plan(data))
+        return RddRows(self, data, data.getNumPartitions())
 
-    def cancel(self, tag: str) -> None:
+    def cancel_jobs(self, tag: str) -> None:
         self.context.cancelJobsWithTag(tag)
 
-    def jobs_and_tasks(self, tag: str) -> tuple[int, int]:
-        def ask() -> tuple[int, int]:
+    def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
+        def query() -> tuple[int, int]:
             scala, tracker = self._scala, self.context.statusTracker()
             infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
             jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
@@ -153,16 +153,16 @@ class ClassicSpark:
             sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
             return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
 
-        counts: tuple[int, int] = self._unless_stopping(ask, (0, 0))
+        counts: tuple[int, int] = self._unless_stopping(query, (0, 0))
         return counts
 
-    def failures(self, tag: str) -> list[str]:
-        def ask() -> list[str]:
+    def failure_messages(self, tag: str) -> list[str]:
+        def query() -> list[str]:
             jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
-            return [said for _, said in failed_tasks(self.context, jobs)]
+            return [message for _, message in failed_tasks(self.context, jobs)]
 
-        said: list[str] = self._unless_stopping(ask, [])
-        return said
+        messages: list[str] = self._unless_stopping(query, [])
+        return messages
 
     @contextmanager
     def job_tag(self, tag: str) -> Iterator[None]:
@@ -181,18 +181,18 @@ class ClassicSpark:
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def fixed_frame(self, frame: Any) -> tuple[Any, int]:
-        return fixed_frame(frame)
+    def with_fixed_plan(self, frame: Any) -> tuple[Any, int]:
+        return with_fixed_plan(frame)
 
-    def note_partitions(self, frame: Any, partitions: int) -> None:
+    def set_partitions(self, frame: Any, partitions: int) -> None:
         """Nothing: Java knows."""
 
-    def planned_bytes(self, frame: Any) -> int:
+    def estimated_bytes(self, frame: Any) -> int:
         """Return how many bytes Spark's optimizer expects of a DataFrame: exact for a cached one."""
         return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
-    def broadcast(self, value: Any) -> Shared:
-        return cast(Shared, self.context.broadcast(value))
+    def broadcast(self, value: Any) -> Broadcast:
+        return cast(Broadcast, self.context.broadcast(value))
 
     def progress_bar_hider(self) -> Callable[[], None]:
         shown = self._scala.progressBar()
@@ -212,19 +212,19 @@ class ClassicSpark:
     def _scala(self) -> Any:
         return self.context._jsc.sc()
 
-    def _unless_stopping(self, ask: Callable[[], Any], otherwise: Any) -> Any:
-        """Return the answer of a call to Spark; if the SparkContext is stopped or stopping, return ``otherwise``."""
+    def _unless_stopping(self, query: Callable[[], Any], default: Any) -> Any:
+        """Return the result of a call to Spark, or ``default`` if the SparkContext is stopped or stopping."""
         from py4j.protocol import Py4JError
 
         try:
-            return otherwise if self.is_stopped() else ask()
+            return default if self.is_stopped() else query()
         except (Py4JError, OSError):
             if self.is_stopped():
-                return otherwise
+                return default
             raise
 
 
-def ask_stopped(spark_context: Any) -> bool:
+def is_context_stopped(spark_context: Any) -> bool:
     """Return whether a SparkContext was stopped; raise py4j's errors if its Java process does not answer."""
     return spark_context._jsc is None or bool(spark_context._jsc.sc().isStopped())
 
@@ -263,37 +263,37 @@ class RddJob:
 
 
 @dataclass(frozen=True)
-class RddSource:
+class RddRows:
     """An RDD."""
 
     spark: ClassicSpark
     rdd: Any
     partitions: int
 
-    def spread(self, partitions: int) -> RddSource:
-        dealt = repartition_singly(self.rdd, partitions)
-        return RddSource(self.spark, dealt, dealt.getNumPartitions())
+    def repartition(self, partitions: int) -> RddRows:
+        dealt = repartition_by_record(self.rdd, partitions)
+        return RddRows(self.spark, dealt, dealt.getNumPartitions())
 
     def job(self, work: Callable[[Any], int]) -> RddJob:
         return RddJob(self.spark, self.rdd.mapPartitions(lambda rows: [work(rows)]))
 
 
 @dataclass(frozen=True)
-class FrameSource:
+class DataFrameRows:
     """A DataFrame whose plan is fixed."""
 
     spark: ClassicSpark
     frame: Any
     partitions: int
 
-    def spread(self, partitions: int) -> FrameSource:
-        return FrameSource(self.spark, *fixed_frame(self.frame.repartition(partitions)))
+    def repartition(self, partitions: int) -> DataFrameRows:
+        return DataFrameRows(self.spark, *with_fixed_plan(self.frame.repartition(partitions)))
 
     def job(self, work: Callable[[Any], int]) -> RddJob:
-        return RddJob(self.spark, map_in_arrow(self.frame, one_rank(work), RESULT).rdd)
+        return RddJob(self.spark, map_in_arrow(self.frame, rank_of_batches(work), RANK_SCHEMA).rdd)
 
 
-def repartition_singly(rdd: Any, partitions: int) -> Any:
+def repartition_by_record(rdd: Any, partitions: int) -> Any:
     """Return an RDD whose records are dealt out one by one.
 
     ``RDD.repartition`` deals batches of ten: few records, such as one block of rows each, would all go to one.
@@ -307,7 +307,7 @@ def repartition_singly(rdd: Any, partitions: int) -> Any:
     return RDD(dealt, singly.ctx, singly._jrdd_deserializer)
 
 
-def fixed_frame(frame: Any) -> tuple[Any, int]:
+def with_fixed_plan(frame: Any) -> tuple[Any, int]:
     """Return a DataFrame of the same rows whose plan is fixed, and how many rdd_partitions it has.
 
     Under adaptive execution the number of partitions is known when the plan's shuffles have run. Another plan over the
@@ -338,12 +338,12 @@ def java() -> Any:
     return SparkContext._jvm
 
 
-def java_conf(conf: Any) -> Any:
+def jvm_conf(conf: Any) -> Any:
     """Return the Java object of a SparkConf."""
     return conf._jconf
 
 
-def end_java() -> None:
+def terminate_jvm() -> None:
     """End the Java process that this process has started, if any."""
     from pyspark import SparkContext
 

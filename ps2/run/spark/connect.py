@@ -21,8 +21,8 @@ from typing import Any
 from ps2.client.task import EPOCH_TAG, write_given
 from ps2.config import is_loopback, split_address
 from ps2.errors import ConfigError, StoppedError
-from ps2.run.spark.frames import RESULT, map_in_arrow, one_rank
-from ps2.run.spark.shared_files import SharedFile
+from ps2.run.spark.broadcast_files import BroadcastFile
+from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 from ps2.version import __version__
 
 # Spark Connect's clients since then have tags, files of a session and reports of progress for everything below.
@@ -34,7 +34,7 @@ CONNECT_S = 2.0
 # How long the number of task slots is believed.
 SLOTS_S = 10.0
 # Of stopped fleets.
-KEPT_IDS = 50
+MAX_STOPPED_IDS = 50
 # More partitions than any cluster has cores: ``range`` makes one for each.
 MANY = 1 << 20
 UNKNOWN_BYTES = 1 << 62
@@ -42,15 +42,15 @@ STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
-_known: weakref.WeakKeyDictionary[Any, ConnectSpark] = weakref.WeakKeyDictionary()
+_backends: weakref.WeakKeyDictionary[Any, ConnectSpark] = weakref.WeakKeyDictionary()
 
 
-def connected(session: Any) -> ConnectSpark:
+def connect_backend(session: Any) -> ConnectSpark:
     """Return the application of a SparkSession of Spark Connect."""
-    if session not in _known:
+    if session not in _backends:
         _check_version(session)
-        _known[session] = ConnectSpark(session)
-    return _known[session]
+        _backends[session] = ConnectSpark(session)
+    return _backends[session]
 
 
 class ConnectSpark:
@@ -61,7 +61,7 @@ class ConnectSpark:
     def __init__(self, session: Any) -> None:
         self._session = weakref.ref(session)
         self._settings: dict[str, str | None] = {}
-        self._given: dict[str, Any] = {"access": None, "fleet": None, "stopped": []}
+        self._shared: dict[str, Any] = {"access": None, "fleet": None, "stopped": []}
         self._partitions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._slots: tuple[float, int] | None = None
         self._jobs = _RunningJobs(session)
@@ -93,15 +93,15 @@ class ConnectSpark:
 
         A server on this host says how its executors reach the host, unless the connection is a tunnel.
         """
-        own = self._own_address()
+        own = self._local_address()
         if is_loopback(own):
             of_server = self.setting(DRIVER_HOST)
-            own = of_server if of_server is not None and _is_of_this_host(of_server) else own
+            own = of_server if of_server is not None and _is_local_host(of_server) else own
         return {DRIVER_HOST: own}
 
     @property
     def shares_host(self) -> bool:
-        return str(self.setting("spark.master")).startswith("local") and is_loopback(self._own_address())
+        return str(self.setting("spark.master")).startswith("local") and is_loopback(self._local_address())
 
     def setting(self, name: str) -> str | None:
         if name not in self._settings:
@@ -112,11 +112,11 @@ class ConnectSpark:
         session = self._session()
         return self._is_lost or session is None or bool(session.is_stopped)
 
-    def check_reached(self) -> None:
+    def check_alive(self) -> None:
         """Raise StoppedError if the server has not answered for some seconds. Its client would try for ten minutes."""
         if self._is_lost:
             raise self._lost()
-        if self._answers():
+        if self._is_reachable():
             self._silent_since_s = None
             return
         self._silent_since_s = self._silent_since_s or time.monotonic()
@@ -125,12 +125,12 @@ class ConnectSpark:
             self.session.client.close()  # calls that wait for the server end
             raise self._lost()
 
-    def prepare_python(self) -> None:
+    def configure_python(self) -> None:
         """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
 
-    def wrong_python(self, said: str) -> ConfigError | None:
+    def python_error(self, message: str) -> ConfigError | None:
         faults = {"No module named 'ps2'": "has no ps2", "PYTHON_VERSION_MISMATCH": "is of another version"}
-        fault = next((fault for sign, fault in faults.items() if sign in said), None)
+        fault = next((fault for sign, fault in faults.items() if sign in message), None)
         if fault is None:
             return None
         return ConfigError(
@@ -140,14 +140,14 @@ class ConnectSpark:
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
-    def give_access(self, access: str) -> None:
-        self._given["access"] = access
-        if self._given["fleet"] is not None:
+    def set_access(self, access: str) -> None:
+        self._shared["access"] = access
+        if self._shared["fleet"] is not None:
             self._upload()
 
-    def name_fleet(self, fleet: str | None) -> None:
-        if fleet != self._given["fleet"]:
-            self._given["fleet"] = fleet
+    def set_fleet(self, fleet: str | None) -> None:
+        if fleet != self._shared["fleet"]:
+            self._shared["fleet"] = fleet
             if fleet is not None:
                 self._upload()
 
@@ -158,16 +158,16 @@ class ConnectSpark:
         if epoch:
             session.addTag(f"{EPOCH_TAG}{epoch}")
 
-    def note_stopped(self, fleet_id: str) -> None:
-        self._given["stopped"] = [*self._given["stopped"], fleet_id][-KEPT_IDS:]
+    def mark_stopped(self, fleet_id: str) -> None:
+        self._shared["stopped"] = [*self._shared["stopped"], fleet_id][-MAX_STOPPED_IDS:]
         self._upload()
 
-    def tracker(self) -> None:
+    def status_tracker(self) -> None:
         return None
 
     def _upload(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            given = self._given
+            given = self._shared
             file = write_given(Path(folder), str(given["access"]), given["fleet"], given["stopped"])
             self.session.addArtifact(str(file), file=True)
 
@@ -195,7 +195,7 @@ class ConnectSpark:
             executors = self.total_slots() * self._cpus // cores
         return [0] * max(1, executors)
 
-    def other_jobs_run(self) -> bool:
+    def has_active_jobs(self) -> bool:
         return False
 
     def _count_slots(self) -> int:
@@ -217,16 +217,16 @@ class ConnectSpark:
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def source(self, data: Any) -> ConnectSource:
-        return ConnectSource(self, data, self._partitions.get(data))
+    def row_source(self, data: Any) -> ConnectRows:
+        return ConnectRows(self, data, self._partitions.get(data))
 
-    def cancel(self, tag: str) -> None:
+    def cancel_jobs(self, tag: str) -> None:
         self.session.interruptTag(tag)
 
-    def jobs_and_tasks(self, tag: str) -> tuple[int, int]:
+    def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
         return self._jobs.counts(tag)
 
-    def failures(self, tag: str) -> list[str]:
+    def failure_messages(self, tag: str) -> list[str]:
         return []
 
     @contextmanager
@@ -250,22 +250,22 @@ class ConnectSpark:
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
-    def fixed_frame(self, frame: Any) -> tuple[Any, int | None]:
+    def with_fixed_plan(self, frame: Any) -> tuple[Any, int | None]:
         return frame, self._partitions.get(frame)
 
-    def note_partitions(self, frame: Any, partitions: int) -> None:
+    def set_partitions(self, frame: Any, partitions: int) -> None:
         self._partitions[frame] = partitions
 
-    def planned_bytes(self, frame: Any) -> int:
+    def estimated_bytes(self, frame: Any) -> int:
         """Return the bytes that the server's optimizer expects, by its explanation of the plan."""
         found = STATISTICS.search(frame._explain_string(mode="cost"))
         if found is None or found[2] not in UNITS:
             return UNKNOWN_BYTES
         return int(float(found[1]) * (1 << UNITS[found[2]]))
 
-    def broadcast(self, value: Any) -> SharedFile:
+    def broadcast(self, value: Any) -> BroadcastFile:
         with tempfile.TemporaryDirectory() as folder:
-            shared = SharedFile.written(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
+            shared = BroadcastFile.written(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
             self.session.addArtifact(f"{folder}/{shared.name}", file=True)
         return shared
 
@@ -280,7 +280,7 @@ class ConnectSpark:
         builder = self.session.client._builder
         return str(getattr(builder, "endpoint", builder.host))
 
-    def _answers(self) -> bool:
+    def _is_reachable(self) -> bool:
         """Return whether the server takes connections; True for an endpoint that is no host and port."""
         try:
             address = split_address(self._endpoint, "remote")
@@ -290,7 +290,7 @@ class ConnectSpark:
             return True
         return False
 
-    def _own_address(self) -> str:
+    def _local_address(self) -> str:
         try:
             with socket.create_connection(split_address(self._endpoint, "remote"), CONNECT_S) as connection:
                 return str(connection.getsockname()[0])
@@ -304,17 +304,17 @@ class ConnectSpark:
         )
 
 
-class ConnectSource:
+class ConnectRows:
     """A DataFrame. Nobody says how many rdd_partitions it has, unless PS2 has made them."""
 
     def __init__(self, spark: ConnectSpark, frame: Any, partitions: int | None) -> None:
         self._spark, self._frame, self.partitions = spark, frame, partitions
 
-    def spread(self, partitions: int) -> ConnectSource:
-        return ConnectSource(self._spark, self._frame.repartition(partitions), partitions)
+    def repartition(self, partitions: int) -> ConnectRows:
+        return ConnectRows(self._spark, self._frame.repartition(partitions), partitions)
 
     def job(self, work: Callable[[Any], int]) -> ConnectJob:
-        frame = map_in_arrow(self._frame, one_rank(work), RESULT)
+        frame = map_in_arrow(self._frame, rank_of_batches(work), RANK_SCHEMA)
         return ConnectJob(self._spark, frame, set(self._spark.session.getTags()))
 
 
@@ -361,7 +361,7 @@ class _RunningJobs:
             self._tasks[tag] = inflight_tasks
 
 
-def _is_of_this_host(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
     with suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as trial:

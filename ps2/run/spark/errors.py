@@ -32,18 +32,18 @@ def failed_task(error: Exception | None) -> tuple[int | None, str]:
     match = re.search(r"Job aborted due to stage failure: [^\n]*", text)
     words = match[0] if match else " ".join(text.split("\n")[:2])
     # If a worker cannot even start, such as without NumPy, only its Python says why.
-    if raised := outermost(text):
+    if raised := outermost_error(text):
         words = f"{words[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
     task = re.search(r"Task (\d+) in stage \S+ failed", words)
     return int(task[1]) if task else None, words[:MAX_CHARS]
 
 
-def told(rank: int, clock: int, traceback: str) -> str:
+def failure_message(rank: int, clock: int, traceback: str) -> str:
     """Return the message of the error that ends a run because a worker failed: what it raised, then the traceback."""
-    return f"run: rank {rank} failed in clock {clock}: {outermost(traceback) or 'see below'}\n{traceback}"
+    return f"run: rank {rank} failed in clock {clock}: {outermost_error(traceback) or 'see below'}\n{traceback}"
 
 
-def outermost(text: str) -> str | None:
+def outermost_error(text: str) -> str | None:
     """Return the error line of a text's first traceback, after all tracebacks that led to it."""
     last, text = None, text[max(0, text.find("Traceback")) :]
     for match in RAISED.finditer(text):
@@ -53,7 +53,7 @@ def outermost(text: str) -> str | None:
     return last[1] if last else None
 
 
-def unreached(said: str) -> ConfigError | None:
+def unreachable_driver(message: str) -> ConfigError | None:
     """Return the run's error if a worker says that it could not reach the driver, else None."""
-    match = UNREACHED.search(said)
+    match = UNREACHED.search(message)
     return ConfigError(f"run: {match[1]}") if match else None

@@ -36,10 +36,10 @@ def _renamed(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
     return (batch.rename_columns(names) for batch in batches)
 
 
-RESULT = "rank int"
+RANK_SCHEMA = "rank int"
 
 
-def one_rank(work: Callable[[Any], int]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def rank_of_batches(work: Callable[[Any], int]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function of batches that ``mapInArrow`` calls in a worker's task."""
 
     def serve(batches: Iterator[Any]) -> Iterator[Any]:

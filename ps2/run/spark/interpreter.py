@@ -22,10 +22,10 @@ CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version
 CHECK_TIMEOUT_S = 60.0
 
 
-def choose(spark_context: Any, folders: Sequence[str]) -> None:
+def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     """Let local tasks run with this interpreter, or check the one that the user has chosen.
 
-    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``explained``.
+    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``.
 
     Args:
         folders: where tasks find files that the application ships.
@@ -55,19 +55,19 @@ def choose(spark_context: Any, folders: Sequence[str]) -> None:
         raise _error(spark_context.pythonExec, spark_context.master, f"{fault}{why}")
 
 
-def explained(python: str, master: str, said: str) -> ConfigError | None:
+def python_error(python: str, master: str, message: str) -> ConfigError | None:
     """Return an error if tasks failed because of their interpreter.
 
     Args:
         python, master: the interpreter of tasks, and Spark's master.
-        said: Spark's error message.
+        message: Spark's error message.
     """
     faults = {  # by a sign of it in the message of a task that never called a function of ours
         "No module named 'ps2'": "has no ps2",
         "PYTHON_VERSION_MISMATCH": "is of another version",
         f'Cannot run program "{python}"': "cannot be started",
     }
-    found = next((fault for sign, fault in faults.items() if sign in said), None)
+    found = next((fault for sign, fault in faults.items() if sign in message), None)
     return None if found is None else _error(python, master, found)
 
 

@@ -37,7 +37,7 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
     return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
 
 
-def text_of(spark_context: Any, path: str) -> str:
+def read_text(spark_context: Any, path: str) -> str:
     """Return the text of a small file as Spark reads it, UTF-8."""
     location, system = file_system_of(spark_context, path)
     stream = system.open(location)
@@ -66,7 +66,7 @@ def io_error(spark_context: Any, error: Any) -> str | None:
     return found
 
 
-def silence(spark_context: Any) -> None:
+def silence_jvm_shutdown(spark_context: Any) -> None:
     """Keep pyspark quiet about the end of the JVM: a thread of its would print a traceback."""
     spark_context._accumulatorServer.handle_error = lambda request, address: None
 

@@ -35,7 +35,7 @@ from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
 from ps2.matrix.key_policy import KeyPolicy
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # Where a row has no label: of positive pairs.
 POSITIVE = "ps2 positive"

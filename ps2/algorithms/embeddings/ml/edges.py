@@ -22,7 +22,7 @@ from ps2.algorithms.estimators.tables import column, field
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
 from ps2.errors import InputError
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # From narrow to wide: types of Spark and of Arrow.
 INTEGERS: dict[type[DataType], pa.DataType] = {

@@ -20,7 +20,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.ops.kernels import Int64s
 from ps2.run.slots import count_executors
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 
 class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):

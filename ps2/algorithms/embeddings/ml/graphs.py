@@ -21,7 +21,7 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids
 from ps2.data.names import Names
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # Visited vertices that suffice to estimate frequencies.
 SOME_VISITS = 1 << 20

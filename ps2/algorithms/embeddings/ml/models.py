@@ -20,8 +20,8 @@ from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
+from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import jvm_context, word2vec_model
-from ps2.run.spark.selection import active_session, backend_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

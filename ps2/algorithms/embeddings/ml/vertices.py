@@ -35,7 +35,7 @@ from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 SCORE = "score"
 
@@ -67,7 +67,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             shared = context.broadcast(numbers)
             read = ReadWalks(graph.share, lambda: shared.value, walks, int(visits.sum()), workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
-            context.note_partitions(ranks, workers)
+            context.set_partitions(ranks, workers)
             settings = self._settings_for(len(order), int(visits.sum()), window=self.getWindowSize())
             dealt = Table(ranks, ColumnNames("id", label=None), workers)
             fitted = self._train(dealt, read, settings, visits[order], longest=walks.length)

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
 from ps2.data.ids import Ids
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # graphOn="auto" places larger graphs on the servers.
 MAX_ON_WORKER = 256 << 20

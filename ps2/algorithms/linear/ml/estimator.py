@@ -45,7 +45,7 @@ from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, WorkerError
 from ps2.run.message import STOP, Message, Stop
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 # Arrow batches of a table that Spark takes for a small one may have so many times ``SMALL_BYTES``.
 MAX_SMALL = 4
@@ -193,7 +193,7 @@ class _OneJob:
     @property
     def bytes(self) -> int:
         """What Spark expects the rows to take."""
-        return backend_of(self._table.frame).planned_bytes(self._table.frame)
+        return backend_of(self._table.frame).estimated_bytes(self._table.frame)
 
     @property
     def dealer(self) -> Dealer:

@@ -6,7 +6,7 @@ import re
 
 from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
-from ps2.run.spark.errors import MAX_CHARS, cancellation, failed_task, outermost
+from ps2.run.spark.errors import MAX_CHARS, cancellation, failed_task, outermost_error
 
 # Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(
@@ -56,7 +56,7 @@ def job_failure(error: Exception, batch: int) -> PS2Error:
         error: an exception of Spark or py4j, whose text ends with Java's stack traces.
     """
     text = str(error)
-    raised = outermost(text)
+    raised = outermost_error(text)
     if raised is None:
         words = f"batch {batch}: Spark's job failed: {failed_task(error)[1]}"
         return UnavailableError(words) if LOST.search(text) else WorkerError(words)

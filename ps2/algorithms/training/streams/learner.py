@@ -22,8 +22,8 @@ from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProg
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
+from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.frames import map_in_arrow
-from ps2.run.spark.selection import backend_of
 
 log = logging.getLogger(__name__)
 

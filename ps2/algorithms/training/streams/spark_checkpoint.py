@@ -9,7 +9,7 @@ from typing import Any
 
 from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, rewind_to
 from ps2.errors import RecoveryError
-from ps2.run.spark.jvm import exists_uri, file_system_of, text_of
+from ps2.run.spark.jvm import exists_uri, file_system_of, read_text
 
 OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 
@@ -52,7 +52,7 @@ class SparkCheckpoint:
         Raises:
             RecoveryError: names the number of files that are gone, and one of them.
         """
-        offsets = text_of(self._context, self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
+        offsets = read_text(self._context, self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
         gone = [
             uri
             for source in sorted(name for name in self._names(SOURCES) if name.isdecimal())
@@ -72,7 +72,7 @@ class SparkCheckpoint:
         names = [name for name in self._names(log) if name.removesuffix(".compact").isdecimal()]
         newer = [name for name in names if int(name.removesuffix(".compact")) > offset]
         return sorted(
-            {uri for name in newer for uri in files_after(text_of(self._context, self._path(log, name)), offset)}
+            {uri for name in newer for uri in files_after(read_text(self._context, self._path(log, name)), offset)}
         )
 
     def _names(self, folder: str) -> list[str]:

@@ -19,7 +19,7 @@ from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, Streaming
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
-from ps2.run.spark.selection import classic_only
+from ps2.run.spark.backend_lookup import require_classic
 from ps2.storage import folders
 
 
@@ -64,7 +64,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
-    classic_only("fitStream", frame, "learn from batches with fit, or make the SparkSession without remote()")
+    require_classic("fitStream", frame, "learn from batches with fit, or make the SparkSession without remote()")
     batches = batches_of(snapshot_every)
     every_s = seconds_of(snapshot_every, "snapshotEvery") if batches is None else math.inf
     record = read_record(location)

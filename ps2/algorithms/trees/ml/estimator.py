@@ -34,7 +34,7 @@ from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 E = TypeVar("E", bound="TreeEstimator")
 

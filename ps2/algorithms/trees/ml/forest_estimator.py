@@ -31,7 +31,7 @@ from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
 from ps2.run.slots import cores_each, cores_of_one
-from ps2.run.spark.selection import backend_of
+from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Called with the number of steps done and what to say, the most important part first.
-ShowLine = Callable[[int, Sequence[str]], None]
+ShowProgress = Callable[[int, Sequence[str]], None]
 
 # Of a terminal; in a narrower one the words need the place of the name, too.
 WIDTH_WITH_BAR = 110
@@ -23,7 +23,7 @@ NOTEBOOK_INTERVAL_S = 0.2
 
 
 @contextmanager
-def live_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowLine | None]:
+def progress_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress | None]:
     """Show a line until the block ends; yield what changes it, or None if nobody would see it.
 
     Args:
@@ -44,7 +44,7 @@ def live_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowLi
         yield None
 
 
-def fitting(said: Sequence[str], room: int) -> str:
+def join_fitting(said: Sequence[str], room: int) -> str:
     """Join the parts that fit the width, at least the first one."""
     text = said[0]
     for part in said[1:]:
@@ -55,7 +55,7 @@ def fitting(said: Sequence[str], room: int) -> str:
 
 
 @contextmanager
-def _in_terminal(console: Console, name: str, steps: int | None, first_words: str) -> Iterator[ShowLine]:
+def _in_terminal(console: Console, name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     is_wide = console.width >= WIDTH_WITH_BAR
@@ -67,13 +67,13 @@ def _in_terminal(console: Console, name: str, steps: int | None, first_words: st
         task = shown.add_task(name, total=steps, words=first_words if is_wide else f"{name}: {first_words}")
 
         def show(done: int, said: Sequence[str]) -> None:
-            shown.update(task, completed=done, words=fitting(said, room))
+            shown.update(task, completed=done, words=join_fitting(said, room))
 
         yield show
 
 
 @contextmanager
-def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[ShowLine]:
+def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress]:
     from IPython import display as of_notebook
 
     display: Any = of_notebook.display  # it has no types

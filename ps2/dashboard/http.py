@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ps2.dashboard.publisher import MAX_VIEWERS, Publisher
-from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.browser_sessions import BrowserSessions
+from ps2.dashboard.publisher import MAX_VIEWERS, SnapshotPublisher
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # A viewer that takes no data for so long is gone, or asleep: its browser connects again when it wakes.
@@ -52,7 +52,7 @@ ADMITTED = (
 
 
 @dataclass(frozen=True)
-class Site:
+class PageResources:
     """What the application answers with.
 
     Attributes:
@@ -61,8 +61,8 @@ class Site:
         port: that the page listens on; part of the cookie's name, as cookies are those of all ports.
     """
 
-    publisher: Publisher
-    sessions: Sessions
+    publisher: SnapshotPublisher
+    sessions: BrowserSessions
     vectors: Callable[[int, str], bytes]
     hosts: frozenset[str]
     port: int
@@ -72,7 +72,7 @@ class Site:
         return f"ps2-{self.port}"
 
 
-def application(site: Site) -> ASGIApp:
+def application(site: PageResources) -> ASGIApp:
     """Return the ASGI application."""
     folder = files("ps2.dashboard") / "assets"
     held = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(KINDS))}
@@ -95,13 +95,15 @@ def application(site: Site) -> ASGIApp:
 
     routes = [Route(path, asset, methods=["GET"]) for path in held]
     routes += [Route("/vectors", vectors, methods=["GET"]), Route("/link", link, methods=["POST"])]
-    return _Guard(site, Starlette(routes=[*routes, Route("/events", _EventStream(site.publisher), methods=["GET"])]))
+    return _AccessMiddleware(
+        site, Starlette(routes=[*routes, Route("/events", _EventStream(site.publisher), methods=["GET"])])
+    )
 
 
-class _Guard:
+class _AccessMiddleware:
     """Lets requests pass that name this host and come with a session; a link's token becomes one."""
 
-    def __init__(self, site: Site, inner: ASGIApp) -> None:
+    def __init__(self, site: PageResources, inner: ASGIApp) -> None:
         self._site = site
         self._inner = inner
 
@@ -145,7 +147,7 @@ class _Guard:
 class _EventStream:
     """Server-sent events: each snapshot as one message, the newest only."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: SnapshotPublisher) -> None:
         self._publisher = publisher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from base64 import urlsafe_b64encode
 NONCE_CHARS = 22
 
 
-class Sessions:
+class BrowserSessions:
     """The sessions of one page. Thread-safe.
 
     A cookie holds a random number and its MAC, so there is no table of sessions that could grow.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from ps2.rpc.server_status import ServerStatus
 
 # Servers go on to report for so long after the last look.
-WANTED_S = 5.0
+REQUESTED_S = 5.0
 
 
 @dataclass(frozen=True)
-class Report:
+class ServerReport:
     """A server's status, when it came, and the one before of the same process (None: it is the first one)."""
 
     status: ServerStatus
@@ -33,16 +33,16 @@ class ServerReports:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._reports: dict[int, Report] = {}
-        self._wanted_until_s = 0.0
+        self._reports: dict[int, ServerReport] = {}
+        self._requested_until_s = 0.0
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Ask the servers to report from their next heartbeats on, for a few seconds."""
-        self._wanted_until_s = self._now_s() + WANTED_S
+        self._requested_until_s = self._now_s() + REQUESTED_S
 
     @property
-    def are_wanted(self) -> bool:
-        return self._now_s() < self._wanted_until_s
+    def are_requested(self) -> bool:
+        return self._now_s() < self._requested_until_s
 
     def note(self, index: int, status: ServerStatus) -> None:
         """Keep a report; the one before it gives the rates, unless it is old or of another process."""
@@ -50,12 +50,12 @@ class ServerReports:
         with self._lock:
             last = self._reports.get(index)
             is_same = last is not None and last.status.server_id == status.server_id
-            is_recent = last is not None and now_s - last.at_s < 2 * WANTED_S
+            is_recent = last is not None and now_s - last.at_s < 2 * REQUESTED_S
             before = last.status if last is not None and is_same and is_recent else None
             if before is not None and status.uptime_s <= before.uptime_s:
                 return  # an older one that came late
-            self._reports[index] = Report(status, now_s, before)
+            self._reports[index] = ServerReport(status, now_s, before)
 
-    def all(self) -> dict[int, Report]:
+    def all(self) -> dict[int, ServerReport]:
         with self._lock:
             return dict(self._reports)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ps2.config import is_loopback, is_wildcard, join_address
-from ps2.dashboard.publisher import Publisher
-from ps2.dashboard.sessions import Sessions
+from ps2.dashboard.browser_sessions import BrowserSessions
+from ps2.dashboard.publisher import SnapshotPublisher
 from ps2.errors import LaunchError
 from ps2.transport.sockets import give_up_unanswered, listening_socket
 
@@ -30,7 +30,7 @@ STOP_S = 5.0
 UNANSWERED_S = 60.0
 
 
-class Page:
+class PageServer:
     """A live page that listens on this host.
 
     Attributes:
@@ -42,7 +42,7 @@ class Page:
         self,
         snapshot: Callable[[], bytes],
         vectors: Callable[[int, str], bytes],
-        sessions: Sessions,
+        sessions: BrowserSessions,
         listen: tuple[str, range],
     ) -> None:
         """Listen, and answer in a thread.
@@ -57,7 +57,7 @@ class Page:
         """
         self._sessions = sessions
         self._vectors = vectors
-        self._publisher = Publisher(snapshot)
+        self._publisher = SnapshotPublisher(snapshot)
         self._host, ports = listen
         self._listener = _listener(self._host, ports)
         self.port: int = self._listener.getsockname()[1]
@@ -103,13 +103,13 @@ class Page:
         try:
             import uvicorn
 
-            from ps2.dashboard.application import Site, application
+            from ps2.dashboard.http import PageResources, application
         except ImportError as error:
             log.warning("the live page needs starlette and uvicorn: %s", error)
             return
         own = () if is_loopback(self._host) else (socket.gethostname().lower(),)
         hosts = frozenset({"localhost", self._host.lower(), *own})
-        site = Site(self._publisher, self._sessions, self._vectors, hosts, self.port)
+        site = PageResources(self._publisher, self._sessions, self._vectors, hosts, self.port)
         config = uvicorn.Config(
             application(site),
             log_config=None,  # the program's own logging stays as it is

@@ -18,7 +18,7 @@ from typing import Any
 from ps2 import errors
 from ps2.config import split_address
 from ps2.errors import ConfigError, OpError, PS2Error
-from ps2.run.spark.jvm import silence
+from ps2.run.spark.jvm import silence_jvm_shutdown
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 STANDALONE = "spark://"
@@ -30,7 +30,7 @@ END_TIMEOUT_S = 3.0
 ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
 
 
-def session(master: str | None, name: str) -> Any:
+def get_or_create_session(master: str | None, name: str) -> Any:
     """Return the running SparkSession, or start one.
 
     Args:
@@ -69,13 +69,13 @@ class Interrupt:
     """Turns Ctrl-C in a command into one KeyboardInterrupt.
 
     Attributes:
-        came: whether it was pressed.
+        was_pressed: whether it was pressed.
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.was_pressed = False
 
-    def take(self) -> None:
+    def install(self) -> None:
         """Install the handler; again after Spark has installed its own.
 
         Spark's handler calls the JVM in the middle of another call to it.
@@ -83,9 +83,9 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: object) -> None:
-        if self.came:
+        if self.was_pressed:
             return  # it is ending
-        self.came = True
+        self.was_pressed = True
         # py4j logs the interrupted call; on the way out, that is noise.
         logging.disable()
         warnings.simplefilter("ignore")
@@ -100,30 +100,30 @@ def interruptible() -> Iterator[Interrupt]:
     """
     interrupt = Interrupt()
     before = signal.getsignal(signal.SIGINT)
-    interrupt.take()
+    interrupt.install()
     try:
         yield interrupt
     except KeyboardInterrupt:
-        interrupt.came = True  # Spark's own handler was there for a moment
+        interrupt.was_pressed = True  # Spark's own handler was there for a moment
         raise
     except BaseException as error:
-        if not interrupt.came:
+        if not interrupt.was_pressed:
             raise
         raise KeyboardInterrupt from error
     finally:
-        if interrupt.came:
+        if interrupt.was_pressed:
             _end_children()
         signal.signal(signal.SIGINT, before)
-    if interrupt.came:  # and was lost where nothing can be raised
+    if interrupt.was_pressed:  # and was lost where nothing can be raised
         raise KeyboardInterrupt
 
 
-def quiet(spark: Any) -> None:
+def silence_spark(spark: Any) -> None:
     """Silence the JVM, and pyspark's messages about its end."""
     from py4j.protocol import Py4JError
 
     context = spark.sparkContext
-    silence(context)
+    silence_jvm_shutdown(context)
     with suppress(Py4JError, OSError):
         context.setLogLevel("OFF")
 

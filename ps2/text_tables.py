@@ -48,9 +48,9 @@ class Table:
 
     def __str__(self) -> str:
         """The table in plain text, as wide as it has to be."""
-        console = console_for(person=False)
+        console = console_for(is_terminal=False)
         with console.capture() as captured:
-            print_on(console, self)
+            print_to_console(console, self)
         return captured.get().rstrip("\n")
 
     def html(self) -> str:
@@ -81,7 +81,7 @@ class Link:
         return f'<p><a href="{address}" target="_blank">{address}</a></p>'
 
 
-def facts(**values: object) -> Table:
+def named_values(**values: object) -> Table:
     """Return a table of names and values; those that are None are left out, and "_" in names becomes a blank."""
     shown = [(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None]
     return Table((Column(""), Column("", folds=True)), shown)
@@ -93,15 +93,17 @@ def to_html(title: str, *parts: Table | Link | str) -> str:
     return f"<div><p><b>{escape(title)}</b></p>{''.join(shown)}</div>"
 
 
-def console_for(person: bool) -> Console:
-    """Return a console on standard output, of a person's terminal or of a pipe."""
+def console_for(is_terminal: bool) -> Console:
+    """Return a console on standard output, for a terminal or a pipe."""
     from rich.console import Console
 
-    width = None if person else PIPE_COLUMNS
-    return Console(force_terminal=person, force_jupyter=False, width=width, highlight=False, markup=False, emoji=False)
+    width = None if is_terminal else PIPE_COLUMNS
+    return Console(
+        force_terminal=is_terminal, force_jupyter=False, width=width, highlight=False, markup=False, emoji=False
+    )
 
 
-def print_on(console: Console, table: Table) -> bool:
+def print_to_console(console: Console, table: Table) -> bool:
     """Print a table; return whether all columns fit.
 
     What a terminal is too narrow for comes below, in further tables with the first column again.
@@ -110,14 +112,14 @@ def print_on(console: Console, table: Table) -> bool:
     kept = [*compress(table.columns, shown)]
     cells = [[*compress(row, shown)] for row in table.rows]
     widths = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(kept)]
-    for number, part in enumerate(split(widths, console.width)):
+    for number, part in enumerate(split_columns(widths, console.width)):
         if number:
             console.print()
         console.print(_rich_table([kept[at] for at in part], [[row[at] for at in part] for row in cells], console))
     return all(shown)
 
 
-def split(widths: Sequence[int], room: int) -> list[list[int]]:
+def split_columns(widths: Sequence[int], room: int) -> list[list[int]]:
     """Split columns into tables that fit the width. The first column is in each table."""
     parts: list[list[int]] = [[0]]
     used = widths[0]
@@ -140,13 +142,13 @@ def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], consol
     from rich import box
     from rich.table import Table as RichTable
 
-    person = console.is_terminal
+    is_terminal = console.is_terminal
     table = RichTable(
         header_style="bold",
-        box=box.SIMPLE_HEAD if person else None,
+        box=box.SIMPLE_HEAD if is_terminal else None,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 0, 0, 1 if person else GAP),
+        padding=(0, 0, 0, 1 if is_terminal else GAP),
     )
     for column in columns:
         table.add_column(
@@ -154,7 +156,7 @@ def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], consol
             justify="right" if column.right else "left",
             no_wrap=not column.folds,
             overflow="fold",
-            max_width=column.widest if person else None,
+            max_width=column.widest if is_terminal else None,
         )
     for row in rows:
         table.add_row(*row)

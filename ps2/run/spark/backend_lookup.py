@@ -17,9 +17,9 @@ def is_connect(given: Any) -> bool:
 def backend_of(given: Any) -> SparkBackend:
     """Return the application of a SparkSession, SparkContext, DataFrame or RDD."""
     if is_connect(given):
-        from ps2.run.spark.connect import connected
+        from ps2.run.spark.connect import connect_backend
 
-        return connected(getattr(given, "sparkSession", given))
+        return connect_backend(getattr(given, "sparkSession", given))
     from ps2.run.spark.classic import ClassicSpark
 
     session = getattr(given, "sparkSession", given)
@@ -51,7 +51,7 @@ def active_session() -> Any:
     return SparkSession.builder.getOrCreate()
 
 
-def classic_only(what: str, given: Any, instead: str) -> None:
+def require_classic(what: str, given: Any, instead: str) -> None:
     """Raise ConfigError if an object belongs to Spark Connect.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ps2.live_line import ShowLine
+from ps2.progress_line import ShowProgress
 from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
 from ps2.run.spark.backend import SparkBackend
@@ -15,10 +15,10 @@ from ps2.run.timeline import count, discipline
 INTERVAL_S = 0.2
 
 
-class RunLine:
+class RunProgress:
     """Shows a run now and then; its methods are called by one thread."""
 
-    def __init__(self, line: ShowLine, run: RunState, options: RunOptions, spark: SparkBackend) -> None:
+    def __init__(self, line: ShowProgress, run: RunState, options: RunOptions, spark: SparkBackend) -> None:
         self._line, self._run, self._options = line, run, options
         self._hide_bar = spark.progress_bar_hider()
         self._shown_s = 0.0

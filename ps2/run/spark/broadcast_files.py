@@ -12,7 +12,7 @@ import cloudpickle
 KEPT = 4
 
 
-class SharedFile:
+class BroadcastFile:
     """A value in a file that Spark brings to each executor once. Pickled, it is the file's name."""
 
     def __init__(self, name: str) -> None:
@@ -20,7 +20,7 @@ class SharedFile:
         self._value: tuple[Any] | None = None
 
     @classmethod
-    def written(cls, folder: Path, name: str, value: Any) -> SharedFile:
+    def written(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
         """Write a value to a file in a folder."""
         (folder / name).write_bytes(cloudpickle.dumps(value))
         made = cls(name)
@@ -34,8 +34,8 @@ class SharedFile:
     def unpersist(self) -> None:
         """Nothing: files of a session go with it."""
 
-    def __reduce__(self) -> tuple[type[SharedFile], tuple[str]]:
-        return SharedFile, (self.name,)
+    def __reduce__(self) -> tuple[type[BroadcastFile], tuple[str]]:
+        return BroadcastFile, (self.name,)
 
 
 @lru_cache(maxsize=KEPT)
