@@ -60,7 +60,7 @@ def _taken(settings: EmbeddingSettings, ids: Int64s) -> tuple[float, float]:
 
 
 def _has(ps: Any) -> Any:
-    resident = sum(psutil.Process(pid).memory_info().rss for pid in ps._fleet.launcher.pids())
+    resident = sum(psutil.Process(pid).memory_info().rss for pid in ps._coordinator.fleet.launcher.pids())
     return np.array([resident, sum(taken for _, taken in ps.memory())])
 
 

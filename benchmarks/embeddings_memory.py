@@ -73,7 +73,7 @@ def _taken(ps: Any, settings: EmbeddingSettings) -> int:
 
     def look(clock: int = 0) -> None:
         nonlocal most
-        most = max(most, sum(psutil.Process(pid).memory_info().rss for pid in ps._fleet.launcher.pids()))
+        most = max(most, sum(psutil.Process(pid).memory_info().rss for pid in ps._coordinator.fleet.launcher.pids()))
 
     try:
         for table in (fleet.vectors, fleet.contexts):

@@ -165,7 +165,7 @@ def _on_fleet(spark: Any, asked: Asked, fleet: str) -> Training:
         vectors = (weight, weight.derive(), weight.derive(), weight.derive())
         for vector in vectors:
             vector.fill(0.0)  # the memory is there from now on
-        pids = [ServerControl(FleetNetwork(ps._token)).status(address).pid for address in ps.servers]
+        pids = [ServerControl(FleetNetwork(ps._coordinator.token)).status(address).pid for address in ps.servers]
         ends: list[float] = []
         updates: list[float] = []
         servers_cpu: list[float] = []

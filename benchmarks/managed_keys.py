@@ -96,10 +96,10 @@ def measured(make: Make, fill: Fill) -> Found:
         if small._first._spec.key_policy is not None:
             small.remove(np.arange(BATCH))
         small.free()
-        before = ps._fleet.control.status(ps.servers[0]).rss_bytes
+        before = ps._coordinator.fleet.control.status(ps.servers[0]).rss_bytes
         m = make()
         pushed, took_s = fill(m, lambda: None)
-        status = ps._fleet.control.status(ps.servers[0])
+        status = ps._coordinator.fleet.control.status(ps.servers[0])
     servers = InProcessServers(1, LIMIT_BYTES)
     with in_process_session(servers):
         timer, m = Timer(servers), make()

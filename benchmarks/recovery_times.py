@@ -144,7 +144,7 @@ def _fill(megabytes: int) -> Iterator[DCV]:
 
 
 def _until_back(ps: PS2Context, source: Source, how: str, vector: DCV) -> Back:
-    launcher = ps._fleet.launcher  # there is no public way to a server's process
+    launcher = ps._coordinator.fleet.launcher  # there is no public way to a server's process
     assert isinstance(launcher, LocalLauncher)
     pids = launcher.pids
     vector.pull(PULLED)

@@ -94,7 +94,7 @@ class Heartbeats:
     """The times between heartbeats of each server, from what the coordinator knows each time that it is looked at."""
 
     def __init__(self, ps: PS2Context) -> None:
-        self._members = ps._fleet.master.registry._membership.members
+        self._members = ps._coordinator.fleet.master.registry._membership.members
         self._heard_s = {index: member.heard_s for index, member in self._members.items()}
         self.gaps_s: list[float] = []
 
@@ -152,7 +152,9 @@ def _measured(workers: int, keys: int, clocks: int) -> Line:
         servers = [process for process in here.children(recursive=True) if _is_server(process)]
         before = [_used(process) for process in (here, *servers)]
         handle = b64encode(pickle.dumps(vector)).decode() if keys else ""
-        asked = Asked(run_server.address, token, tuple(ps.servers), str(ps._token), (), clocks, keys, handle)
+        asked = Asked(
+            run_server.address, token, tuple(ps.servers), str(ps._coordinator.token), (), clocks, keys, handle
+        )
         began_s = time.monotonic()
         ending.enter_context(_clients(asked, workers))
         _wait(lambda: not run.absent(), "workers have come")

@@ -50,7 +50,7 @@ class Traffic:
             raise ClickException("there is no ss, which tells bytes of sockets: install iproute2")
         ps = PS2Context.getOrCreate()
         self._addresses = ps.servers
-        self._control = ServerControl(FleetNetwork(ps._token))
+        self._control = ServerControl(FleetNetwork(ps._coordinator.token))
         pids = [self._control.status(address).pid for address in self._addresses]
         listening = (
             one for pid in pids for one in psutil.Process(pid).net_connections("tcp") if one.status == "LISTEN"

@@ -204,7 +204,7 @@ def _small(ps: PS2Context) -> Iterator[Pair]:
 def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
     """Yield a connection to another client process, which makes the requested pulls and reports their end."""
     access = Access(driver_secret(), "")
-    with process(_serve_client, access, ps._session.fleet, pickle.dumps(vector)) as client:
+    with process(_serve_client, access, ps._coordinator.session.fleet, pickle.dumps(vector)) as client:
         receive(client)
         yield client
 

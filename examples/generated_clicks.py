@@ -133,7 +133,9 @@ class ClickLog:
         named = {LABEL: pa.array(label), TIME: at, **columns, PROBABILITY: pa.array(probability)}
         return pa.RecordBatch.from_pydict(named)
 
-    def _numbers(self, rng: np.random.Generator, field: int, turning: tuple, odds: np.ndarray) -> pa.Array:
+    def _numbers(
+        self, rng: np.random.Generator, field: int, turning: tuple[float, float], odds: np.ndarray
+    ) -> pa.Array:
         """Return counts, and add what they do to the log-odds: some the more, the more; some in the middle most."""
         drawn = rng.standard_normal(odds.size)
         is_missing = rng.random(odds.size) < (MISSING if field % 3 == 1 else 0)

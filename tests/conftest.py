@@ -208,7 +208,7 @@ def statuses(ps):
     from ps2.rpc.control import ServerControl
     from ps2.rpc.network import FleetNetwork
 
-    transport = FleetNetwork(ps._token)
+    transport = FleetNetwork(ps._coordinator.token)
     control = ServerControl(transport)
     yield lambda: [control.status(address) for address in ps.servers]
     transport.close()

@@ -1,50 +1,31 @@
-"""``PS2Context``: the coordinator in the driver (paper, sections 3.2 and 5.1)."""
+"""``PS2Context``: the public face of the coordinator in the driver (paper, sections 3.2 and 5.1)."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import os
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.fleet import FleetRef, derived_token, token_id
-from ps2.client.session import Session
-from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
-from ps2.config import WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, backend_given, driver_secret
-from ps2.coordinator.binding import binding_of
+from ps2.coordinator.application import backend_given
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over, reached_at
-from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.coordinator import Coordinator
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
-from ps2.coordinator.key_clock import KeyClock
-from ps2.coordinator.live_page import LivePage
 from ps2.coordinator.overview import overview
-from ps2.coordinator.recovery import Policy, Recovery
-from ps2.coordinator.recovery_log import RecoveryLog
-from ps2.coordinator.startup import with_restore
-from ps2.coordinator.steps import Steps
-from ps2.coordinator.supervisor import Supervisor
-from ps2.errors import PS2Error, StoppedError, UsageError
+from ps2.coordinator.recovery import Recovery
+from ps2.errors import UsageError
 from ps2.interrupts import shielded
-from ps2.ops.modules import load_modules
-from ps2.rpc.network import FleetNetwork
-from ps2.run.driver import Runs
-from ps2.run.host import ActiveRun, RunHost
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
 from ps2.run.spark.backend import SparkBackend
 from ps2.text_tables import to_html
-from ps2.transport.tls import check_serving
 
 log = logging.getLogger(__name__)
 
@@ -125,12 +106,12 @@ class PS2Context:
             asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
             backend = backend_given(spark)
             running = cls._active
-            if backend is not None and (running is None or running._application.spark != backend):
+            if backend is not None and (running is None or running._coordinator.application.spark != backend):
                 backend.configure_python()
             if running is not None:
                 running.conf.check_same(asked)
                 if backend is not None:
-                    running._application.reach(backend)
+                    running._coordinator.application.reach(backend)
                 return running
             cls._active = context = cls(backend, asked)
             return context
@@ -142,109 +123,61 @@ class PS2Context:
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
         """Not for users: see ``getOrCreate``."""
-        self._stopped = False
-        self._conf = conf = with_restore(conf)
-        id = uuid.uuid4().hex[:12]
-        given_token = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
-        own_token = derived_token(driver_secret(), id)
-        self._token = given_token if conf.fleet else own_token
-        # The driver unpickles the results of runs, so they need a token even if the servers have none.
-        run_token = self._token or own_token
-        load_modules(conf.modules)
-        conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
-        binding = binding_of(conf, spark, self._token is not None)
-        with contextlib.ExitStack() as undo:
-            if conf.tls is not None:
-                check_serving(conf.tls, binding.advertised)
-            elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
-                log.warning("%s", warning)
-            transport = FleetNetwork(self._token, WireConfig(tls=conf.tls))
-            undo.callback(transport.close)
-            self._active_run = active = ActiveRun()
-            self._fleet = fleet = Fleet(id, conf, binding, self._token, transport, active, spark_context)
-            undo.callback(fleet.master_server.stop, 0)
-            undo.callback(fleet.launcher.stop)
-            of_token = token_id(driver_secret(), self._token)
-            ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, of_token)
-            self._application = Application(ref, given_token, conf.tls, fleet.master, fleet.control)
-            self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
-            self._recoveries = RecoveryLog()
-            self._steps = Steps(
-                *(fleet.checkpoints, self._session, fleet.master, fleet.control, conf, active, self._recoveries)
-            )
-            undo.callback(self._steps.close)
-            self._runs = Runs(
-                RunHost(
-                    *(self._session, fleet.control, fleet.master, self._steps, active),
-                    *(binding, run_token, WireConfig(tls=conf.tls)),
-                )
-            )
-            policy = Policy(conf.replicas, conf.recover)
-            self._supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self._steps, self._recoveries)
-            self._live_page = LivePage(conf, fleet, active, self._recoveries)
-            undo.pop_all()
-        install(self._session)
-        fleet.watch(self._supervisor.poll, self._application.renew)
-        self._key_clock = KeyClock(fleet.master, transport, f"{id}/keys")
-        self._key_clock.start()
-        atexit.register(self._end_at_exit, os.getpid())
-        if spark is not None:
-            self._application.reach(spark)
+        self._coordinator = Coordinator(spark, conf)
 
     @property
     def conf(self) -> PS2Conf:
         """The settings in effect. ``print(ps.conf)`` shows one setting per line."""
-        return self._conf
+        return self._coordinator.conf
 
     @property
     def servers(self) -> list[str]:
         """``host:port`` of each server."""
-        return self._fleet.master.registry.addresses()
+        return self._coordinator.fleet.master.registry.addresses()
 
     @property
     def dashboardUrl(self) -> str | None:
         """A link that lets one browser see the live page (docs/dashboard.md); None: there is no page."""
-        return self._live_page.url
+        return self._coordinator.live_page.url
 
     @property
     def sparkContext(self) -> Any:
         """The SparkContext whose tasks use the fleet, or None (with Spark Connect, too)."""
-        return None if self._application.spark is None else self._application.spark.context
+        backend = self._coordinator.application.spark
+        return None if backend is None else backend.context
 
     @property
-    def spark(self) -> SparkBackend | None:
-        """The Spark application whose tasks use the fleet, or None."""
-        return self._application.spark
+    def spark(self) -> Any:
+        """The SparkSession (Spark Connect's, too) whose tasks use the fleet, or None."""
+        backend = self._coordinator.application.spark
+        return None if backend is None else backend.session
 
     def batch(self) -> AbstractContextManager[None]:
         """Collect the calls of a ``with`` block into one request per server; see ``ps2.batch``."""
-        self._check_running()
+        self._coordinator.check_running()
         return batch()
 
     @shielded
     def flush(self) -> None:
         """Wait until all additions of this process with ``wait=False`` are applied; raise their errors."""
-        self._check_running()
-        self._session.dispatch.flush()
+        self._running.session.dispatch.flush()
 
     @shielded
     def memory(self) -> list[tuple[int, int]]:
         """Return for each server, by index, its memory limit and the memory in use, in bytes."""
-        self._check_running()
-        found = self._session.ask(lambda: [self._fleet.control.status(address) for address in self.servers])
-        return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
+        return self._running.memory()
 
     @shielded
     def status(self) -> FleetStatus:
         """Ask all servers for memory, requests, matrices and operations. ``print(ps.status())`` shows tables."""
-        self._check_running()
-        return ask_status(self._fleet.master, self._fleet.control)
+        fleet = self._running.fleet
+        return ask_status(fleet.master, fleet.control)
 
     @shielded
     def vectors(self) -> list[VectorInfo]:
         """Return the named vectors, by name, with kind, layout, dim, dtype, matrix, row and bytes."""
-        self._check_running()
-        return ask_vectors(self._fleet.master, self._fleet.control)
+        fleet = self._running.fleet
+        return ask_vectors(fleet.master, fleet.control)
 
     @shielded
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
@@ -259,9 +192,9 @@ class PS2Context:
             ConfigError: there is no path, or it is not writable; or ``step`` is not a step number.
             RecoveryError: the checkpoint failed (disk full, a server died). The one before stays the newest.
         """
-        self._check_running()
-        self._session.dispatch.flush()
-        return self._steps.checkpoint(path, step)
+        coordinator = self._running
+        coordinator.session.dispatch.flush()
+        return coordinator.steps.checkpoint(path, step)
 
     @shielded
     def rollBack(self, timeoutS: float = 600.0) -> int:
@@ -273,13 +206,7 @@ class PS2Context:
             RecoveryError: there is no checkpoint that can be read, or it takes longer than ``timeoutS``.
             UsageError: a run is under way.
         """
-        self._check_running()
-        if self._active_run.run is not None:
-            raise UsageError("rollBack: a run is under way, whose clocks would roll back: wait for its end")
-        with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
-            self._session.dispatch.flush()
-        self._supervisor.roll_back(timeoutS)
-        self._steps.acknowledge_rollback()
+        self._running.roll_back(timeoutS)
         return self.nextStep
 
     @contextlib.contextmanager
@@ -301,20 +228,19 @@ class PS2Context:
         Raises:
             RolledBack: the fleet rolled back to a checkpoint. It replaces other errors that this has caused.
         """
-        self._check_running()
-        with self._steps.step(number) as current:
+        with self._running.steps.step(number) as current:
             yield current
 
     @property
     def nextStep(self) -> int:
         """The next step: after the last finished one, or after the last one in the checkpoint that the fleet rolled
         back to."""
-        return self._steps.next
+        return self._coordinator.steps.next
 
     @property
     def recoveries(self) -> list[Recovery]:
         """What happened to lost servers, the oldest first."""
-        return self._recoveries.all()
+        return self._coordinator.recoveries.all()
 
     @shielded
     def vector(self, name: str) -> DCV:
@@ -322,7 +248,7 @@ class PS2Context:
 
         Raises NotFoundError, which lists the names, if there is none.
         """
-        self._check_running()
+        self._coordinator.check_running()
         return DCV.existing(name)
 
     @shielded
@@ -333,8 +259,7 @@ class PS2Context:
             SlotsError: Spark still cannot after ``timeout`` seconds; names both numbers.
             StoppedError: this context or the SparkContext was stopped.
         """
-        self._check_running()
-        wait_for_slots(self._application.running("waitForSlots"), slots, timeout)
+        wait_for_slots(self._running.application.running("waitForSlots"), slots, timeout)
 
     @shielded
     def run(  # noqa: PLR0913 - keywords
@@ -407,10 +332,8 @@ class PS2Context:
             DeadlineError: the run has not ended after ``timeoutS``.
             StoppedError: the context was stopped meanwhile, or the job was cancelled.
         """
-        self._check_running()
-        spark = self._application.running("run")
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
-        return self._live_page.record_run(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
+        return self._running.run(data, worker_fn, options)
 
     @shielded
     def stop(self) -> None:
@@ -420,35 +343,9 @@ class PS2Context:
             PS2Error: additions made with ``wait=False`` had failed; everything is ended all the same.
         """
         with self._class_lock:
-            if self._stopped:
-                return
-            self._stopped = True
             if PS2Context._active is self:
                 PS2Context._active = None
-        atexit.unregister(self._end_at_exit)
-        with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
-            ending.callback(self._application.leave)
-            ending.callback(self._fleet.master_server.stop, 0)
-            ending.callback(uninstall, self._session.fleet.id)
-            # The fleet first: a local server asks for no goodbye from its clients.
-            ending.callback(self._end_fleet)
-            ending.callback(self._session.dispatch.flush)
-
-    def _end_fleet(self) -> None:
-        with contextlib.ExitStack() as ending:
-            ending.callback(self._fleet.end)
-            ending.callback(self._application.stop)
-            ending.callback(self._steps.close)
-            ending.callback(self._runs.stop)
-            ending.callback(self._live_page.stop)
-            ending.callback(self._fleet.stop_watching)
-            ending.callback(self._key_clock.stop)
-
-    @shielded
-    def _end_at_exit(self, pid: int) -> None:
-        # A forked child inherits this call, and not the fleet. Connections end with the process.
-        if os.getpid() == pid:
-            self._end_fleet()
+        self._coordinator.stop()
 
     def __enter__(self) -> PS2Context:
         return self
@@ -457,19 +354,20 @@ class PS2Context:
         self.stop()
 
     def _repr_html_(self) -> str:
-        return to_html(repr(self)) if self._stopped else overview(self._fleet.master, self._conf, self.dashboardUrl)
+        coordinator = self._coordinator
+        if coordinator.is_stopped:
+            return to_html(repr(self))
+        return overview(coordinator.fleet.master, coordinator.conf, self.dashboardUrl)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")
 
     def __repr__(self) -> str:
-        return f"PS2Context({'stopped' if self._stopped else self._live_page.describe(self.servers)})"
+        coordinator = self._coordinator
+        return f"PS2Context({'stopped' if coordinator.is_stopped else coordinator.live_page.describe(self.servers)})"
 
-    def _rolled_back(self, epoch: int, step: int | None) -> None:
-        """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""
-        self._steps.roll_back(step or 0)
-        self._application.roll_back(epoch)
-
-    def _check_running(self) -> None:
-        if self._stopped:
-            raise StoppedError("this PS2Context was stopped")
+    @property
+    def _running(self) -> Coordinator:
+        """The coordinator; raises StoppedError if this context was stopped."""
+        self._coordinator.check_running()
+        return self._coordinator

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ps2.coordinator.context import PS2Context
+    from ps2.coordinator.coordinator import Coordinator
     from ps2.run.spark.backend import SparkBackend
 
 
@@ -31,11 +32,11 @@ class ResumedTraining:
 class StreamHost:
     """What streams need of the coordinator. Models that learn from a DataFrame in passes count as streams."""
 
-    _ps: PS2Context
+    _coordinator: Coordinator
 
     def check_free(self, model: str) -> None:
         """Raise UsageError if a model learns from a stream."""
-        self._ps._steps.streams.check_free(model)
+        self._coordinator.steps.streams.check_free(model)
 
     def stream(self, model: str) -> AbstractContextManager[None]:
         """Register a model that learns from a stream. Meanwhile, the loss of a server rolls back the whole fleet.
@@ -43,7 +44,7 @@ class StreamHost:
         Raises:
             UsageError: the model learns from a stream already.
         """
-        return self._ps._steps.streams.stream(model)
+        return self._coordinator.steps.streams.stream(model)
 
     def batch(self, check: Callable[[], None]) -> AbstractContextManager[None]:
         """Take the turn of a batch: no other batch, run, step or checkpoint begins meanwhile.
@@ -51,15 +52,15 @@ class StreamHost:
         Args:
             check: called while the batch waits; it may raise.
         """
-        return self._ps._steps.stream_batch(check)
+        return self._coordinator.steps.stream_batch(check)
 
     def wait(self) -> None:
         """Wait until no batch of another thread is in progress."""
-        self._ps._steps.streams.wait()
+        self._coordinator.steps.streams.wait()
 
     def join_thread(self, spark: SparkBackend, epoch: int) -> None:
         """Let the jobs that the calling thread submits use the fleet, as of an epoch. Spark's own threads need it."""
-        self._ps._application.join(spark, epoch)
+        self._coordinator.application.join(spark, epoch)
 
 
 @dataclass(frozen=True)
@@ -70,23 +71,23 @@ class TrainingHost:
         streams: what streams need.
     """
 
-    _ps: PS2Context
+    _coordinator: Coordinator
     streams: StreamHost
 
     def epoch(self) -> int:
         """Return how often the fleet has rolled back to a checkpoint. It changes when a rollback begins."""
-        return self._ps._fleet.master.epoch
+        return self._coordinator.fleet.master.epoch
 
     def acknowledge_rollback(self) -> None:
         """Note that the caller has handled the last rollback: the driver's next call does not raise RolledBack."""
-        self._ps._steps.acknowledge_rollback()
+        self._coordinator.steps.acknowledge_rollback()
 
     def unhandled_losses(self) -> int:
         """Return how many recoveries have lost data that no run restored; 0 if shards recover one by one."""
-        if self._ps.conf.recover == "shard":
+        if self._coordinator.conf.recover == "shard":
             return 0
-        lossy = sum(recovery.source == "checkpoint" for recovery in self._ps.recoveries)
-        return lossy - self._ps._active_run.rollbacks
+        lossy = sum(recovery.source == "checkpoint" for recovery in self._coordinator.recoveries.all())
+        return lossy - self._coordinator.active_run.rollbacks
 
     def wait_for_servers(self) -> None:
         """Wait until all servers answer.
@@ -94,15 +95,24 @@ class TrainingHost:
         Raises:
             LostError: a server is lost for good.
         """
-        self._ps._steps.wait_for_servers()
+        self._coordinator.steps.wait_for_servers()
+
+    def spark(self) -> SparkBackend:
+        """Return the Spark application whose tasks use the fleet.
+
+        Raises:
+            ConfigError: the context has none.
+            StoppedError: it was stopped.
+        """
+        return self._coordinator.application.running("a training")
 
     def is_stopped(self) -> bool:
         """Return True if the context was stopped."""
-        return self._ps._stopped
+        return self._coordinator.is_stopped
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the fleet's vectors that begin with a prefix."""
-        return [name for name in self._ps._fleet.master.names() if name.startswith(prefix)]
+        return [name for name in self._coordinator.fleet.master.names() if name.startswith(prefix)]
 
     def resumed(self, first: int) -> ResumedTraining | None:
         """Return where an earlier driver's training stopped; None if this context resumes none.
@@ -110,12 +120,13 @@ class TrainingHost:
         Args:
             first: the context's clock in which the training began.
         """
-        steps = self._ps._steps
-        if self._ps.conf.restore is None or steps.next <= first:
+        steps = self._coordinator.steps
+        if self._coordinator.conf.restore is None or steps.next <= first:
             return None
         return ResumedTraining(steps.next - first, max(0, steps.called - first), steps.messages())
 
 
 def training_host(ps: PS2Context) -> TrainingHost:
     """Return what trainings need of a context's coordinator."""
-    return TrainingHost(ps, StreamHost(ps))
+    coordinator = ps._coordinator
+    return TrainingHost(coordinator, StreamHost(coordinator))

@@ -59,7 +59,7 @@ def main():
         elif order == "fit":
             fit(spark)
         elif order == "kill":
-            os.kill(ps._fleet.control.status(ps.servers[1]).pid, signal.SIGKILL)
+            os.kill(ps._coordinator.fleet.control.status(ps.servers[1]).pid, signal.SIGKILL)
         print("done", order, flush=True)
 
 

@@ -50,7 +50,9 @@ def test_keys_when_servers_with_copies_are_killed_then_same(undisturbed, until):
         for step in range(STEPS):
             if step in KILLED_AT:
                 until(
-                    lambda: all(ps._fleet.control.status(a).behind == 0 for a in ps.servers), "copies are in step", 60
+                    lambda: all(ps._coordinator.fleet.control.status(a).behind == 0 for a in ps.servers),
+                    "copies are in step",
+                    60,
                 )
                 processes.kill(processes.servers_of(ps)[step % 2])
             run_step(m, step)

@@ -134,7 +134,7 @@ def test_run_when_servers_die_at_random_then_exact(seed, staleness, spark, tmp_p
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
 
         def victims():
-            run = ps._active_run.run
+            run = ps._coordinator.active_run.run
             early = run is not None and not run.absent() and min(run.applied()) < CLOCKS * 5
             return processes.servers_of(ps) if early and len(ps.recoveries) == len(killer.done) else []
 

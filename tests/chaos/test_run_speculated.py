@@ -45,7 +45,7 @@ def test_run_when_tasks_are_speculated_then_copies_do_nothing(speculating, tmp_p
         total, waiting = DCV.dense(DIM, dtype="int64"), []
 
         def on_clock(clock):
-            waiting.append(ps._active_run.run.attempts)
+            waiting.append(ps._coordinator.active_run.run.attempts)
 
         rows = speculating.sparkContext.parallelize(range(2), 2)
         ps.run(rows, staying.counting(total, CLOCKS, tmp_path, 0.1), workers=2, onClock=on_clock)
@@ -61,7 +61,7 @@ def test_run_when_attempt_dies_then_waiting_copy_continues(speculating, tmp_path
         total, killed = DCV.dense(DIM, dtype="int64"), []
 
         def on_clock(clock):
-            if ps._active_run.run.attempts == 4 and not killed:
+            if ps._coordinator.active_run.run.attempts == 4 and not killed:
                 killed.extend(pid for (rank, _), pid in staying.attempts(tmp_path).items() if rank == 1)
                 processes.kill(killed[0])
 

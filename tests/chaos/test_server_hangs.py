@@ -55,12 +55,12 @@ def ps(monkeypatch):
 
 def dialled(ps, address):
     """An open data connection to a server."""
-    hello = ps._fleet.control._transport.call(
+    hello = ps._coordinator.fleet.control._transport.call(
         address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
     )
     host, _ = split_address(address)
     connection = socket.create_connection((host, hello.data_port), timeout=20)
-    handshake(connection, ps._token, hello.server_id, time.monotonic() + 20)
+    handshake(connection, ps._coordinator.token, hello.server_id, time.monotonic() + 20)
     return connection
 
 
@@ -81,7 +81,7 @@ def test_stopped_server_when_resumed_then_accepts_no_writes(ps):
     total = DCV.dense(DIM, dtype="int64")
     total.add(np.ones(DIM, np.int64))
     old, pid = ps.servers[0], processes.servers_of(ps)[0]
-    version = ps._fleet.control.status(old).route_version
+    version = ps._coordinator.fleet.control.status(old).route_version
     with dialled(ps, old) as connection:
         connection.sendall(writing(total, 0, version)[:10])
         with processes.stopped(pid):
@@ -99,8 +99,8 @@ def test_servers_when_heartbeats_are_blocked_then_keep_serving(ps, monkeypatch, 
 
     total, began_s, count = DCV.dense(DIM, dtype="int64"), time.monotonic(), 0
     servers = processes.servers_of(ps)
-    monkeypatch.setattr(ps._fleet.master.registry, "heartbeat", unheard)
-    while time.monotonic() - began_s < 4 * ps._fleet.master.config.lost_after_s:
+    monkeypatch.setattr(ps._coordinator.fleet.master.registry, "heartbeat", unheard)
+    while time.monotonic() - began_s < 4 * ps._coordinator.fleet.master.config.lost_after_s:
         total.add(np.ones(DIM, np.int64))
         count += 1
     assert processes.servers_of(ps) == servers

@@ -26,7 +26,7 @@ def test_adds_when_server_dies_then_loses_those_after_checkpoint(tmp_path, until
         for _ in range(5):
             total.add(np.full(DIM, 10))
         victim = processes.servers_of(ps)[0]
-        told = ps._fleet.master.registry
+        told = ps._coordinator.fleet.master.registry
         until(lambda: sum(told._membership.members[i].mutations for i in (0, 1)) >= 12, "heartbeats tell of all adds")
         waiting = threading.Thread(target=lambda: total.add(np.full(DIM, 100)))
         processes.kill(victim)

@@ -46,9 +46,9 @@ def ps():
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.chaos)])
 def test_fleet_when_peers_hold_ports_then_updates_stay_exact(ps, seconds):
     total, adds = DCV.dense(DIM, dtype="int64"), 0
-    hellos = [hello(ps._fleet.control._transport, address) for address in ps.servers]
+    hellos = [hello(ps._coordinator.fleet.control._transport, address) for address in ps.servers]
     with ExitStack() as peers:
-        for address in (ps._fleet.master_server.address, *ps.servers):
+        for address in (ps._coordinator.fleet.master_server.address, *ps.servers):
             peers.enter_context(idle_calls(address))
             peers.enter_context(silent_connections(address))
         for address, met in zip(ps.servers, hellos, strict=True):
@@ -68,7 +68,7 @@ def hello(transport, address):
 
 def a_new_client_sums(ps, vector):
     """Return the sum of the half of a vector that the first server holds, as somebody who has just come finds it."""
-    transport, address = FleetNetwork(ps._token), ps.servers[0]
+    transport, address = FleetNetwork(ps._coordinator.token), ps.servers[0]
     try:
         version = ServerControl(transport).status(address).route_version
         ask = Request((Operation("sum", vector._matrix, 0, (vector._row,)),), route_version=version)

@@ -27,7 +27,7 @@ def test_add_when_server_refuses_then_next_call_raises_once(leaves_nothing):
 def test_addition_when_the_server_is_gone_then_flush_says_so(leaves_nothing):
     context = PS2Context.getOrCreate(servers=1)
     u = DCV.dense(10).fill(1)
-    os.kill(context._fleet.launcher.pids()[0], signal.SIGKILL)
+    os.kill(context._coordinator.fleet.launcher.pids()[0], signal.SIGKILL)
     u.add(1, wait=False)
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match="ended by SIGKILL"):

@@ -32,8 +32,8 @@ def running(leaves_nothing):
     with PS2Context.getOrCreate(servers=2) as launcher:
         # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.
         PS2Context._active = None
-        launcher._fleet.orders.release()
-        yield launcher.servers, str(launcher._fleet.launcher._token_file)
+        launcher._coordinator.fleet.orders.release()
+        yield launcher.servers, str(launcher._coordinator.fleet.launcher._token_file)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_attach_when_token_matches_then_leaves_servers_empty(running):
         assert u.sum() == 20
         assert PS2Context.getOrCreate(fleet=addresses, tokenFile=token) is ps
     with PS2Context.getOrCreate(fleet=addresses, tokenFile=token) as ps:
-        assert all(not ps._fleet.master._servers.status(address).matrices for address in addresses)
+        assert all(not ps._coordinator.fleet.master._servers.status(address).matrices for address in addresses)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_page_when_vectors_are_used_then_figures_move(ps, viewer):
 
 
 def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
-    reports = ps._fleet.master.reports
+    reports = ps._coordinator.fleet.master.reports
     until(lambda: not reports.are_requested, "nobody looks")
     viewer.see(lambda s: s["fleet"]["memory_limit_bytes"])
     assert reports.are_requested
@@ -53,7 +53,7 @@ def command_of(ps, token_file):
 
 
 def test_command_when_its_page_is_opened_then_shows_the_fleet(ps, tmp_path):
-    write_token(tmp_path / "token", ps._token)
+    write_token(tmp_path / "token", ps._coordinator.token)
     with subprocess.Popen(command_of(ps, tmp_path / "token"), stdout=subprocess.PIPE, text=True) as process:
         try:
             viewer = Viewer(process.stdout.readline().split()[-1])

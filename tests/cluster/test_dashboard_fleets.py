@@ -18,7 +18,7 @@ def test_page_when_a_server_is_killed_then_says_so(leaves_nothing, tmp_path):
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=conf) as ps:
         viewer = Viewer(ps.dashboardUrl)
         viewer.see(lambda s: s["fleet"]["running"] == 2 and s["fleet"]["memory_limit_bytes"])
-        pid = ps._fleet.control.status(ps.servers[1]).pid
+        pid = ps._coordinator.fleet.control.status(ps.servers[1]).pid
         os.kill(pid, signal.SIGKILL)
         found = viewer.see(lambda s: any(event["kind"] == "lost" for event in s["events"]))
         assert "server 1 is lost" in " ".join(event["text"] for event in found["events"])

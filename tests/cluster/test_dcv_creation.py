@@ -156,7 +156,7 @@ def test_handle_when_unpickled_then_same_vector(ps):
 
 
 def test_handle_when_pickled_then_holds_no_secret(ps):
-    assert ps._token.encode() not in pickle.dumps(DCV.dense(3))
+    assert ps._coordinator.token.encode() not in pickle.dumps(DCV.dense(3))
 
 
 def test_free_when_used_again_then_not_found(ps):

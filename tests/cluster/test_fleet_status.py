@@ -38,7 +38,7 @@ def test_status_when_printed_then_shows_servers_and_names(ps, weight):
 
 def test_status_when_a_server_died_then_names_it():
     with PS2Context.getOrCreate(servers=2) as ps:
-        os.kill(ps._fleet.launcher.pids()[1], signal.SIGKILL)
+        os.kill(ps._coordinator.fleet.launcher.pids()[1], signal.SIGKILL)
         lost = ps.servers[1]
         states = {server["address"]: server["state"] for server in ps.status().servers}
     assert states[lost] == "unreachable"

@@ -34,7 +34,7 @@ def test_fleet_when_forkserver_is_killed_then_replaces_servers(forks):
         killed = forks._process
         killed.kill()
         assert np.array_equal(weight.add(1).pull(), VALUES + 1)
-        ps._fleet.launcher._children[0].kill()
+        ps._coordinator.fleet.launcher._children[0].kill()
         assert np.array_equal(weight.add(1).pull(), VALUES + 2)
         assert f"exit code {UNKNOWN}" in ps.recoveries[0].reason
         assert forks._process is not killed

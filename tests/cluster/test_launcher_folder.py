@@ -26,7 +26,7 @@ def test_server_when_log_folder_is_gone_then_replaced_once_back(temporary, caplo
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         shutil.rmtree(temporary)
-        ps._fleet.launcher._children[0].kill()
+        ps._coordinator.fleet.launcher._children[0].kill()
         until(lambda: "servers [0] are not back yet" in caplog.text, "it could not be started")
         assert f"No such file or directory: '{temporary}/ps2-" in caplog.text
         temporary.mkdir()
@@ -40,10 +40,10 @@ def test_server_when_log_folder_is_gone_then_replaced_once_back(temporary, caplo
 def test_server_when_log_cannot_open_then_replaced_once_it_can(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
-        log = ps._fleet.launcher._log(1)
+        log = ps._coordinator.fleet.launcher._log(1)
         log.unlink()
         log.mkdir()
-        ps._fleet.launcher._children[1].kill()
+        ps._coordinator.fleet.launcher._children[1].kill()
         until(lambda: "servers [1] are not back yet" in caplog.text, "it could not be started")
         assert f"server 1 cannot be started: [Errno 21] Is a directory: '{log}'" in caplog.text
         log.rmdir()
@@ -57,9 +57,9 @@ def failing():
 def test_monitor_when_check_fails_then_failures_are_still_seen(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
-        look = ps._fleet.launcher.look
-        ps._fleet.launcher.look = failing
+        look = ps._coordinator.fleet.launcher.look
+        ps._coordinator.fleet.launcher.look = failing
         until(lambda: "ps2-monitor: unexpected error" in caplog.text, "it has failed")
-        ps._fleet.launcher.look = look
-        ps._fleet.launcher._children[0].kill()
+        ps._coordinator.fleet.launcher.look = look
+        ps._coordinator.fleet.launcher._children[0].kill()
         assert np.array_equal(weight.pull(), VALUES)

@@ -27,7 +27,7 @@ def test_launcher_when_a_package_brings_it_then_it_runs_a_fleet(installed, leave
     installed("plain", "tests.launchers.plain:PlainLauncher")
     with PS2Context.getOrCreate(servers=2, launcher="plain", replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(np.arange(1000.0))
-        ps._fleet.launcher._processes[0].kill()
+        ps._coordinator.fleet.launcher._processes[0].kill()
         until(lambda: ps.recoveries, "the server is replaced", 60)
         assert weight.sum() == 499500
         assert ps.recoveries[0].reason.endswith("ended with exit code -9")

@@ -31,7 +31,7 @@ from ps2 import DCV, PS2Context
 ps = PS2Context.getOrCreate(servers=2, dashboard=False)
 u = DCV.dense(10).fill(1)
 assert u.sum() == 10
-print(ps._fleet.launcher._folder, *ps._fleet.launcher.pids(), flush=True)
+print(ps._coordinator.fleet.launcher._folder, *ps._coordinator.fleet.launcher.pids(), flush=True)
 """
 
 
@@ -213,7 +213,7 @@ def test_server_when_it_runs_then_pyspark_is_not_imported(fresh):
 def test_operation_when_server_was_killed_then_names_signal(fresh, use):
     u = DCV.dense(10).fill(1)
     assert u.sum() == 10
-    os.kill(fresh._fleet.launcher.pids()[1], signal.SIGKILL)
+    os.kill(fresh._coordinator.fleet.launcher.pids()[1], signal.SIGKILL)
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"server 1 \({fresh.servers[1]}\): ended by SIGKILL"):
         use(u)
@@ -222,7 +222,7 @@ def test_operation_when_server_was_killed_then_names_signal(fresh, use):
 
 
 def test_operation_when_server_dies_during_it_then_names_it(fresh):
-    u, pid = DCV.dense(10).fill(1), fresh._fleet.launcher.pids()[0]
+    u, pid = DCV.dense(10).fill(1), fresh._coordinator.fleet.launcher.pids()[0]
 
     def end_myself(a):
         import os
@@ -238,13 +238,13 @@ def test_operation_when_server_dies_during_it_then_names_it(fresh):
 def test_vectors_when_another_server_was_killed_then_still_work(fresh):
     u = DCV.dense(1).fill(3)
     (mine,) = u._route.servers
-    os.kill(fresh._fleet.launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
+    os.kill(fresh._coordinator.fleet.launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
     assert u.add(1).sum() == 4
 
 
 def test_free_when_a_server_was_killed_then_no_error(fresh):
     u = DCV.dense(10)
-    os.kill(fresh._fleet.launcher.pids()[0], signal.SIGKILL)
+    os.kill(fresh._coordinator.fleet.launcher.pids()[0], signal.SIGKILL)
     u.free()
 
 
@@ -253,7 +253,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=0.5)
     monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2, conf=PS2Conf(heartbeatS=0.2, lostAfterS=2.0)) as ps:
-        u, pid = DCV.dense(10).fill(1), ps._fleet.launcher.pids()[1]
+        u, pid = DCV.dense(10).fill(1), ps._coordinator.fleet.launcher.pids()[1]
         stop_process(pid)
         started_s = time.monotonic()
         try:
@@ -271,7 +271,7 @@ def test_calls_when_all_connections_drop_then_each_counts_once(leaves_nothing, m
     monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2) as ps:
         u = DCV.dense(10, dtype="int64").fill(1)
-        pids = [os.getpid(), *ps._fleet.launcher.pids()]
+        pids = [os.getpid(), *ps._coordinator.fleet.launcher.pids()]
         for number in range(3):
             assert flows.drop(*pids)
             u.add(np.ones(10, np.int64))
@@ -285,7 +285,7 @@ def test_keepalive_when_not_configured_then_fifteen_seconds():
 
 def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process, monkeypatch):
     monkeypatch.setattr("ps2.coordinator.launchers.processes.child.END_TIMEOUT_S", 0.5)
-    pid = fresh._fleet.launcher.pids()[1]
+    pid = fresh._coordinator.fleet.launcher.pids()[1]
     stop_process(pid)
     started_s = time.monotonic()
     fresh.stop()
@@ -294,7 +294,7 @@ def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process
 
 
 def test_operation_when_server_pauses_briefly_then_succeeds_once(fresh, stop_process):
-    u, pid = DCV.dense(10), fresh._fleet.launcher.pids()[0]
+    u, pid = DCV.dense(10), fresh._coordinator.fleet.launcher.pids()[0]
     stop_process(pid)
     timer = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
     timer.start()
@@ -321,7 +321,7 @@ def test_session_when_server_is_unreachable_then_gives_up(fresh):
 )
 def test_call_when_its_server_stands_still_then_ctrl_c_ends_it(fresh, stop_process, call):
     vector = DCV.dense(10).fill(1)
-    pids = fresh._fleet.launcher.pids()
+    pids = fresh._coordinator.fleet.launcher.pids()
     for pid in pids:
         stop_process(pid)
     interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

@@ -57,8 +57,11 @@ def test_operations_when_server_dies_then_count_once_in_both(tmp_path, until):
         clusters, points = np.arange(CLUSTERS), np.ones((CLUSTERS, FEATURES))
         for turn in range(40):
             if turn in (10, 25):
-                until(lambda: not any(ps._fleet.control.status(at).behind for at in ps.servers), "copies are in step")
-                ps._fleet.launcher._children[turn % 2].kill()
+                until(
+                    lambda: not any(ps._coordinator.fleet.control.status(at).behind for at in ps.servers),
+                    "copies are in step",
+                )
+                ps._coordinator.fleet.launcher._children[turn % 2].kill()
             model.apply("gather_points", counts=counts, clusters=clusters, points=points)
         assert [recovery.source for recovery in ps.recoveries] == ["replica", "replica"]
         assert counts.pull().tolist() == [40] * CLUSTERS

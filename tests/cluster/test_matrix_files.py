@@ -71,10 +71,10 @@ def test_save_when_there_is_an_older_one_then_it_is_replaced(other, tmp_path):
 def test_loaded_matrix_when_handle_is_gone_then_rows_are_freed(saved, other):
     loaded = DCVMatrix.load(str(saved / "dense"))
     matrix = loaded._first._matrix
-    assert matrix in other._fleet.master._catalog.ids()
+    assert matrix in other._coordinator.fleet.master._catalog.ids()
     del loaded
     DCV.dense(1).sum()
-    assert matrix not in other._fleet.master._catalog.ids()
+    assert matrix not in other._coordinator.fleet.master._catalog.ids()
 
 
 def test_load_when_a_vector_is_asked_for_then_usage_error(saved, other):

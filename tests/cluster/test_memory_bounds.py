@@ -75,7 +75,7 @@ def one(leaves_nothing):
     warm()
     load()
     with PS2Context.getOrCreate(servers=1) as context:
-        process = psutil.Process(context._fleet.launcher.pids()[0])
+        process = psutil.Process(context._coordinator.fleet.launcher.pids()[0])
 
         def taken():
             with open(f"/proc/{process.pid}/status") as file:
@@ -99,7 +99,7 @@ def test_server_when_clients_do_not_read_then_holds_a_block_each(one, until):
     u = DCV.dense(LARGE, 1).fill(1)
     u.pull(np.arange(10))
     session = session_of(u._fleet)
-    transport = FleetNetwork(context._token)
+    transport = FleetNetwork(context._coordinator.token)
     control = ServerControl(transport)
     before = control.status(context.servers[0]).requests
     clients = [_ask_and_do_not_read(context, u, session) for _ in range(4)]
@@ -120,7 +120,7 @@ def _ask_and_do_not_read(context, vector, session):
     peer = session.network._meet(context.servers[0])
     family, place = peer.places[-1]
     client = connect(family, place, 20.0)
-    handshake(client, context._token, peer.server_id, time.monotonic() + 20)
+    handshake(client, context._coordinator.token, peer.server_id, time.monotonic() + 20)
     client.settimeout(None)
     plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))
     routes = {vector._matrix: vector._route}
@@ -181,5 +181,5 @@ def test_server_when_overcommitted_then_all_succeed_in_bounds(small):
 
 def peak_of(context):
     """Return the most that the server has had in memory."""
-    with open(f"/proc/{context._fleet.launcher.pids()[0]}/status") as file:
+    with open(f"/proc/{context._coordinator.fleet.launcher.pids()[0]}/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))

@@ -185,7 +185,7 @@ def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, u
         ps.checkpoint()
         weight.add(1)
         # Another one cannot be reached once the lost one has its shards: all of it is done again.
-        activate, loaded, cut_off = ps._fleet.control.activate, [], []
+        activate, loaded, cut_off = ps._coordinator.fleet.control.activate, [], []
 
         def reach(address, order):
             if loaded and not cut_off:
@@ -194,7 +194,7 @@ def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, u
             activate(address, order)
             loaded.extend([address] * order.loaded)
 
-        monkeypatch.setattr(ps._fleet.control, "activate", reach)
+        monkeypatch.setattr(ps._coordinator.fleet.control, "activate", reach)
         pods[1].end()
         pods[1].start()
         until(lambda: pods[1].status() == 200, "it has its shards again", 60)

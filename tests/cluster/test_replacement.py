@@ -27,7 +27,7 @@ FIRST = slice(0, 500)
 
 def kill(ps, *indices):
     for index in indices:
-        ps._fleet.launcher._children[index].kill()
+        ps._coordinator.fleet.launcher._children[index].kill()
 
 
 def test_server_when_it_dies_unrecoverably_then_calls_say_why():
@@ -49,7 +49,7 @@ def test_server_when_it_dies_then_lost_changes_are_counted(tmp_path, until):
         younger = weight.derive().fill(3)
         for _ in range(5):
             weight.add(1)
-        member = ps._fleet.master.registry._membership.members[0]
+        member = ps._coordinator.fleet.master.registry._membership.members[0]
         until(lambda: member.mutations == 7, "the server has told of its mutations in a heartbeat")
         kill(ps, 0)
         found = weight.pull()
@@ -136,10 +136,10 @@ def test_server_when_copies_are_partial_then_checkpoint_serves(tmp_path, has_che
             ps.checkpoint()
         # Copies that were never sent: what a server leaves that dies while it sends them.
         address = ps.servers[1]
-        ps._fleet.control.free_matrix(address, weight._matrix)
-        entry = ps._fleet.master.entries()[0]
-        ps._fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(0), copies=True)
-        ps._fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(1))
+        ps._coordinator.fleet.control.free_matrix(address, weight._matrix)
+        entry = ps._coordinator.fleet.master.entries()[0]
+        ps._coordinator.fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(0), copies=True)
+        ps._coordinator.fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(1))
         kill(ps, 0)
         if has_checkpoint:
             assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
@@ -166,15 +166,15 @@ def test_servers_when_all_roll_back_then_driver_is_told_once(tmp_path):
 def test_timed_checkpoints_when_steps_then_made_at_step_ends(tmp_path, until):
     with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), checkpointEveryS=0.2) as ps:
         DCV.dense(10)
-        until(lambda: ps._fleet.checkpoints.newest is not None, "one is made in a bare loop", 30)
+        until(lambda: ps._coordinator.fleet.checkpoints.newest is not None, "one is made in a bare loop", 30)
         with ps.step():
-            assert not ps._steps.can_resume(ps._fleet.checkpoints.newest.path)
+            assert not ps._coordinator.steps.can_resume(ps._coordinator.fleet.checkpoints.newest.path)
             ends_s = time.monotonic() + 0.2
             until(lambda: time.monotonic() > ends_s, "the next one is due", 30)
         with ps.step():
-            newest = ps._fleet.checkpoints.newest
+            newest = ps._coordinator.fleet.checkpoints.newest
             assert newest.manifest.step == 1
-            assert ps._steps.can_resume(newest.path)
+            assert ps._coordinator.steps.can_resume(newest.path)
 
 
 def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):

@@ -79,7 +79,7 @@ def test_restore_when_vectors_are_derived_then_are_zeros(saved):
 
 def test_restore_when_server_dies_later_then_shards_come_from_it(saved):
     with PS2Context.getOrCreate(servers=3, restore=saved) as ps:
-        ps._fleet.launcher._children[1].kill()
+        ps._coordinator.fleet.launcher._children[1].kill()
         assert np.array_equal(ps.vector("weight").pull(), DENSE)
         assert np.array_equal(ps.vector("counts").pull(KEYS), COUNTS)
 

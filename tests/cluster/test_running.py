@@ -13,8 +13,8 @@ def test_get_or_create_when_running_then_the_same_context(ps):
 
 
 def test_server_when_started_then_token_not_in_argv_or_environ(ps):
-    for pid in ps._fleet.launcher.pids():
+    for pid in ps._coordinator.fleet.launcher.pids():
         process = psutil.Process(pid)
-        assert ps._token not in " ".join(process.cmdline())
-        assert ps._token not in " ".join(process.environ().values())
-    assert ps._fleet.launcher._token_file.stat().st_mode & 0o777 == 0o600
+        assert ps._coordinator.token not in " ".join(process.cmdline())
+        assert ps._coordinator.token not in " ".join(process.environ().values())
+    assert ps._coordinator.fleet.launcher._token_file.stat().st_mode & 0o777 == 0o600

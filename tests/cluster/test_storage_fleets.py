@@ -21,11 +21,11 @@ KEYS = np.arange(3000) * 2**40 + 3
 
 
 def kill(ps, index):
-    ps._fleet.launcher._children[index].kill()
+    ps._coordinator.fleet.launcher._children[index].kill()
 
 
 def statuses(ps):
-    transport = FleetNetwork(ps._token)
+    transport = FleetNetwork(ps._coordinator.token)
     try:
         return [ServerControl(transport).status(address) for address in ps.servers]
     finally:

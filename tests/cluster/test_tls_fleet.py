@@ -39,7 +39,7 @@ def test_local_tls_fleet_when_server_dies_then_copies_use_tls(files, leaves_noth
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(**given(files))) as ps:
         weight = DCV.dense(DIM, dtype="float64")
         weight.push(values)
-        os.kill(ps._fleet.launcher.pids()[0], 9)
+        os.kill(ps._coordinator.fleet.launcher.pids()[0], 9)
         until(lambda: len(ps.recoveries) == 1, "the server is back", 60)
         weight.add(values)
         np.testing.assert_array_equal(weight.pull(), 2 * values)
@@ -49,9 +49,9 @@ def test_fleet_when_ipv6_literal_has_tls_then_it_recovers(tmp_path, leaves_nothi
     monkeypatch.setenv("PS2_UNIX_SOCKETS", "0")
     files = write(tmp_path, names=("::1",))
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(bindAddress="[::1]", **given(files))) as ps:
-        addresses = (*ps.servers, ps._fleet.address)
+        addresses = (*ps.servers, ps._coordinator.fleet.address)
         weight = DCV.dense(DIM).fill(1.0)
-        os.kill(ps._fleet.launcher.pids()[0], 9)
+        os.kill(ps._coordinator.fleet.launcher.pids()[0], 9)
         until(lambda: len(ps.recoveries) == 1, "the server is back", 60)
         assert weight.sum() == DIM
     assert all(address.startswith("[::1]:") for address in addresses)

@@ -55,7 +55,7 @@ class Victim:
 def attacked(ps):
     """The one server of a fleet, warm: every way and every kind of request has been used."""
     (address,) = ps.servers
-    transport = FleetNetwork(ps._token)
+    transport = FleetNetwork(ps._coordinator.token)
     values = np.random.default_rng(0).standard_normal(1000)
     hello = transport.call(
         address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
@@ -63,8 +63,10 @@ def attacked(ps):
     # Without a coordinator it takes messages of any route version.
     control = ServerControl(transport)
     control.route_version = control.status(address).route_version
-    control.activate(address, Activation(ps._fleet.master.id, leave=True))
-    made = Victim(address, hello, transport, ps._token, DCV.dense(1000, dtype="float64").push(values), values)
+    control.activate(address, Activation(ps._coordinator.fleet.master.id, leave=True))
+    made = Victim(
+        address, hello, transport, ps._coordinator.token, DCV.dense(1000, dtype="float64").push(values), values
+    )
     with scratch(made) as matrix:
         for way in WAYS:
             for request in requests(matrix):

@@ -70,7 +70,7 @@ def is_dead(pid: int) -> bool:
 
 def servers_of(ps: object) -> list[int]:
     """Return the pids of the servers of a local fleet, by index."""
-    return ps._fleet.launcher.pids()  # type: ignore[attr-defined,no-any-return]
+    return ps._coordinator.fleet.launcher.pids()  # type: ignore[attr-defined,no-any-return]
 
 
 def executors() -> list[int]:

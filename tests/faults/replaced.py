@@ -8,7 +8,7 @@ from faults.processes import AtRandom
 
 def in_step(ps):
     """Whether every server has a backup with all of its shards."""
-    found = [ps._fleet.control.status(address) for address in ps.servers]
+    found = [ps._coordinator.fleet.control.status(address) for address in ps.servers]
     return all(status.backup and not status.behind for status in found)
 
 

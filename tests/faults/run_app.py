@@ -41,7 +41,7 @@ def main(folder, how):
 
     def on_clock(clock):
         if clock == 5:
-            print("running", *ps._fleet.launcher.pids(), flush=True)
+            print("running", *ps._coordinator.fleet.launcher.pids(), flush=True)
             if how in stops:
                 threading.Thread(target=stops[how], name="stopper").start()
 

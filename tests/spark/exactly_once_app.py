@@ -154,7 +154,7 @@ with cluster() as master:
         second = session("local[2]")
         PS2Context.getOrCreate(second)
         said["second"] = count_once(second.sparkContext)
-        scopes = lambda: sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)  # noqa: E731
+        scopes = lambda: sum(ps._coordinator.fleet.control.status(address).applied_scopes for address in ps.servers)  # noqa: E731
         drivers = 2 * 4  # the driver's own, on each shard of the four vectors at most
         until(lambda: scopes() <= drivers)
         said["scopes"] = scopes()

@@ -103,7 +103,7 @@ spark.sparkContext.setLogLevel("OFF")
 with PS2Context.getOrCreate(spark, servers=2) as ps:
     ps.waitForSlots(2, timeout=60)
     weights = train(spark.sparkContext)
-    in_argv = [command for command in map(command_of, processes()) if ps._token in command]
+    in_argv = [command for command in map(command_of, processes()) if ps._coordinator.token in command]
     count = len(executors())
     total, attempts = survive(spark.sparkContext)
 print(

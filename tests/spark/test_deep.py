@@ -218,11 +218,11 @@ def test_fit_when_a_label_is_2_then_error_counts_rows(ps, rows):
 )
 def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows, x, said):
     wrong = rows.selectExpr("user", "ad", f"case when user = 'u3' then {x} else x end as x", "label")
-    before = ps._fleet.master.names()
+    before = ps._coordinator.fleet.master.names()
     with pytest.raises(InputError, match=said) as caught:
         DeepFM(**COLUMNS, **SIZES).fit(wrong)
     assert "\n" not in str(caught.value)
-    assert ps._fleet.master.names() == before
+    assert ps._coordinator.fleet.master.names() == before
 
 
 @pytest.mark.parametrize("estimator", [DeepFM, OnlineFM])

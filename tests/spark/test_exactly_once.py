@@ -185,7 +185,7 @@ def test_task_when_retried_in_broadcast_worker_then_counts_once(total, sc):
 
 
 def used_rows(ps, vector):
-    return len(ps._fleet.master._catalog.get(vector._matrix).used)
+    return len(ps._coordinator.fleet.master._catalog.get(vector._matrix).used)
 
 
 def test_task_when_it_makes_vectors_and_dies_midway_then_exact(total, sc):
@@ -243,7 +243,9 @@ def test_task_row_when_second_attempt_returns_it_then_lives_on(ps, total, sc, un
     stage = max(
         stage for job in range(10_000) if (info := sc.statusTracker().getJobInfo(job)) for stage in info.stageIds
     )
-    until(lambda: ps._application.stages[-1]._master_informed.below > stage, "the stages are over", SETTLED_S)
+    until(
+        lambda: ps._coordinator.application.stages[-1]._master_informed.below > stage, "the stages are over", SETTLED_S
+    )
     total.derive()
     assert made.pull().tolist() == [7] * 5
 
@@ -263,12 +265,12 @@ def test_task_rows_when_handles_are_gone_then_freed_at_stage_end(ps, total, sc, 
 
 def test_ids_when_many_jobs_ran_then_only_driver_ids_are_kept(ps, total, sc, until):
     def scopes():
-        return sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
+        return sum(ps._coordinator.fleet.control.status(address).applied_scopes for address in ps.servers)
 
     for _ in range(30):
         sc.parallelize(range(4), 4).foreachPartition(lambda rows: total.add(np.ones(5, np.int64)))
     # Of each shard of a vector here, the driver's session.
-    shards = sum(len(ps._fleet.control.status(address).matrices) for address in ps.servers)
+    shards = sum(len(ps._coordinator.fleet.control.status(address).matrices) for address in ps.servers)
     until(lambda: scopes() <= shards, "ids of finished stages dropped", SETTLED_S)
     assert total.pull().tolist() == [120] * 5
 
@@ -283,7 +285,7 @@ def test_a_task_when_its_stage_is_over_then_its_adds_are_refused(ps, total, sc):
 
     (stage,) = sc.parallelize([0], 1).mapPartitions(work).collect()
     for address in ps.servers:
-        ps._fleet.control.end_stages(address, ps._application.stages[-1]._series, stage + 1, [])
+        ps._coordinator.fleet.control.end_stages(address, ps._coordinator.application.stages[-1]._series, stage + 1, [])
 
     def zombie(rows):
         TaskContext.get()._stageId = stage

@@ -66,8 +66,11 @@ def test_kmeans_when_a_server_is_killed_then_finds_the_same(spark, points, centr
 
         def kill(clock):
             if clock == 2:
-                until(lambda: not any(ps._fleet.control.status(at).behind for at in ps.servers), "copies are in step")
-                ps._fleet.launcher._children[1].kill()
+                until(
+                    lambda: not any(ps._coordinator.fleet.control.status(at).behind for at in ps.servers),
+                    "copies are in step",
+                )
+                ps._coordinator.fleet.launcher._children[1].kill()
 
         found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS, kill)
         assert [recovery.source for recovery in ps.recoveries] == ["replica"]

@@ -69,10 +69,10 @@ def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator
 
 
 def test_fit_when_there_are_no_rows_then_nothing_stays(ps, rows):
-    before = ps._fleet.master.names()
+    before = ps._coordinator.fleet.master.names()
     with pytest.raises(InputError, match="expected rows to learn from, got an empty DataFrame"):
         OnlineLogisticRegression().fit(rows.limit(0))
-    assert ps._fleet.master.names() == before
+    assert ps._coordinator.fleet.master.names() == before
 
 
 def test_fit_stream_when_it_starts_again_then_rows_count_once(ps, stream, tmp_path):

@@ -370,8 +370,8 @@ def test_a_run_when_given_what_is_no_data_then_config_error(ps):
 
 def test_run_when_over_then_servers_and_master_keep_nothing(ps, total, rows):
     def remembered():
-        scopes = sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
-        return scopes, len(ps._fleet.master._calls)
+        scopes = sum(ps._coordinator.fleet.control.status(address).applied_scopes for address in ps.servers)
+        return scopes, len(ps._coordinator.fleet.master._calls)
 
     total.zero()
     before = remembered()

@@ -30,7 +30,7 @@ def ps(spark, folder):
 
 
 def kill_a_server(context):
-    os.kill(next(iter(context._fleet.launcher.pids())), signal.SIGKILL)
+    os.kill(next(iter(context._coordinator.fleet.launcher.pids())), signal.SIGKILL)
 
 
 def test_run_when_the_fleet_rolls_back_then_tells_the_same_again(ps, by_value, rows):
@@ -101,7 +101,7 @@ def test_run_when_workers_were_ahead_then_new_driver_is_told(spark, by_value, ro
     def on_clock(clock, reports):
         calls.append((clock, reports[0]))
         deadline_s = time.monotonic() + WAIT_S
-        while clock == 4 and min(ps._steps._active.run.applied()) < 6 and time.monotonic() < deadline_s:
+        while clock == 4 and min(ps._coordinator.steps._active.run.applied()) < 6 and time.monotonic() < deadline_s:
             time.sleep(0.01)
         return Message([clock])
 

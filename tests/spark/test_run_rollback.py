@@ -40,12 +40,12 @@ def kill_when(ps, until, gate):
 
     def kill(condition):
         until(
-            lambda: ps._active_run.run is not None and condition(ps._active_run.run),
+            lambda: ps._coordinator.active_run.run is not None and condition(ps._coordinator.active_run.run),
             "the moment has come",
             WAIT_S,
         )
         before = len(ps.recoveries)
-        ps._fleet.launcher._children[0].kill()
+        ps._coordinator.fleet.launcher._children[0].kill()
         until(lambda: len(ps.recoveries) > before, "the server is back", WAIT_S)
         gate.touch()
 
@@ -138,7 +138,7 @@ def test_rollback_when_results_are_read_then_they_are_read_again(ps, by_value, s
     def take():
         if not read:
             read.append("nothing")
-            ps._fleet.launcher._children[0].kill()
+            ps._coordinator.fleet.launcher._children[0].kill()
         read.append(counts.pull().tolist())
 
     rows, attempts = sc.parallelize(range(WORKERS), WORKERS), sc.accumulator(0)

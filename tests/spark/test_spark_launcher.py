@@ -48,33 +48,42 @@ def servers(pid=None):
 
 
 def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
-    assert len({place for place in ps._fleet.launcher.locations().values() if place.startswith("container app-")}) == 2
+    assert (
+        len(
+            {
+                place
+                for place in ps._coordinator.fleet.launcher.locations().values()
+                if place.startswith("container app-")
+            }
+        )
+        == 2
+    )
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 4))
 
 
 def test_token_when_fleet_runs_then_not_in_argv_or_environment(ps):
-    assert not [process for process in family() if ps._token in command_of(process)]
-    assert not [process for process in servers() if ps._token in " ".join(process.environ().values())]
+    assert not [process for process in family() if ps._coordinator.token in command_of(process)]
+    assert not [process for process in servers() if ps._coordinator.token in " ".join(process.environ().values())]
 
 
 def test_server_when_killed_then_container_starts_another(ps, weight):
-    before = ps._fleet.launcher.locations()
+    before = ps._coordinator.fleet.launcher.locations()
     servers()[0].kill()
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 5))
     assert ps.recoveries[-1].source == "replica"
     assert "ended by SIGKILL" in ps.recoveries[-1].reason
-    assert ps._fleet.launcher.locations() == before
+    assert ps._coordinator.fleet.launcher.locations() == before
 
 
 def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
-    before, recoveries = ps._fleet.launcher.locations(), len(ps.recoveries)
+    before, recoveries = ps._coordinator.fleet.launcher.locations(), len(ps.recoveries)
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command_of(p))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 6))
-    assert len(set(before.items()) & set(ps._fleet.launcher.locations().items())) == 1
+    assert len(set(before.items()) & set(ps._coordinator.fleet.launcher.locations().items())) == 1
 
 
 def test_stop_when_servers_are_in_containers_then_none_is_left(ps, weight, until):

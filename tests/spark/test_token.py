@@ -17,7 +17,7 @@ from ps2.coordinator.application import driver_secret
 @pytest.fixture(scope="module", params=["fleet", "driver"])
 def token(request, ps):
     """The fleet's token; and the secret of the driver, from which it is derived."""
-    return ps._token if request.param == "fleet" else driver_secret()
+    return ps._coordinator.token if request.param == "fleet" else driver_secret()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_token_when_something_is_printed_then_not_in_output(name, ps, vector, to
         "context": lambda: ps,
         "vector": lambda: vector,
         "matrix": lambda: DCV.dense(3).matrix(),
-        "session": lambda: ps._session,
+        "session": lambda: ps._coordinator.session,
         "zip": lambda: vector.zip(vector.derive()),
     }
     assert token not in repr(things[name]())

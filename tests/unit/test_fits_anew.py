@@ -16,13 +16,21 @@ class LosesServers:
     """A context whose servers come back from ``source``; as ``PS2Context`` has it."""
 
     def __init__(self, source="checkpoint", recover="auto", restore=None):
-        self.recoveries, self._stopped, self._source = [], False, source
-        self.conf = SimpleNamespace(recover=recover, restore=restore)
-        self._active_run = SimpleNamespace(rollbacks=0)
-        self._steps = SimpleNamespace(wait_for_servers=lambda: self.recoveries, acknowledge_rollback=lambda: None)
+        self.conf, self._source, self._recoveries = SimpleNamespace(recover=recover, restore=restore), source, []
+        self._coordinator = SimpleNamespace(
+            conf=self.conf,
+            is_stopped=False,
+            active_run=SimpleNamespace(rollbacks=0),
+            recoveries=SimpleNamespace(all=lambda: self._recoveries),
+            steps=SimpleNamespace(wait_for_servers=lambda: self._recoveries, acknowledge_rollback=lambda: None),
+        )
+
+    @property
+    def recoveries(self):
+        return self._recoveries
 
     def lose(self):
-        self.recoveries.append(SimpleNamespace(source=self._source))
+        self._recoveries.append(SimpleNamespace(source=self._source))
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def test_a_fit_when_its_run_rolled_back_then_is_done(context):
 
     def fit():
         ps.lose()
-        ps._active_run.rollbacks += 1
+        ps._coordinator.active_run.rollbacks += 1
         return "done"
 
     assert done_anew(fit) == "done"
@@ -78,7 +86,7 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
         begun.append(1)
         if len(begun) == 1:
             ps.lose()
-            ps._active_run.rollbacks += 1
+            ps._coordinator.active_run.rollbacks += 1
             raise NotWhole("counts are being made anew")
         return "done"
 

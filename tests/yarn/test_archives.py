@@ -25,6 +25,6 @@ def test_fleet_when_python_comes_in_archive_then_servers_use_it(spark, processes
     with PS2Context.getOrCreate(
         spark, 1, launcher="spark", memoryLimit=64 << 20, conf=PS2Conf(sparkConf=settings)
     ) as ps:
-        (server,) = processes("ps2.cli.main", f"--master {ps._fleet.master_server.address}")
+        (server,) = processes("ps2.cli.main", f"--master {ps._coordinator.fleet.master_server.address}")
         assert server.environ()["PS2_TEST_ARCHIVE"] == "came"
         assert DCV.dense(10).sum() == 0

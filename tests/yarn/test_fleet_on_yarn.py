@@ -34,7 +34,7 @@ def ps(spark, cluster):
 
 def fleet_of(ps):
     """The application's id, as its containers are named after it."""
-    place = ps._fleet.launcher.locations()[0]
+    place = ps._coordinator.fleet.launcher.locations()[0]
     return "application_" + re.search(r"container_(?:e\d+_)?(\d+_\d+)_", place)[1]
 
 
@@ -51,16 +51,16 @@ def counted(ps, sc, weight, on_clock, clock_s=0.0):
 
 
 def test_servers_when_fleet_runs_then_status_names_container(ps):
-    places = ps._fleet.launcher.locations()
+    places = ps._coordinator.fleet.launcher.locations()
     assert len(set(places.values())) == 3
     assert all(re.fullmatch(r"container container_\S+ on \S+:\d+", place) for place in places.values())
 
 
 def test_token_when_fleet_runs_then_is_in_no_argv_and_on_no_disk(ps, cluster, processes):
-    assert not processes(ps._token)
+    assert not processes(ps._coordinator.token)
     files = [path for path in cluster.logs.rglob("*") if path.is_file() and path.stat().st_size < 1 << 20]
     assert len(files) > 10
-    assert not [path for path in files if ps._token.encode() in path.read_bytes()]
+    assert not [path for path in files if ps._coordinator.token.encode() in path.read_bytes()]
 
 
 def test_training_when_data_is_on_hdfs_then_save_is_exact(ps, spark, cluster):
@@ -79,7 +79,7 @@ def test_training_when_data_is_on_hdfs_then_save_is_exact(ps, spark, cluster):
 
 def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, processes):
     weight = DCV.dense(DIM, dtype="int64")
-    before = ps._fleet.launcher.locations()
+    before = ps._coordinator.fleet.launcher.locations()
     killed = []
 
     def on_clock(t):
@@ -95,7 +95,7 @@ def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, processes)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
     assert ps.recoveries[-1].source == "checkpoint"
     assert ps.recoveries[-1].rolledBack
-    assert len(set(before.values()) & set(ps._fleet.launcher.locations().values())) == 2
+    assert len(set(before.values()) & set(ps._coordinator.fleet.launcher.locations().values())) == 2
 
 
 @pytest.mark.parametrize("words", [("python", "launchers.spark_app"), ("java", "ExecutorLauncher")])

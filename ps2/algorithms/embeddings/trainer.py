@@ -26,6 +26,7 @@ from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.array_types import Float32s, Float64s, Int64s
+from ps2.coordinator.training_host import training_host
 from ps2.errors import PS2Error
 from ps2.run.message import Message
 from ps2.run.slots import cores_each
@@ -110,7 +111,7 @@ class _Driver:
         self._journal = ReplayJournal.of(self._names, compared)
         self._record = Record(training.on_step, WORDS)
         alone = training.alone
-        self._threads = alone.threads if alone else cores_each(training.ps.spark, training.workers)
+        self._threads = alone.threads if alone else cores_each(training_host(training.ps).spark(), training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
         hosts = [address.rpartition(":")[0] for address in training.ps.servers]
         seconds = self._journal.hear(
@@ -166,7 +167,7 @@ class _Driver:
         training = self._training
         if training.alone is not None:
             return lambda: training.frequencies
-        shared = training.ps.spark.broadcast(training.frequencies)
+        shared = training_host(training.ps).spark().broadcast(training.frequencies)
         return lambda: shared.value
 
     def on_clock(self, clock: int, reports: Sequence[Float64s]) -> Message | None:

@@ -46,7 +46,7 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
         os.environ[PYTHON_VARIABLE] = python
     report = _Reporter(out)
     yarn = (
-        YarnApplication(spark.java(), spark.java_conf(conf), asked["tag"])
+        YarnApplication(spark.java(), spark.jvm_conf(conf), asked["tag"])
         if conf.get("spark.master") == "yarn"
         else None
     )
@@ -148,7 +148,7 @@ def _end_with_stdin(starting: _Starting) -> None:
             starting.yarn.kill()
     except (Py4JError, OSError) as error:
         print(f"ending: {error}", file=sys.stderr)
-    spark.end_java()
+    spark.terminate_jvm()
     os._exit(0)
 
 

@@ -1,0 +1,213 @@
+"""``Coordinator``: the parts of one running context. It starts them in order, and ends them in the reverse order."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.client.fleet import FleetRef, derived_token, token_id
+from ps2.client.session import Session
+from ps2.client.sessions import install, uninstall
+from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
+from ps2.coordinator.application import Application, driver_secret
+from ps2.coordinator.binding import binding_of
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.key_clock import KeyClock
+from ps2.coordinator.live_page import LivePage
+from ps2.coordinator.recovery import Policy
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.startup import with_restore
+from ps2.coordinator.steps import Steps
+from ps2.coordinator.supervisor import Supervisor
+from ps2.errors import PS2Error, StoppedError, UsageError
+from ps2.interrupts import shielded
+from ps2.ops.modules import load_modules
+from ps2.rpc.network import FleetNetwork
+from ps2.run.driver import Runs
+from ps2.run.host import ActiveRun, RunHost
+from ps2.run.options import RunOptions
+from ps2.run.result import RunResult
+from ps2.run.spark.backend import SparkBackend
+from ps2.transport.tls import check_serving
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The secrets of one context.
+
+    Attributes:
+        given: the token that an attached fleet came with; None: there is none.
+        fleet: what servers and clients prove to each other to know; None: the fleet has no token.
+        run: what the workers of runs prove to know.
+    """
+
+    given: str | None
+    fleet: str | None
+    run: str
+
+    @classmethod
+    def of(cls, conf: PS2Conf, id: str) -> _Tokens:
+        given = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
+        derived = derived_token(driver_secret(), id)
+        fleet = given if conf.fleet else derived
+        # The driver unpickles the results of runs, so they need a token even if the servers have none.
+        return cls(given, fleet, fleet or derived)
+
+
+class Coordinator:
+    """The parts of one running context. ``PS2Context`` is the public face of it.
+
+    Attributes:
+        conf: the settings in effect.
+        token: of the fleet; None: it has none.
+        active_run: the run under way, if any.
+        fleet: the servers, their master and their launcher.
+        application: the Spark application whose tasks reach the fleet.
+        session: of this process.
+        recoveries: what happened to lost servers.
+        steps: the driver's steps and checkpoints.
+        live_page: the page in the browser, and its logs.
+        is_stopped: whether ``stop`` was called.
+    """
+
+    def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
+        """Start a fleet, or attach to one, and let Spark's tasks use it.
+
+        If a part cannot start, the parts that have started are ended.
+
+        Raises:
+            PS2Error: as ``PS2Context.getOrCreate`` says.
+        """
+        self.conf = conf = with_restore(conf)
+        self.is_stopped = False
+        self._stop_lock = threading.Lock()
+        id = uuid.uuid4().hex[:12]
+        tokens = _Tokens.of(conf, id)
+        self.token = tokens.fleet
+        load_modules(conf.modules)
+        conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
+        binding = binding_of(conf, spark, tokens.fleet is not None)
+        _check_encryption(conf, binding)
+        with contextlib.ExitStack() as undo:
+            network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
+            undo.callback(network.close)
+            self.active_run = ActiveRun()
+            self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_run, spark_context)
+            undo.callback(self.fleet.master_server.stop, 0)
+            undo.callback(self.fleet.launcher.stop)
+            self._wire(id, tokens, binding, network)
+            undo.callback(self.steps.close)
+            self.live_page = LivePage(conf, self.fleet, self.active_run, self.recoveries)
+            undo.pop_all()
+        self._key_clock = KeyClock(self.fleet.master, network, f"{id}/keys")
+        try:
+            self._begin(spark)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wire(self, id: str, tokens: _Tokens, binding: Binding, network: FleetNetwork) -> None:
+        """Make the parts that need a started fleet, and give each the parts that it uses."""
+        conf, fleet = self.conf, self.fleet
+        of_token = token_id(driver_secret(), tokens.fleet)
+        ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, of_token)
+        self.application = Application(ref, tokens.given, conf.tls, fleet.master, fleet.control)
+        self.session = Session(ref, network, on_rollback=self._rolled_back, master_address=fleet.home)
+        self.recoveries = RecoveryLog()
+        self.steps = Steps(
+            *(fleet.checkpoints, self.session, fleet.master, fleet.control, conf, self.active_run, self.recoveries)
+        )
+        host = RunHost(
+            *(self.session, fleet.control, fleet.master, self.steps, self.active_run),
+            *(binding, tokens.run, WireConfig(tls=conf.tls)),
+        )
+        self._runs = Runs(host)
+        policy = Policy(conf.replicas, conf.recover)
+        self._supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self.steps, self.recoveries)
+
+    def _begin(self, spark: SparkBackend | None) -> None:
+        """Start the threads, and let this process and Spark's tasks find the fleet."""
+        install(self.session)
+        self.fleet.watch(self._supervisor.poll, self.application.renew)
+        self._key_clock.start()
+        atexit.register(self._end_at_exit, os.getpid())
+        if spark is not None:
+            self.application.reach(spark)
+
+    def check_running(self) -> None:
+        """Raise StoppedError if ``stop`` was called."""
+        if self.is_stopped:
+            raise StoppedError("this PS2Context was stopped")
+
+    def memory(self) -> list[tuple[int, int]]:
+        """Return each server's memory limit and memory in use, in bytes; see ``PS2Context.memory``."""
+        control, addresses = self.fleet.control, self.fleet.master.registry.addresses()
+        found = self.session.ask(lambda: [control.status(address) for address in addresses])
+        return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
+
+    def roll_back(self, timeout_s: float) -> None:
+        """Roll the fleet back to its newest checkpoint; see ``PS2Context.rollBack``."""
+        if self.active_run.run is not None:
+            raise UsageError("rollBack: a run is under way, whose clocks would roll back: wait for its end")
+        with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
+            self.session.dispatch.flush()
+        self._supervisor.roll_back(timeout_s)
+        self.steps.acknowledge_rollback()
+
+    def run(self, data: Any, worker_fn: Any, options: RunOptions) -> RunResult:
+        """Run workers to their end; see ``PS2Context.run``."""
+        spark = self.application.running("run")
+        return self.live_page.record_run(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
+
+    def stop(self) -> None:
+        """End the fleet, or leave an attached one; a second call does nothing. See ``PS2Context.stop``."""
+        with self._stop_lock:
+            if self.is_stopped:
+                return
+            self.is_stopped = True
+        atexit.unregister(self._end_at_exit)
+        with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+            ending.callback(self.application.leave)
+            ending.callback(self.fleet.master_server.stop, 0)
+            ending.callback(uninstall, self.session.fleet.id)
+            # The fleet first: a local server asks for no goodbye from its clients.
+            ending.callback(self._end_fleet)
+            ending.callback(self.session.dispatch.flush)
+
+    def _end_fleet(self) -> None:
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.fleet.end)
+            ending.callback(self.application.stop)
+            ending.callback(self.steps.close)
+            ending.callback(self._runs.stop)
+            ending.callback(self.live_page.stop)
+            ending.callback(self.fleet.stop_watching)
+            ending.callback(self._key_clock.stop)
+
+    @shielded
+    def _end_at_exit(self, pid: int) -> None:
+        # A forked child inherits this call, and not the fleet. Connections end with the process.
+        if os.getpid() == pid:
+            self._end_fleet()
+
+    def _rolled_back(self, epoch: int, step: int | None) -> None:
+        """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""
+        self.steps.roll_back(step or 0)
+        self.application.roll_back(epoch)
+
+
+def _check_encryption(conf: PS2Conf, binding: Binding) -> None:
+    """Check the certificates; without TLS, warn of addresses that other hosts reach."""
+    if conf.tls is not None:
+        check_serving(conf.tls, binding.advertised)
+    elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
+        log.warning("%s", warning)
