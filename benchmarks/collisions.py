@@ -26,7 +26,7 @@ from ps2.algorithms.online.settings import OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.matrix.partition import hash_bucket
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import needs_matplotlib
 
 READERS = {"movielens": movielens, "frappe": frappe, "generated": generated}
 PARTS = Parts(names=tuple(READERS), generated=("generated",))

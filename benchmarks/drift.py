@@ -30,7 +30,7 @@ from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.array_types import Float64s
 from ps2.data.hashing import Field, FieldHasher
 from ps2.data.key_rows import KeyRows
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import needs_matplotlib
 
 HASHER = FieldHasher((*map(Field.categorical, IDS), *map(Field.buckets, NUMBERS)))
 BATCH = 8192

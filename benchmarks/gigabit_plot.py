@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import needs_matplotlib
 
 Line = dict[str, Any]
 

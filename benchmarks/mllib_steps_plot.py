@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mllib_steps_records import PARTS
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import needs_matplotlib
 
 
 def plot(sizes: Sequence[dict[str, Any]], path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import needs_matplotlib
 
 
 def plot(parts: Mapping[str, Any], path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,14 @@ from ps2.algorithms.training.table import Table
 from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
+from ps2.plot_extra import PlotPath
 from ps2.run.slots import cores_of_one
 from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
 from ps2.server.memory import available_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +186,18 @@ class LDAModel(FittedModel, LDAParams, Model):
             rows.append((topic, words.tolist(), weights.tolist(), *terms))
         columns = DESCRIBED if vocabulary is None else StructType([*DESCRIBED.fields, TERMS])
         return _session().createDataFrame(rows, columns)
+
+    def plotTopics(
+        self,
+        path: PlotPath = None,
+        maxTermsPerTopic: int = 10,
+        vocabulary: Sequence[str] | None = None,
+        topics: Sequence[int] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the most likely words of topics as bars, a panel for each topic; see ``LDATopics.plotTopics``."""
+        return self.topics.plotTopics(path, maxTermsPerTopic, vocabulary, topics, ax=ax)
 
     # -- documents -------------------------------------------------------------------------------------------------
 

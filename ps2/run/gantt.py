@@ -10,12 +10,11 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.run.chart import BLUE, DPI, GREEN, GREY, GRID, PINK, SKY, Chart
+from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, dress
 from ps2.run.timeline import (
     KINDS,
     ClockTable,
@@ -77,7 +76,12 @@ ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
 LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 
 
-def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:
+def draw(
+    tables: Sequence[ClockTable],
+    staleness: int | None,
+    clocks: range | tuple[int, int] | None = None,
+    ax: Any = None,
+) -> Axes:
     """Draw a lane for each rank; see ``RunResult.plot``."""
     ranks = some_ranks(tables, MAX_LANES)
     shown = [_within(tables[rank], clocks) for rank in ranks]
@@ -87,8 +91,7 @@ def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tu
     view_s = _view(whole_s, clocks_span(shown))
 
     height_in = 1.6 + max(0.28, 0.6 - 0.02 * len(ranks)) * len(ranks)
-    chart = Chart(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
-    axes = chart.subplots()
+    axes = axes_for(ax, WIDTH_IN, height_in)
     most = max(map(len, shown))
     edges = np.linspace(*view_s, min(COLUMNS, most // COLUMN_ROWS) + 1)
     room_s = NUMBER_ROOM * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED else np.inf
@@ -100,15 +103,17 @@ def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tu
             _draw_blocks(axes, lane, table)
             if most <= MAX_BORDERS:
                 _draw_borders(axes, lane, table, room_s)
-    _dress(chart, axes, ranks, view_s)
+    said = ""
+    if most > MAX_BARS:
+        said = "; heights are shares of the time"
+    elif any((table.block >= 0).any() for table in shown):
+        said = "; numbers and bands: clock, block of a rotation"
+    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{said}", "rank", grid="x")
+    _set_scales(axes, ranks, view_s)
+    _add_legend(axes, is_own=ax is None)
     _tell_what_is_cut_off(axes, whole_s, view_s)
     _tell_of_empty_lanes(axes, shown, view_s)
-    axes.set_title(_title(tables, staleness, len(ranks)), loc="left", fontsize=11)
-    if most > MAX_BARS:
-        axes.set_xlabel("seconds since the run began; heights are shares of the time")
-    elif any((table.block >= 0).any() for table in shown):
-        axes.set_xlabel("seconds since the run began; numbers and bands: clock, block of a rotation")
-    return chart
+    return axes
 
 
 def _span(tables: Sequence[ClockTable]) -> Span:
@@ -207,19 +212,23 @@ def _draw_borders(axes: Axes, lane: int, table: ClockTable, room_s: float) -> No
             axes.annotate(number, (row.began, lane - HEIGHT / 2), (2, 1), textcoords="offset points", fontsize=7)
 
 
-def _dress(chart: Chart, axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
+def _set_scales(axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
     axes.set_xlim(view_s[0], view_s[1] + (0.002 * (view_s[1] - view_s[0]) or 1e-3))
     axes.set_ylim(len(ranks) - 0.4, -0.6)
     axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
-    axes.set_ylabel("rank")
-    axes.set_xlabel("seconds since the run began")
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+
+
+def _add_legend(axes: Axes, is_own: bool) -> None:
+    """Add the legend below: of a figure of the chart's own, below everything; else below the axis's label."""
     patches = [Patch(color=COLORS[kind], label=LABELS.get(kind, kind)) for kind in LEGEND]
-    chart.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=9)
+    look = {"handles": patches, "ncols": len(patches), "frameon": False, "fontsize": TICK}
+    if is_own:
+        axes.figure.legend(loc="outside lower center", **look)
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
 
 
 def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
@@ -231,7 +240,7 @@ def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
         cut_off.append((1, "right", f"outside of clocks until {rounded(whole_s[1])} s ▶"))
     for x, side, said in cut_off:
         axes.annotate(
-            said, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=8, color="#555555"
+            said, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
         )
 
 
@@ -241,7 +250,7 @@ def _tell_of_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) 
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
             when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""
             said = f"no clocks{when}"
-            axes.annotate(said, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=8)
+            axes.annotate(said, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
 def _title(tables: Sequence[ClockTable], staleness: int | None, lanes: int) -> str:

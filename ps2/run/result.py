@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.errors import NotFoundError
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.rpc.run_control import Logged
-from ps2.run.drawing import needs_matplotlib
 from ps2.run.summary import summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rows
 from ps2.text_tables import to_html
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +147,9 @@ class RunResult(Sequence[Any]):
         """Print a table by rank: clocks and their times; and the ranks that the others waited for most."""
         print(summary(self._tables, self.seconds, self.staleness))
 
-    def plot(self, path: str | os.PathLike[str] | None = None, clocks: range | tuple[int, int] | None = None) -> Figure:
+    def plot(
+        self, path: PlotPath = None, clocks: range | tuple[int, int] | None = None, *, ax: Axes | None = None
+    ) -> Axes:
         """Draw a Gantt chart: a lane for each rank, a bar for whatever it did (Zhang et al., "MLlib*", Figure 2).
 
         The parts of a clock are drawn in the order wait, onClock, pull, compute, push. When clocks are too many for
@@ -161,16 +162,14 @@ class RunResult(Sequence[Any]):
         Args:
             path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
             clocks: only from the first of these to the one before the second, such as ``(10, 20)``.
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
 
         Returns:
-            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+            The Axes with the plot.
 
         Raises:
             ConfigError: matplotlib is not installed, or there is nothing to draw.
         """
         with needs_matplotlib("plot"):
             from ps2.run.gantt import draw
-        figure = draw(self._tables, self.staleness, clocks)
-        if path is not None:
-            figure.savefig(path)
-        return figure
+        return saved(draw(self._tables, self.staleness, clocks, ax), path)

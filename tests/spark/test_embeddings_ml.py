@@ -127,7 +127,7 @@ def test_deepwalk_when_trained_then_group_vertices_are_similar(walked, edges, tm
     assert [row["score"] for row in pairs] == pytest.approx(walked.embedding.score([r["src"] for r in pairs], [0] * 5))
     assert walked.embedding.score([7, 7], [14, 7 * GROUP + 7]).argmax() == 0
     assert walked.score(edges.selectExpr("src", "dst + 1 as dst")).first()["score"] is None
-    walked.plot(tmp_path / "vectors.png", {0: "first"})
+    walked.plotEmbedding(tmp_path / "vectors.png", {0: "first"})
     assert (tmp_path / "vectors.png").stat().st_size > 1000
 
 

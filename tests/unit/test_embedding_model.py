@@ -11,7 +11,7 @@ import pytest
 
 from ps2.algorithms.embeddings.files import MODELS
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.embeddings.plotting import MAX_POINTS, draw_plane
+from ps2.algorithms.embeddings.plotting import MAX_POINTS
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -246,11 +246,11 @@ def test_plane_when_drawn_then_it_has_the_most_variance(tmp_path):
 
 
 def test_picture_when_names_have_classes_then_each_has_colour(words):
-    chart = draw_plane(words, {"oak": "tree", "elm": "tree", "été": "season"})
-    (axes,) = chart.axes
+    axes = words.plotEmbedding(classes={"oak": "tree", "elm": "tree", "été": "season"})
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["others", "tree", "season"]
     assert {text.get_text() for text in axes.texts} == set(WORDS)
+    assert [text.get_text() for text in words.plotEmbedding(labels=["elm"]).texts] == ["elm"]
     many = Embedding(range(MAX_POINTS + 1), np.random.default_rng(0).normal(size=(MAX_POINTS + 1, 2)))
-    (axes,) = draw_plane(many, {}).axes
+    axes = many.plotEmbedding()
     assert f"the {MAX_POINTS:,} most frequent" in axes.get_title("left")
     assert not axes.texts

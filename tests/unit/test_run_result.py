@@ -255,12 +255,12 @@ def test_summary_when_there_was_no_clock_then_shows_rest(capsys):
 # -- the chart
 
 
-def sizes(figure):
+def sizes(chart):
     """Total seconds drawn by kind, of a chart with bars."""
     from ps2.run.gantt import ORDER
 
     found = dict.fromkeys(ORDER, 0.0)
-    bars = [each for each in figure.axes[0].collections if hasattr(each, "get_sizes")]
+    bars = [each for each in chart.collections if hasattr(each, "get_sizes")]
     for number, each in enumerate(bars):
         for path in each.get_paths():
             found[ORDER[number % len(ORDER)]] += np.ptp(path.vertices[:, 0])
@@ -298,20 +298,20 @@ def test_plot_when_rank_ended_before_clock_0_then_lane_says_so():
 def test_plot_when_no_rank_did_a_clock_then_all_is_outside():
     chart = result_of(lane(1.0, outside_s=2.0), lane(1.0, outside_s=1.0)).plot()
     assert sizes(chart)["outside"] == 3.0
-    assert chart.axes[0].get_xlim() == pytest.approx((1.0, 3.0), abs=0.01)
+    assert chart.get_xlim() == pytest.approx((1.0, 3.0), abs=0.01)
 
 
 def test_plot_when_nothing_took_any_time_then_it_is_drawn():
     assert sizes(result_of(lane(1.0, outside_s=0.0)).plot())["outside"] == 0.0
 
 
-def written(figure):
-    return [each.get_text() for each in figure.axes[0].texts if not each.get_text().isdigit()]
+def written(chart):
+    return [each.get_text() for each in chart.texts if not each.get_text().isdigit()]
 
 
 def test_plot_when_setup_is_long_then_axis_starts_near_clock_0():
     chart = result_of(lane(1.0, *[FAST] * 10, outside_s=90.0)).plot()
-    assert chart.axes[0].get_xlim() == pytest.approx((90.0, 101.0), abs=0.1)
+    assert chart.get_xlim() == pytest.approx((90.0, 101.0), abs=0.1)
     assert written(chart) == ["◀ setup from 1 s"]
 
 
@@ -319,19 +319,19 @@ def test_plot_when_tail_is_long_then_axis_ends_near_last_clock():
     tail = to_table([ClockTimes(10, 10.0, 90.0, 0.0, 0.0, 0.0, outside=True)])
     table = np.concatenate([lane(0.0, *[FAST] * 10, outside_s=0.0)[:-1], tail]).view(np.recarray)
     chart = result_of(table).plot()
-    assert chart.axes[0].get_xlim() == pytest.approx((0.0, 11.0), abs=0.1)
+    assert chart.get_xlim() == pytest.approx((0.0, 11.0), abs=0.1)
     assert written(chart) == ["outside of clocks until 100 s ▶"]
 
 
 def test_plot_when_the_setup_was_short_then_nothing_is_cut_off(bsp):
     chart = bsp.plot()
-    assert chart.axes[0].get_xlim()[0] == 1.0
+    assert chart.get_xlim()[0] == 1.0
     assert written(chart) == []
 
 
 def test_plot_when_setup_is_long_then_columns_span_visible_part():
     chart = result_of(lane(1.0, *[FAST] * 1000, outside_s=9000.0)).plot()
-    compute = chart.axes[0].collections[0].get_paths()[0].vertices
+    compute = chart.collections[0].get_paths()[0].vertices
     assert compute[:, 0].min() == pytest.approx(8901.0)
 
 
@@ -341,8 +341,8 @@ def test_plot_when_clocks_are_chosen_then_only_they_are_drawn(bsp):
 
 
 def test_plot_when_drawn_then_the_title_tells_staleness_and_pace(bsp):
-    figure = result_of(*BSP, staleness=3).plot()
-    assert figure.axes[0].get_title(loc="left") == "2 workers, SSP, staleness 3: 2 clocks at 0.333 a second"
+    chart = result_of(*BSP, staleness=3).plot()
+    assert chart.get_title(loc="left") == "2 workers, SSP, staleness 3: 2 clocks at 0.333 a second"
 
 
 def test_plot_when_clocks_are_many_then_shares_sum_to_one():
@@ -366,8 +366,7 @@ def test_plot_when_clocks_are_very_many_then_file_stays_small(tmp_path):
 
 
 def test_plot_when_ranks_exceed_lanes_then_title_says_so():
-    figure = result_of(*[lane(0.0, FAST) for _ in range(50)]).plot()
-    axes = figure.axes[0]
+    axes = result_of(*[lane(0.0, FAST) for _ in range(50)]).plot()
     assert len(axes.get_yticks()) == 32
     assert axes.get_title(loc="left").endswith("(the 16 busiest ranks and some more)")
 
@@ -436,6 +435,6 @@ def test_summary_when_there_was_no_rotation_then_none_was_left(bsp, capsys):
 
 
 def test_plot_when_of_rotation_then_clocks_show_blocks():
-    axes = result_of(*ROTATED, staleness=1).plot().axes[0]
+    axes = result_of(*ROTATED, staleness=1).plot()
     assert {text.get_text() for text in axes.texts} >= {"0, 0", "0, 1", "1, 2", "2, 0"}
     assert "block" in axes.get_xlabel()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ from ps2.algorithms.estimators.array_files import load_content, save_without_spa
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, ShapeError
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = npt.NDArray[Any]
 
@@ -237,6 +241,34 @@ class Embedding:
         # Fix the sign of each axis: its component of largest magnitude is positive.
         signs = np.sign(found[np.abs(found).argmax(axis=0), [0, 1]])
         return found * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
+
+    def plotEmbedding(
+        self,
+        path: PlotPath = None,
+        classes: Mapping[Any, Any] | None = None,
+        labels: Sequence[Any] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the vectors in the plane of their two largest principal components.
+
+        Args:
+            path: also writes the plot there: PNG, or the format of the suffix (.svg, .pdf).
+            classes: name -> class; each of the five largest classes has its colour, and all other names are grey.
+            labels: names that are written beside their points; None: all names if there are 60 at most, else none.
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+
+        Returns:
+            The Axes with the plot.
+
+        Raises:
+            ConfigError: matplotlib is not installed.
+            InputError: a label has no vector.
+        """
+        with needs_matplotlib("plotEmbedding"):
+            from ps2.algorithms.embeddings.plotting import Plane, draw_plane
+        plane = Plane(self.names, *self.plane(), self.dim)
+        return saved(draw_plane(plane, classes, labels, ax), path)
 
     @cached_property
     def _units(self) -> Float32s:

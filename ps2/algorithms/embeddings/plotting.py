@@ -3,55 +3,70 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from matplotlib.axes import Axes
 
-from ps2.algorithms.embeddings.model import Embedding
-from ps2.run.chart import BLUE, DPI, GREEN, GREY, ORANGE, PINK, SKY, Chart
+from ps2.array_types import Float64s, Int64s
+from ps2.data.names import Names
+from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, dress, label_points
 
-SIDE_IN = 7.0
+WIDTH_IN, HEIGHT_IN = 7.5, 5.5
 # Colours of the largest classes; all others are grey.
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY)
-# Up to FEW points are labelled; up to MAX_POINTS are drawn.
+# Up to FEW points are all labelled, unless labels are chosen; up to MAX_POINTS are drawn.
 FEW, MAX_POINTS = 60, 50_000
 
 
-def draw_plane(embedding: Embedding, classes: Mapping[Any, Any]) -> Chart:
-    """Plot vectors in the plane of their two largest principal components.
+@dataclass(frozen=True)
+class Plane:
+    """Vectors in the plane of their two largest principal components.
 
-    Args:
-        classes: name -> class; each class has its colour, and names without a class are grey.
+    Attributes:
+        names: of the vectors, the most frequent first.
+        points: shape (n, 2).
+        shares: shape (2,): each component's share of the variance.
+        dim: dimension of the vectors.
     """
-    points, share = embedding.plane()
+
+    names: Names
+    points: Float64s
+    shares: Float64s
+    dim: int
+
+
+def draw_plane(
+    plane: Plane, classes: Mapping[Any, Any] | None = None, labels: Sequence[Any] | None = None, ax: Any = None
+) -> Axes:
+    """Plot vectors as points; arguments as in ``Embedding.plotEmbedding``."""
+    names, points = plane.names, plane.points
+    labelled = None if labels is None else names.known(labels)
     shown = np.arange(min(len(points), MAX_POINTS))
-    chart = Chart(figsize=(SIDE_IN, SIDE_IN), dpi=DPI, layout="constrained")
-    axes = chart.subplots()
-    size = float(np.clip(40_000 / max(len(shown), 1), 2, 30))
-    for label, colour, some in _groups(embedding, classes, shown):
-        axes.scatter(points[some, 0], points[some, 1], s=size, color=colour, alpha=0.7, linewidths=0, label=label)
-    if len(shown) <= FEW:
-        for at, name in zip(shown, embedding.names.named(shown), strict=True):
-            axes.annotate(str(name), points[at], xytext=(3, 3), textcoords="offset points", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"first component, {share[0]:.0%} of the variance")
-    axes.set_ylabel(f"second component, {share[1]:.0%}")
+    axes = axes_for(ax, WIDTH_IN, HEIGHT_IN)
+    groups = _groups(names, classes or {}, shown)
+    draw_points(axes, [Points(label, points[some], colour) for label, colour, some in groups])
+    if labelled is None:
+        labelled = shown if len(shown) <= FEW else shown[:0]
+    label_points(axes, points[labelled], [str(name) for name in names.named(labelled)], ring=labels is not None)
+    axes.set_aspect("equal", adjustable="datalim")
     of_all = "" if len(shown) == len(points) else f"; the {len(shown):,} most frequent"
-    axes.set_title(f"{len(points):,} vectors of {embedding.dim} numbers{of_all}", loc="left", fontsize=11)
-    if classes:
-        axes.legend(frameon=False, markerscale=2, fontsize=8)
-    return chart
+    dress(
+        axes,
+        f"{len(points):,} vectors of {plane.dim} numbers{of_all}",
+        f"first principal component, {plane.shares[0]:.0%} of the variance",
+        f"second principal component, {plane.shares[1]:.0%}",
+    )
+    return axes
 
 
-def _groups(
-    embedding: Embedding, classes: Mapping[Any, Any], shown: npt.NDArray[np.int64]
-) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
+def _groups(names: Names, classes: Mapping[Any, Any], shown: Int64s) -> list[tuple[str, str, Int64s]]:
     """Return each coloured group: label, colour, positions of its vectors."""
     if not classes:
         return [("", BLUE, shown)]
-    found = [classes.get(name) for name in embedding.names.named(shown)]
+    found = [classes.get(name) for name in names.named(shown)]
     counts = Counter(kind for kind in found if kind is not None)
     largest = [kind for kind, _ in counts.most_common(len(COLOURS))]
     kinds = np.array([largest.index(kind) if kind in largest else -1 for kind in found])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,11 +17,11 @@ from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
 from ps2.data.row_spill import Spilled
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.run.spark.jvm import metrics_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 S = TypeVar("S", bound="HistorySummary")
 
@@ -313,24 +312,22 @@ class HistorySummary:
         """The whole history as one object, which needs neither Spark nor the model."""
         return self._history
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+    def plot(self, path: PlotPath = None, *, ax: Axes | None = None) -> Axes:
         """Plot the objective and the validation loss by step.
 
         Args:
             path: file to write as well: PNG, or the format of its suffix (.svg, .pdf).
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
 
         Returns:
-            The matplotlib Figure. It belongs to no window and not to pyplot; a notebook shows it.
+            The Axes with the plot.
 
         Raises:
             ConfigError: matplotlib is not installed, or no step was taken.
         """
         with needs_matplotlib("plot"):
-            from ps2.algorithms.estimators.pictures import draw_losses
-        chart = draw_losses(self._history)
-        if path is not None:
-            chart.savefig(path)
-        return chart
+            from ps2.algorithms.estimators.plotting import draw_losses
+        return saved(draw_losses(self._history, ax), path)
 
     def _repr_html_(self) -> str:
         return history_html(self._history)

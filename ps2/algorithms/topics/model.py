@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,12 @@ import scipy.sparse as sp
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.algorithms.topics.files import MODEL_CLASS, read_topics, write_topics
 from ps2.algorithms.topics.inference import InferenceName, Sampling, Variational, documents_of, halves
-from ps2.errors import InputError, ShapeError
+from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = npt.NDArray[Any]
 
@@ -163,6 +167,47 @@ class LDATopics:
             told = words if vocabulary is None else [vocabulary[word] for word in words]
             found.append((told, (self.counts[words, k] + self.beta) / total[k]))
         return found
+
+    def plotTopics(
+        self,
+        path: PlotPath = None,
+        maxTermsPerTopic: int = 10,
+        vocabulary: Sequence[str] | None = None,
+        topics: Sequence[int] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the most likely words of topics as bars, a panel for each topic.
+
+        Args:
+            path: also writes the plot there: PNG, or the format of the suffix (.svg, .pdf).
+            maxTermsPerTopic: how many words of a topic, at most.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; None: their numbers.
+            topics: numbers of the topics to draw; None: the first 24.
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+
+        Returns:
+            The Axes around the panels.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or an argument is out of range.
+            ShapeError: the number of words is not the model's.
+        """
+        with needs_matplotlib("plotTopics"):
+            from ps2.algorithms.topics.plotting import MAX_TOPICS, Topic, draw_topics
+        numbers = list(range(min(self.topics, MAX_TOPICS)) if topics is None else topics)
+        if maxTermsPerTopic < 1:
+            raise ConfigError(f"maxTermsPerTopic: expected 1 at least, got {maxTermsPerTopic!r}")
+        if not numbers or not all(0 <= number < self.topics for number in numbers):
+            raise ConfigError(f"topics: expected numbers from 0 to {self.topics - 1}, got {numbers}")
+        described, tokens = self.describeTopics(maxTermsPerTopic, vocabulary), self.counts.sum(axis=0)
+        panels = []
+        for number in numbers:
+            words, weights = described[number]
+            share = float(tokens[number] / max(tokens.sum(), 1))
+            panels.append(Topic(number, share, [str(word) for word in words], weights))
+        some = "" if len(numbers) == self.topics else f"{len(numbers)} of "
+        return saved(draw_topics(panels, f"{some}{self.topics:,} topics over {self.dim:,} words", ax), path)
 
     def check_vocabulary(self, vocabulary: Sequence[str] | None) -> None:
         """Raise ShapeError unless there is no vocabulary, or one of the model's number of words."""

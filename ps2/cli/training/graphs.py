@@ -194,7 +194,7 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
         estimator.setNumWorkers(job.setting.workers)
     model = estimator._resumable(job.training).fit(found.frame)
     is_table = job.setting.form == "table"
-    more = {"vectors.png": lambda path: model.plot(path, classes)}
+    more = {"vectors.png": lambda path: model.plotEmbedding(path, classes)}
     # Print first: the training took long, and writing files may fail.
     if is_table:
         _print_tables(job, found, model)

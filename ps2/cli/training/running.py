@@ -58,7 +58,7 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
         check_local(path)
     _check_output(setting)
     if setting.plots is not None:
-        from ps2.run.drawing import needs_matplotlib
+        from ps2.plot_extra import needs_matplotlib
 
         with needs_matplotlib("--plots"):
             import matplotlib  # noqa: F401

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +18,12 @@ from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import PlotPath
 from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import jvm_context, word2vec_model
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 # Vectors of a batch for Spark.
 SOME = 4096
@@ -55,25 +54,16 @@ class EmbeddingModel(FittedModel, EmbeddingParams):
         model = self._as_pyspark(feature.Word2VecModel, java_model)
         return model._set(vectorSize=embedding.dim)
 
-    def plot(self, path: str | os.PathLike[str] | None = None, classes: Mapping[Any, Any] | None = None) -> Figure:
-        """Plot the vectors in the plane of their two largest principal components.
-
-        Args:
-            path: also write the figure there: PNG, or the format of the suffix (.svg, .pdf).
-            classes: name -> class; each class has its colour.
-
-        Returns:
-            The matplotlib Figure, independent of windows and pyplot; a notebook shows it.
-
-        Raises:
-            ConfigError: matplotlib is not installed.
-        """
-        with needs_matplotlib("plot"):
-            from ps2.algorithms.embeddings.plotting import draw_plane
-        chart = draw_plane(self.embedding, classes or {})
-        if path is not None:
-            chart.savefig(path)
-        return chart
+    def plotEmbedding(
+        self,
+        path: PlotPath = None,
+        classes: Mapping[Any, Any] | None = None,
+        labels: Sequence[Any] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the vectors in the plane of their two largest principal components; see ``Embedding.plotEmbedding``."""
+        return self.embedding.plotEmbedding(path, classes, labels, ax=ax)
 
     def _frame_of(self, name: str) -> DataFrame:
         """Return all vectors: a column of names, and ``vector``."""

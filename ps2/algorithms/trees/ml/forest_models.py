@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.classification import (
@@ -30,10 +29,10 @@ from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.trees.forests.random_forest import RandomForest, read_random_forest, write_random_forest
 from ps2.algorithms.trees.ml.vectors import as_sparse
 from ps2.algorithms.trees.tree import Tree, java_number
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 class RandomForestModel(FleetModel):
@@ -108,23 +107,21 @@ class ForestOfTrees(RandomForestModel):
         """Return the leaf of each tree that one row comes to, counted from the left."""
         return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist())
 
-    def plotImportances(self, path: str | os.PathLike[str] | None = None, most: int = 20) -> Figure:
+    def plotImportances(self, path: PlotPath = None, most: int = 20, *, ax: Axes | None = None) -> Axes:
         """Draw the importances of the features that matter most, as bars: as models of boosted trees do.
 
         Args:
             path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
             most: bars at most.
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
 
         Raises:
             ConfigError: matplotlib is not installed, or the trees split by no feature.
         """
         with needs_matplotlib("plotImportances"):
-            from ps2.algorithms.estimators.pictures import draw_importances
+            from ps2.algorithms.estimators.plotting import draw_importances
         names = () if isinstance(self._features, str) else self._features
-        chart = draw_importances(self._trained.importances(), names, most)
-        if path is not None:
-            chart.savefig(path)
-        return chart
+        return saved(draw_importances(self._trained.importances(), names, most, ax), path)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         made, name = super()._transform(dataset), self.getOrDefault("leafCol")

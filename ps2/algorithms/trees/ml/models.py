@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,10 +22,10 @@ from ps2.algorithms.trees.ml.vectors import as_sparse
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
 from ps2.errors import ConfigError, LimitError
-from ps2.run.drawing import needs_matplotlib
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 # Of a row's vector: tasks hold those of ten thousand rows at a time.
 MAX_CONTRIBUTIONS = 20_000
@@ -75,7 +74,7 @@ class ForestModel(FleetModel, TreeParams):
             )
         return as_sparse(self._trained.forest.scores(importanceType))
 
-    def plotImportances(self, path: str | os.PathLike[str] | None = None, most: int = 20) -> Figure:
+    def plotImportances(self, path: PlotPath = None, most: int = 20, *, ax: Axes | None = None) -> Axes:
         """Draw the shares of the features that matter most, as bars.
 
         Features have the names of ``featuresCols``, else the numbers that ``toDebugString`` has.
@@ -83,20 +82,18 @@ class ForestModel(FleetModel, TreeParams):
         Args:
             path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
             most: bars at most.
+            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
 
         Returns:
-            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+            The Axes with the plot.
 
         Raises:
             ConfigError: matplotlib is not installed, or the trees split by no feature.
         """
         with needs_matplotlib("plotImportances"):
-            from ps2.algorithms.estimators.pictures import draw_importances
+            from ps2.algorithms.estimators.plotting import draw_importances
         names = () if isinstance(self._features, str) else self._features
-        chart = draw_importances(self._trained.forest.importances(), names, most)
-        if path is not None:
-            chart.savefig(path)
-        return chart
+        return saved(draw_importances(self._trained.forest.importances(), names, most, ax), path)
 
     @property
     def trees(self) -> list[BoostedTreeModel]:

@@ -1,4 +1,4 @@
-"""How a training went: rows by step, pictures, and what a notebook shows."""
+"""How a training went: rows by step, plots, and what a notebook shows; plots of topics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from ps2.algorithms.estimators.notebook import history_html
-from ps2.algorithms.estimators.pictures import draw_importances, draw_losses
+from ps2.algorithms.estimators.plotting import draw_importances, draw_losses
+from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.training.by_step import best_step, by_step, cells, spaced, titles
 from ps2.algorithms.training.record import TrainingHistory, Words
 from ps2.errors import ConfigError
@@ -54,7 +56,7 @@ def test_best_step_when_rows_were_held_out_then_has_least_loss():
 
 
 def lines_of(chart):
-    return {line.get_label(): line.get_xydata().tolist() for line in chart.axes[0].get_lines()}
+    return {line.get_label(): line.get_xydata().tolist() for line in chart.get_lines()}
 
 
 def test_losses_when_drawn_then_are_at_step_that_preceded_them():
@@ -70,7 +72,7 @@ def test_losses_when_no_step_was_taken_then_config_error():
 
 
 def labels_of(chart):
-    return [label.get_text() for label in chart.axes[0].get_yticklabels()]
+    return [label.get_text() for label in chart.get_yticklabels()]
 
 
 def test_importances_when_drawn_then_sorted_without_zeros():
@@ -89,7 +91,7 @@ def test_importances_when_features_have_names_then_long_are_cut():
 def test_importances_when_too_many_then_title_says_so():
     chart = draw_importances(np.full(50, 0.02), [], 3)
     assert labels_of(chart) == ["feature 0", "feature 1", "feature 2"]
-    assert chart.axes[0].get_title(loc="left") == "trees split by 50 of 50 features; the first 3"
+    assert chart.get_title(loc="left") == "trees split by 50 of 50 features; the first 3"
 
 
 def test_importances_when_no_splits_then_config_error():
@@ -112,3 +114,43 @@ def test_html_when_no_step_was_taken_then_it_says_so():
     assert history_html(history(objective=(0.7,), validation=(), steps=0)) == (
         "<div><p>0 steps in 0.0 s: a &lt; b</p></div>"
     )
+
+
+def test_losses_when_axes_are_given_then_drawn_there_by_pair():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert draw_losses(OF_TREES, left) is left
+    assert (len(left.get_lines()), len(right.get_lines())) == (3, 0)
+
+
+def test_losses_when_ax_is_a_figure_then_config_error_names_both():
+    with pytest.raises(ConfigError, match=r"ax: expected Axes of matplotlib, such as plt.gca\(\), got Figure"):
+        draw_losses(OF_TREES, Figure())
+
+
+TOPICS = LDATopics(np.array([[9, 0], [1, 5], [0, 5]]), np.full(2, 0.1), 0.01)
+
+
+def panels_of(axes):
+    return [(panel.get_title("left"), [text.get_text() for text in panel.texts]) for panel in axes.child_axes]
+
+
+def test_topics_when_plotted_then_panels_have_likely_words_first(tmp_path):
+    axes = TOPICS.plotTopics(tmp_path / "topics.svg", 2, ["oak", "cow", "hen"])
+    assert panels_of(axes) == [
+        ("topic 0 (50% of tokens)", ["oak", "cow"]),
+        ("topic 1 (50% of tokens)", ["cow", "hen"]),
+    ]
+    assert (tmp_path / "topics.svg").stat().st_size > 1000
+
+
+def test_topics_when_some_are_chosen_then_title_says_of_how_many():
+    axes = TOPICS.plotTopics(topics=[1])
+    assert panels_of(axes) == [("topic 1 (50% of tokens)", ["1", "2", "0"])]
+    assert axes.get_title("left").startswith("1 of 2 topics over 3 words; the longest bar is 50.0%")
+
+
+@pytest.mark.parametrize("given", [{"topics": [2]}, {"topics": []}, {"maxTermsPerTopic": 0}])
+def test_topics_when_argument_is_out_of_range_then_config_error(given):
+    with pytest.raises(ConfigError, match=rf"{next(iter(given))}: expected"):
+        TOPICS.plotTopics(**given)
