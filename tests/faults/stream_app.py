@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +113,12 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
         if replicas:
             PS2Context.getOrCreate(spark, servers, replicas=replicas)
 
-        signal.signal(signal.SIGUSR1, lambda *_: [query.stop() for query in spark.streams.active])
+        def stop_queries():
+            for query in spark.streams.active:
+                query.stop()
+
+        # In a thread, which has its own connection to Java: a second signal would break into the call of the first.
+        signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=stop_queries).start())
 
         def said(progress):
             print("batch", progress.batch, progress.rows, *PS2Context.getActive()._fleet.launcher.pids(), flush=True)
