@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -265,22 +264,26 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool
     if reuse:
         if not checked:
             raise ConfigError("reuse: expected a name, by which to find the vector, got name=None")
-        with suppress(NotFoundError):
-            found = kind.existing(checked)
-            _check_same(checked, found._spec, spec)
-            return found
-    info = session.new_matrix(spec, checked)
-    vector = kind(session.fleet, info.id, 0, info.spec, info.route)
+        row, info = session.find_or_create(spec, checked)
+        _check_same(checked, info.spec, spec)
+    else:
+        row, info = 0, session.new_matrix(spec, checked)
+    vector = kind(session.fleet, info.id, row, info.spec, info.route)
     vector._name = checked
     return vector if name else _owned(session, vector)
 
 
 def _check_same(name: str, found: MatrixSpec, wanted: MatrixSpec) -> None:
     """Raise ConfigError if an existing vector is not what a caller asks for. Its matrix may have any number of rows."""
-    for setting in fields(MatrixSpec):
-        has, asked = getattr(found, setting.name), getattr(wanted, setting.name)
-        if setting.name != "rows" and has != asked:
-            raise ConfigError(f"vector {name!r} exists with {setting.name}={has}, got {setting.name}={asked}")
+    differing = [
+        (setting.name, getattr(found, setting.name), getattr(wanted, setting.name))
+        for setting in fields(MatrixSpec)
+        if setting.name != "rows" and getattr(found, setting.name) != getattr(wanted, setting.name)
+    ]
+    if differing:
+        has = ", ".join(f"{setting}={value}" for setting, value, _ in differing)
+        asked = ", ".join(f"{setting}={value}" for setting, _, value in differing)
+        raise ConfigError(f"vector {name!r} exists with {has}, got {asked}")
 
 
 @shielded

@@ -120,6 +120,14 @@ class Session:
             return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
     @shielded
+    def find_or_create(self, spec: MatrixSpec, name: str) -> tuple[int, MatrixInfo]:
+        """Return row and matrix of a named vector; if there is none, create a matrix, and name its row 0."""
+        self._release_dropped()
+        with self._new_id() as id:
+            row, info = self.ask(lambda: self._master.find_or_create(spec, id, self.holder, name))
+        return row, self._remember(info)
+
+    @shielded
     def matrix(self, matrix: int) -> MatrixInfo:
         return self._remember(self._master.matrix(matrix))
 

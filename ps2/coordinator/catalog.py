@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ps2.errors import ConfigError, LimitError, NotFoundError, UsageError
 from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition, partition_bounds, place
 from ps2.matrix.route import Route
+from ps2.protocol.messages import RequestId
 from ps2.storage.manifest import SavedMatrix
 
 # Names that an error lists.
@@ -126,6 +127,34 @@ class Entry:
         """Return the partitions that a server holds."""
         owned = zip(self.route.partitions, self.owners, strict=True)
         return [partition for partition, owner in owned if owner == index]
+
+
+@dataclass(frozen=True)
+class Located:
+    """A matrix with its failures: why servers of it are lost for good, and why others are being replaced."""
+
+    entry: Entry
+    lost: tuple[str, ...]
+    recovering: tuple[str, ...]
+    epoch: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of an allocation.
+
+    Attributes:
+        id: of the call, equal in every attempt.
+        holder: of the handles: a session, or one attempt of a task.
+    """
+
+    id: RequestId
+    holder: str
+
+    @property
+    def taken(self) -> Taken:
+        return Taken(self.id.series, self.id.stage, {self.holder})
 
 
 class Catalog:

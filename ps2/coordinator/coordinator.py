@@ -165,8 +165,11 @@ class Coordinator:
 
     def run(self, data: Any, worker_fn: Any, options: RunOptions) -> RunResult:
         """Run workers to their end; see ``PS2Context.run``."""
-        spark = self.application.running("run")
-        return self.live_page.record_run(lambda: self._runs.run(spark, data, worker_fn, options), worker_fn)
+
+        def run() -> RunResult:
+            return self._runs.run(self.application.running("run"), data, worker_fn, options)
+
+        return self.live_page.record_run(run, worker_fn)
 
     def stop(self) -> None:
         """End the fleet, or leave an attached one; a second call does nothing. See ``PS2Context.stop``."""

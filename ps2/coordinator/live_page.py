@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from ps2.config import is_loopback, read_token, split_listen
@@ -33,11 +34,12 @@ from ps2.dashboard.snapshot import (
     Snapshot,
     VectorsView,
 )
-from ps2.dashboard.training_log import TRAININGS
+from ps2.dashboard.training_log import TRAININGS, failure_outcome
 from ps2.errors import TransientError
 from ps2.guarded_loop import GuardedLoop
 from ps2.run.host import ActiveRun
 from ps2.run.state import RunState
+from ps2.run.timeline import count
 from ps2.transport.at_once import at_once
 from ps2.version import __version__
 
@@ -63,7 +65,7 @@ class LivePage:
         self._last: RunView | None = None
         self._runs = 0
         self._history: deque[HistoryView] = deque(maxlen=MAX_HISTORY)
-        self._current: HistoryView | None = None
+        self._current: list[HistoryView] = []  # of runs under way
         self._guarded = GuardedLoop("live page")
         self._page: PageServer | None = None
         if not conf.dashboard:
@@ -94,23 +96,30 @@ class LivePage:
             self._page.stop()
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
-        """Call what runs these workers; note how it ends in the history."""
+        """Call what runs these workers; record in the history how it ends, even if no worker started."""
         fit = TRAININGS.under_way
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
-        at_s, began_s = time.time(), time.monotonic()
-        self._current = HistoryView("run", name, at_s, None, "", "")
+        current = HistoryView("run", name, time.time(), None, "", "")
+        began_s, runs_before = time.monotonic(), self._runs
+        self._current.append(current)  # a second run at once is refused, but is a line of the history as well
         outcome = "interrupted"
         try:
             result = call()
             outcome = "done"
             return result
         except Exception as error:
-            outcome = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+            outcome = failure_outcome(error)
             raise
         finally:
-            self._current, last = None, self._last
-            detail = "" if last is None else f"{last.workers} workers, {last.discipline}, {last.finished} clocks"
-            self._history.append(HistoryView("run", name, at_s, time.monotonic() - began_s, outcome, detail))
+            last = self._last if self._runs > runs_before else None
+            detail = (
+                "no worker started"
+                if last is None
+                else f"{count(last.workers, 'worker')}, {last.discipline}, {count(last.finished - last.first, 'clock')}"
+            )
+            seconds = time.monotonic() - began_s
+            self._history.append(replace(current, seconds=seconds, outcome=outcome, detail=detail))
+            self._current.remove(current)
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -136,8 +145,7 @@ class LivePage:
         )
         run = self._run_view()
         events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
-        current = () if self._current is None else (self._current,)
-        history = sorted([*self._history, *current, *TRAININGS.history()], key=lambda one: -one.at_s)
+        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda one: -one.at_s)
         return Snapshot(
             fleet_id=master.id,
             at_s=time.time(),

@@ -7,11 +7,10 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from ps2.config import FleetConfig
 from ps2.coordinator.call_deduplicator import CallDeduplicator, DeferredFree, DeferredFrees
-from ps2.coordinator.catalog import Catalog, Entry, Grant, Taken
+from ps2.coordinator.catalog import Caller, Catalog, Entry, Grant, Located
 from ps2.coordinator.pending_frees import PendingFrees
 from ps2.coordinator.published_catalog import CatalogPublisher
 from ps2.coordinator.recovery import backup_of
@@ -36,34 +35,6 @@ from ps2.storage.manifest import SavedMatrix
 log = logging.getLogger(__name__)
 
 CHANGING_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True)
-class Located:
-    """A matrix with its failures: why servers of it are lost for good, and why others are being replaced."""
-
-    entry: Entry
-    lost: tuple[str, ...]
-    recovering: tuple[str, ...]
-    epoch: int
-    step: int | None
-
-
-@dataclass(frozen=True)
-class Caller:
-    """The caller of an allocation.
-
-    Attributes:
-        id: of the call, equal in every attempt.
-        holder: of the handles: a session, or one attempt of a task.
-    """
-
-    id: RequestId
-    holder: str
-
-    @property
-    def taken(self) -> Taken:
-        return Taken(self.id.series, self.id.stage, {self.holder})
 
 
 class Master:
@@ -216,23 +187,48 @@ class Master:
             entry.hold([0], caller.taken)
         return entry
 
-    def _new_matrix(self, spec: MatrixSpec, name: str) -> Entry:
+    def find_or_create(self, spec: MatrixSpec, name: str, caller: Caller | None = None) -> tuple[Entry, int]:
+        """Return matrix and row of a named vector; if there is none, allocate a matrix and name its row 0.
+
+        Of several callers at once, one creates the vector, and the others get the same one.
+
+        Args:
+            spec: of a new matrix. An existing one may differ.
+            caller: a repeated call, by its id, gets the same vector.
+        """
+        if caller is None:
+            return self._find_or_create(spec, name)
+        return self._calls.once(caller.id, lambda: self._find_or_create(spec, name))
+
+    def _find_or_create(self, spec: MatrixSpec, name: str) -> tuple[Entry, int]:
         with self.changing():
             with self._lock:
-                self._catalog.check_name(name)
-                self.registry.check_all_there()
-                entry = self._catalog.plan(spec, self.registry.addresses(), self._servers.route_version)
-            try:
-                with self.registry.explaining():
-                    self._allocate(entry)
-                with self._lock:
-                    self._catalog.hand_out(entry, entry.grant(1), name)
-                    self._catalog.add(entry)
-            except PS2Error:
-                self._drop(entry)
-                raise
-            if name:
-                self.publish()
+                if name in self._catalog.names:
+                    matrix, row = self._catalog.find(name)
+                    return self._catalog.get(matrix), row
+            return self._create(spec, name), 0
+
+    def _new_matrix(self, spec: MatrixSpec, name: str) -> Entry:
+        with self.changing():
+            return self._create(spec, name)
+
+    def _create(self, spec: MatrixSpec, name: str) -> Entry:
+        """Allocate a matrix; the caller excludes other changes."""
+        with self._lock:
+            self._catalog.check_name(name)
+            self.registry.check_all_there()
+            entry = self._catalog.plan(spec, self.registry.addresses(), self._servers.route_version)
+        try:
+            with self.registry.explaining():
+                self._allocate(entry)
+            with self._lock:
+                self._catalog.hand_out(entry, entry.grant(1), name)
+                self._catalog.add(entry)
+        except PS2Error:
+            self._drop(entry)
+            raise
+        if name:
+            self.publish()
         return entry
 
     def _allocate(self, entry: Entry) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ps2.certificates import Tls
 from ps2.config import WireConfig
-from ps2.coordinator.catalog import Entry
-from ps2.coordinator.master import Caller, Master
+from ps2.coordinator.catalog import Caller, Entry
+from ps2.coordinator.master import Master
 from ps2.errors import ProtocolError
 from ps2.matrix.route import Route
 from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
@@ -36,8 +36,14 @@ class MasterServicer:
         return pb.HeartbeatReply(watched=self._master.reports.are_requested)
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
-        entry = self._master.new_matrix(spec_from_pb(request.spec), request.name, _caller(request))
-        return _matrix_to_pb(entry, *self._master.where(entry))
+        spec, name, caller = spec_from_pb(request.spec), request.name, _caller(request)
+        if request.reuse:
+            entry, row = self._master.find_or_create(spec, name, caller)
+        else:
+            entry, row = self._master.new_matrix(spec, name, caller), 0
+        reply = _matrix_to_pb(entry, *self._master.where(entry))
+        reply.row = row
+        return reply
 
     def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
         matrix = self._master.matrix(request.matrix)

@@ -18,6 +18,7 @@ MAX_HISTORY = 200
 # Steps of one training that are remembered; of more, every other one is dropped.
 MAX_STEPS = 20_000
 MAX_PARAMS, MAX_PARAM_CHARS = 40, 60
+MAX_OUTCOME_CHARS = 300
 # Charts of further values.
 MAX_NUMBERS = 6
 
@@ -103,7 +104,7 @@ class TrainingLog:
             yield note
             outcome = "done"
         except Exception as error:
-            outcome = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
+            outcome = failure_outcome(error)
             raise
         finally:
             with self._lock:
@@ -172,6 +173,11 @@ class TrainingLog:
 
 # Of this process.
 TRAININGS = TrainingLog()
+
+
+def failure_outcome(error: Exception) -> str:
+    """Return what the history says of a run or a training that an error ended: its class and its first line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:MAX_OUTCOME_CHARS]
 
 
 def _short(value: object) -> str:

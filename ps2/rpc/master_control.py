@@ -76,6 +76,14 @@ class MasterControl:
         request = master_pb2.NewMatrixRequest(spec=spec_to_pb(spec), id=id_to_pb(id), holder=holder, name=name)
         return _info(self._call("NewMatrix", request, master_pb2.Matrix))
 
+    def find_or_create(self, spec: MatrixSpec, id: RequestId, holder: str, name: str) -> tuple[int, MatrixInfo]:
+        """Return row and matrix of a named vector; if there is none, create a matrix, and name its row 0."""
+        request = master_pb2.NewMatrixRequest(
+            spec=spec_to_pb(spec), id=id_to_pb(id), holder=holder, name=name, reuse=True
+        )
+        found = self._call("NewMatrix", request, master_pb2.Matrix)
+        return found.row, _info(found)
+
     def matrix(self, matrix: int) -> MatrixInfo:
         return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
 

@@ -9,6 +9,7 @@ import pytest
 
 from ps2 import DCV
 from ps2.config import new_token, write_token
+from ps2.errors import ConfigError
 from tests.viewer import Viewer
 
 
@@ -41,6 +42,18 @@ def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
     until(lambda: not reports.are_requested, "nobody looks")
     viewer.see(lambda s: s["fleet"]["memory_limit_bytes"])
     assert reports.are_requested
+
+
+def test_run_when_it_fails_before_it_starts_then_in_history(ps, viewer):
+    def never_started(worker, rows): ...
+
+    with pytest.raises(ConfigError, match="has no SparkContext") as refused:
+        ps.run([1], never_started)
+    found = viewer.see(lambda snapshot: [one for one in snapshot["history"] if "never_started" in one["name"]])
+    (line,) = [one for one in found["history"] if "never_started" in one["name"]]
+    assert line["outcome"] == f"ConfigError: {refused.value}"
+    assert line["detail"] == "no worker started"
+    assert line["seconds"] < 60
 
 
 def test_repr_when_the_page_is_on_then_has_the_link(ps):

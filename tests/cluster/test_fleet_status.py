@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
@@ -56,12 +58,30 @@ def test_dense_when_reused_then_values_stay(weight):
         (lambda: DCV.dense(10, dtype="float64", name="weight", reuse=True), "dim=1000, got dim=10"),
         (lambda: DCV.dense(1000, name="weight", reuse=True), "dtype=float64, got dtype=float32"),
         (lambda: DCV.sparse(1000, dtype="float64", name="weight", reuse=True), "kind=dense, got kind=sparse"),
+        (
+            lambda: DCV.dense(10, dtype="float64", layout="column", name="weight", reuse=True),
+            "'weight' exists with dim=1000, layout=row, got dim=10, layout=column",
+        ),
         (lambda: DCV.dense(1000, reuse=True), "got name=None"),
     ],
 )
 def test_dense_when_the_existing_one_differs_then_says_how(weight, make, match):
     with pytest.raises(ConfigError, match=match):
         make()
+
+
+def test_dense_when_threads_race_to_reuse_then_one_vector(weight):
+    start = Barrier(8)
+
+    def make(number):
+        start.wait(60)
+        return DCV.dense(100, name="raced", reuse=True).add(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(make, range(8)))
+    assert len({(vector._matrix, vector._row) for vector in made}) == 1
+    assert DCV.existing("raced").sum() == 100 * sum(range(8))
+    made[0].free()
 
 
 def test_existing_when_there_is_none_then_lists_names(weight):

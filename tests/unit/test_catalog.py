@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.config import FleetConfig
-from ps2.coordinator.catalog import Catalog, Entry
-from ps2.coordinator.master import Caller, Master
+from ps2.coordinator.catalog import Caller, Catalog, Entry
+from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, LimitError, NotFoundError, RecoveringError, StoppedError, UnavailableError
 from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition
 from ps2.matrix.route import Route

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ps2.protocol.pb import server_pb2 as ps2_dot_v1_dot_server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13ps2/v1/master.proto\x12\x06ps2.v1\x1a\x13ps2/v1/server.proto\"V\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\r\"-\n\rRegisterReply\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\"l\n\x10HeartbeatRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tmutations\x18\x03 \x01(\x04\x12#\n\x06status\x18\x04 \x01(\x0b\x32\x13.ps2.v1.StatusReply\"!\n\x0eHeartbeatReply\x12\x0f\n\x07watched\x18\x01 \x01(\x08\";\n\x05Route\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06\x62ounds\x18\x02 \x03(\x04\x12\x11\n\taddresses\x18\x03 \x03(\t\"\xa1\x01\n\x06Matrix\x12\n\n\x02id\x18\x01 \x01(\x04\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.ps2.v1.MatrixSpec\x12\x1c\n\x05route\x18\x03 \x01(\x0b\x32\r.ps2.v1.Route\x12\x0c\n\x04lost\x18\x04 \x03(\t\x12\x12\n\nrecovering\x18\x05 \x03(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x11\n\x04step\x18\x07 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_step\"q\n\x10NewMatrixRequest\x12 \n\x04spec\x18\x01 \x01(\x0b\x32\x12.ps2.v1.MatrixSpec\x12\x1d\n\x02id\x18\x02 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06holder\x18\x04 \x01(\t\"\x7f\n\x0fTakeRowsRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\x08\x12\x1d\n\x02id\x18\x04 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06holder\x18\x06 \x01(\t\"\x1d\n\rTakeRowsReply\x12\x0c\n\x04rows\x18\x01 \x03(\r\"^\n\x0f\x46reeRowsRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x03(\r\x12\x1d\n\x02id\x18\x03 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0e\n\x06holder\x18\x04 \x01(\t\"\x0f\n\rFreeRowsReply\"\"\n\x10GetMatrixRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\"!\n\x11\x46indVectorRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x0f\x46indVectorReply\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\x0b\n\x03row\x18\x02 \x01(\r2\xab\x03\n\x06Master\x12:\n\x08Register\x12\x17.ps2.v1.RegisterRequest\x1a\x15.ps2.v1.RegisterReply\x12=\n\tHeartbeat\x12\x18.ps2.v1.HeartbeatRequest\x1a\x16.ps2.v1.HeartbeatReply\x12\x35\n\tNewMatrix\x12\x18.ps2.v1.NewMatrixRequest\x1a\x0e.ps2.v1.Matrix\x12:\n\x08TakeRows\x12\x17.ps2.v1.TakeRowsRequest\x1a\x15.ps2.v1.TakeRowsReply\x12:\n\x08\x46reeRows\x12\x17.ps2.v1.FreeRowsRequest\x1a\x15.ps2.v1.FreeRowsReply\x12\x35\n\tGetMatrix\x12\x18.ps2.v1.GetMatrixRequest\x1a\x0e.ps2.v1.Matrix\x12@\n\nFindVector\x12\x19.ps2.v1.FindVectorRequest\x1a\x17.ps2.v1.FindVectorReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13ps2/v1/master.proto\x12\x06ps2.v1\x1a\x13ps2/v1/server.proto\"V\n\x0fRegisterRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\r\"-\n\rRegisterReply\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\"l\n\x10HeartbeatRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x11\n\tmutations\x18\x03 \x01(\x04\x12#\n\x06status\x18\x04 \x01(\x0b\x32\x13.ps2.v1.StatusReply\"!\n\x0eHeartbeatReply\x12\x0f\n\x07watched\x18\x01 \x01(\x08\";\n\x05Route\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06\x62ounds\x18\x02 \x03(\x04\x12\x11\n\taddresses\x18\x03 \x03(\t\"\xae\x01\n\x06Matrix\x12\n\n\x02id\x18\x01 \x01(\x04\x12 \n\x04spec\x18\x02 \x01(\x0b\x32\x12.ps2.v1.MatrixSpec\x12\x1c\n\x05route\x18\x03 \x01(\x0b\x32\r.ps2.v1.Route\x12\x0c\n\x04lost\x18\x04 \x03(\t\x12\x12\n\nrecovering\x18\x05 \x03(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x11\n\x04step\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x0b\n\x03row\x18\x08 \x01(\rB\x07\n\x05_step\"\x80\x01\n\x10NewMatrixRequest\x12 \n\x04spec\x18\x01 \x01(\x0b\x32\x12.ps2.v1.MatrixSpec\x12\x1d\n\x02id\x18\x02 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\r\n\x05reuse\x18\x05 \x01(\x08\"\x7f\n\x0fTakeRowsRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\x08\x12\x1d\n\x02id\x18\x04 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0e\n\x06holder\x18\x06 \x01(\t\"\x1d\n\rTakeRowsReply\x12\x0c\n\x04rows\x18\x01 \x03(\r\"^\n\x0f\x46reeRowsRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\x0c\n\x04rows\x18\x02 \x03(\r\x12\x1d\n\x02id\x18\x03 \x01(\x0b\x32\x11.ps2.v1.RequestId\x12\x0e\n\x06holder\x18\x04 \x01(\t\"\x0f\n\rFreeRowsReply\"\"\n\x10GetMatrixRequest\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\"!\n\x11\x46indVectorRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\".\n\x0f\x46indVectorReply\x12\x0e\n\x06matrix\x18\x01 \x01(\x04\x12\x0b\n\x03row\x18\x02 \x01(\r2\xab\x03\n\x06Master\x12:\n\x08Register\x12\x17.ps2.v1.RegisterRequest\x1a\x15.ps2.v1.RegisterReply\x12=\n\tHeartbeat\x12\x18.ps2.v1.HeartbeatRequest\x1a\x16.ps2.v1.HeartbeatReply\x12\x35\n\tNewMatrix\x12\x18.ps2.v1.NewMatrixRequest\x1a\x0e.ps2.v1.Matrix\x12:\n\x08TakeRows\x12\x17.ps2.v1.TakeRowsRequest\x1a\x15.ps2.v1.TakeRowsReply\x12:\n\x08\x46reeRows\x12\x17.ps2.v1.FreeRowsRequest\x1a\x15.ps2.v1.FreeRowsReply\x12\x35\n\tGetMatrix\x12\x18.ps2.v1.GetMatrixRequest\x1a\x0e.ps2.v1.Matrix\x12@\n\nFindVector\x12\x19.ps2.v1.FindVectorRequest\x1a\x17.ps2.v1.FindVectorReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTE']._serialized_start=332
   _globals['_ROUTE']._serialized_end=391
   _globals['_MATRIX']._serialized_start=394
-  _globals['_MATRIX']._serialized_end=555
-  _globals['_NEWMATRIXREQUEST']._serialized_start=557
-  _globals['_NEWMATRIXREQUEST']._serialized_end=670
-  _globals['_TAKEROWSREQUEST']._serialized_start=672
-  _globals['_TAKEROWSREQUEST']._serialized_end=799
-  _globals['_TAKEROWSREPLY']._serialized_start=801
-  _globals['_TAKEROWSREPLY']._serialized_end=830
-  _globals['_FREEROWSREQUEST']._serialized_start=832
-  _globals['_FREEROWSREQUEST']._serialized_end=926
-  _globals['_FREEROWSREPLY']._serialized_start=928
-  _globals['_FREEROWSREPLY']._serialized_end=943
-  _globals['_GETMATRIXREQUEST']._serialized_start=945
-  _globals['_GETMATRIXREQUEST']._serialized_end=979
-  _globals['_FINDVECTORREQUEST']._serialized_start=981
-  _globals['_FINDVECTORREQUEST']._serialized_end=1014
-  _globals['_FINDVECTORREPLY']._serialized_start=1016
-  _globals['_FINDVECTORREPLY']._serialized_end=1062
-  _globals['_MASTER']._serialized_start=1065
-  _globals['_MASTER']._serialized_end=1492
+  _globals['_MATRIX']._serialized_end=568
+  _globals['_NEWMATRIXREQUEST']._serialized_start=571
+  _globals['_NEWMATRIXREQUEST']._serialized_end=699
+  _globals['_TAKEROWSREQUEST']._serialized_start=701
+  _globals['_TAKEROWSREQUEST']._serialized_end=828
+  _globals['_TAKEROWSREPLY']._serialized_start=830
+  _globals['_TAKEROWSREPLY']._serialized_end=859
+  _globals['_FREEROWSREQUEST']._serialized_start=861
+  _globals['_FREEROWSREQUEST']._serialized_end=955
+  _globals['_FREEROWSREPLY']._serialized_start=957
+  _globals['_FREEROWSREPLY']._serialized_end=972
+  _globals['_GETMATRIXREQUEST']._serialized_start=974
+  _globals['_GETMATRIXREQUEST']._serialized_end=1008
+  _globals['_FINDVECTORREQUEST']._serialized_start=1010
+  _globals['_FINDVECTORREQUEST']._serialized_end=1043
+  _globals['_FINDVECTORREPLY']._serialized_start=1045
+  _globals['_FINDVECTORREPLY']._serialized_end=1091
+  _globals['_MASTER']._serialized_start=1094
+  _globals['_MASTER']._serialized_end=1521
 # @@protoc_insertion_point(module_scope)

@@ -54,7 +54,7 @@ class Route(_message.Message):
     def __init__(self, version: _Optional[int] = ..., bounds: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Matrix(_message.Message):
-    __slots__ = ("id", "spec", "route", "lost", "recovering", "epoch", "step")
+    __slots__ = ("id", "spec", "route", "lost", "recovering", "epoch", "step", "row")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class Matrix(_message.Message):
     RECOVERING_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     id: int
     spec: _server_pb2.MatrixSpec
     route: Route
@@ -69,19 +70,22 @@ class Matrix(_message.Message):
     recovering: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
     step: int
-    def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., lost: _Optional[_Iterable[str]] = ..., recovering: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    row: int
+    def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., lost: _Optional[_Iterable[str]] = ..., recovering: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...
 
 class NewMatrixRequest(_message.Message):
-    __slots__ = ("spec", "id", "name", "holder")
+    __slots__ = ("spec", "id", "name", "holder", "reuse")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    REUSE_FIELD_NUMBER: _ClassVar[int]
     spec: _server_pb2.MatrixSpec
     id: _server_pb2.RequestId
     name: str
     holder: str
-    def __init__(self, spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., id: _Optional[_Union[_server_pb2.RequestId, _Mapping]] = ..., name: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
+    reuse: bool
+    def __init__(self, spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., id: _Optional[_Union[_server_pb2.RequestId, _Mapping]] = ..., name: _Optional[str] = ..., holder: _Optional[str] = ..., reuse: bool = ...) -> None: ...
 
 class TakeRowsRequest(_message.Message):
     __slots__ = ("matrix", "count", "reserved", "id", "name", "holder")
