@@ -148,7 +148,7 @@ class LDAModel(FittedModel, LDAParams, Model):
         how, seed = self._inference, self._seed
         if (found.inference, found.seed) != (how, seed):
             found = LDATopics(found.counts, found.alpha, found.beta, how, seed)
-            self._fitted, self._broadcast = found, None
+            self._fitted, self._shared = found, None
         return found
 
     def isDistributed(self) -> bool:

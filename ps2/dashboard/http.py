@@ -10,8 +10,9 @@ from importlib.resources import files
 from ipaddress import ip_address
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -86,7 +87,7 @@ def application(site: PageResources) -> ASGIApp:
     async def vectors(request: Request) -> Response:
         begin, find = request.query_params.get("begin", "0"), request.query_params.get("find", "")
         if not begin.isdecimal() or len(begin) > 9 or len(find) > MAX_FIND_CHARS:
-            return PlainTextResponse("vectors: expected begin=NUMBER, find=TEXT of at most 200 characters", 400)
+            return JSONResponse({"error": "vectors: expected begin=NUMBER, find=TEXT of at most 200 characters"}, 400)
         body = await asyncio.to_thread(site.vectors, int(begin), find)
         return Response(body, media_type="application/json")
 
@@ -95,9 +96,15 @@ def application(site: PageResources) -> ASGIApp:
 
     routes = [Route(path, asset, methods=["GET"]) for path in held]
     routes += [Route("/vectors", vectors, methods=["GET"]), Route("/link", link, methods=["POST"])]
-    return _AccessMiddleware(
-        site, Starlette(routes=[*routes, Route("/events", _EventStream(site.publisher), methods=["GET"])])
-    )
+    routes.append(Route("/events", _EventStream(site.publisher), methods=["GET"]))
+    return _AccessMiddleware(site, Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that no route takes."""
+    assert isinstance(error, HTTPException)
+    said = {"error": f"{request.method} {request.url.path}: {error.detail}"}
+    return JSONResponse(said, error.status_code, dict(error.headers or {}))
 
 
 class _AccessMiddleware:

@@ -22,6 +22,7 @@ try:
     from anyio import fail_after
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -92,7 +93,8 @@ class ScoringService:
                 Route("/vectors", self._vectors, methods=["POST"]),
                 Route("/healthz", self._health, methods=["GET"]),
                 Route("/metrics", self._scrape, methods=["GET"]),
-            ]
+            ],
+            exception_handlers={HTTPException: _http_error},
         )
 
     async def _score(self, request: Request) -> Response:
@@ -257,6 +259,12 @@ def _items(body: bytes, field: str) -> list[Any]:
         raise UsageError(f"expected {field!r} alone, got {', '.join(map(repr, unknown))} as well")
     items: list[Any] = content[field]
     return items
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that no route takes, as all errors are answered."""
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {}))
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -48,7 +48,7 @@ def ps(monkeypatch):
     monkeypatch.setattr(LocalLauncher, "of", CannotKill.of)
     # The call that waits for the stopped server gives it up sooner.
     quick = partial(WireConfig, keepalive_s=2.0, keepalive_timeout_s=1.0)
-    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
+    monkeypatch.setattr("ps2.coordinator.coordinator.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(heartbeatS=0.2, lostAfterS=1.0)) as ps:
         yield ps
 

@@ -251,7 +251,7 @@ def test_free_when_a_server_was_killed_then_no_error(fresh):
 def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, stop_process, monkeypatch):
     """A stopped process keeps its connections: only keepalive finds out."""
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=0.5)
-    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
+    monkeypatch.setattr("ps2.coordinator.coordinator.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2, conf=PS2Conf(heartbeatS=0.2, lostAfterS=2.0)) as ps:
         u, pid = DCV.dense(10).fill(1), ps._coordinator.fleet.launcher.pids()[1]
         stop_process(pid)
@@ -268,7 +268,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
 def test_calls_when_all_connections_drop_then_each_counts_once(leaves_nothing, monkeypatch):
     """As a firewall does that forgets what it has let through: nobody is told, and new connections work."""
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=1.0, unix_sockets=False)
-    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
+    monkeypatch.setattr("ps2.coordinator.coordinator.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2) as ps:
         u = DCV.dense(10, dtype="int64").fill(1)
         pids = [os.getpid(), *ps._coordinator.fleet.launcher.pids()]

@@ -73,7 +73,7 @@ def test_fit_when_weights_are_huge_then_local_model_is_servers(ps, rows):
 
 
 def test_fit_when_local_training_diverges_then_error_is_the_same(ps, rows):
-    wild = LinearRegression(maxIter=50, solver="minibatch", optimizer="sgd", stepSize=1e200, via="local")
+    wild = LinearRegression(maxIter=50, solver="minibatch", optimizer="sgd", stepSize=1e38, via="local")
     with pytest.raises(DivergedError) as told:
         wild.fit(rows)
     assert not isinstance(told.value, WorkerError)

@@ -184,7 +184,16 @@ def test_vectors_when_asked_then_page_and_text_are_passed_on(served):
 def test_vectors_when_asked_for_nonsense_then_400(served, query):
     status, text = served.get(f"/vectors?{query}", served.browser())
     assert status == 400
-    assert "expected begin=NUMBER" in text
+    assert "expected begin=NUMBER" in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [("/nothing", 404, "GET /nothing: Not Found"), ("/link", 405, "GET /link: Method Not Allowed")],
+)
+def test_request_when_no_route_takes_it_then_json_says_why(served, path, status, said):
+    answer = served.get(path, served.browser())
+    assert (answer[0], json.loads(answer[1])) == (status, {"error": said})
 
 
 def test_page_when_asked_for_a_link_then_it_lets_another_in(served):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from pyspark.ml.linalg import DenseMatrix, Vectors
 
+from ps2 import algorithms
 from ps2.algorithms import (
     LDA,
     LINE,
@@ -29,6 +31,7 @@ from ps2.algorithms import (
     OnlineLogisticRegressionModel,
     Word2Vec,
 )
+from ps2.algorithms.estimators.params import check_ranges
 from ps2.algorithms.linear.ml.params import options_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
@@ -222,6 +225,20 @@ def test_estimator_when_number_is_not_finite_then_names_param(cls, value):
         if cls().hasParam(name):
             with pytest.raises(ConfigError, match=rf"{name}: expected a .*number.*, got {value}"):
                 recipe(cls(**{name: value}))
+
+
+FITTED = [name for name in algorithms.__all__ if hasattr(getattr(algorithms, name), "fit")]
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_float_param_when_no_number_of_float32_then_named(name):
+    estimator = getattr(algorithms, name)()
+    floats = [param.name for param in estimator.params if isinstance(estimator._defaultParamMap.get(param), float)]
+    assert floats
+    for param in floats:
+        for value in [math.nan, 1e39, -1e39]:
+            with pytest.raises(ConfigError, match=rf"^{param}: expected .*, got {re.escape(repr(value))}"):
+                check_ranges(getattr(algorithms, name)(**{param: value}))
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [0.5, math.inf], [-0.5, 1.5], [0.0, 0.0, 1.0]])

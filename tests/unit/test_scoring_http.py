@@ -88,6 +88,14 @@ def test_request_when_wrong_then_400_says_why(endpoint, path, body, text):
     assert text in found["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [("/nothing", 404, "POST /nothing: Not Found"), ("/healthz", 405, "POST /healthz: Method Not Allowed")],
+)
+def test_request_when_no_route_takes_it_then_json_says_so(endpoint, path, status, said):
+    assert endpoint.post(path, data=b"{}") == (status, {"error": said})
+
+
 def test_body_when_too_large_then_413(endpoint, monkeypatch):
     monkeypatch.setattr(http, "MAX_BODY_BYTES", 100)
     assert endpoint.post("/vectors", data=b" " * 101)[0] == 413

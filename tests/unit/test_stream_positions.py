@@ -135,7 +135,7 @@ def test_read_when_a_number_is_too_large_then_names_row(columns, said):
 
 
 def test_held_columns_when_one_has_gone_then_names_it():
-    held = HeldColumns().plus(400, {"user": 400, "ad": 300}).plus(600, {"user": 600, "ad": 600, "rare": 1})
+    held = HeldColumns().plus(0, 400, {"user": 400, "ad": 300}).plus(1, 600, {"user": 600, "ad": 600, "rare": 1})
     held.check(50, {"user": 1, "ad": 1, "rare": 0})
     held.check(3, {"user": 3, "ad": 0, "rare": 0})
     held.check(1, {"user": 0})
@@ -143,6 +143,12 @@ def test_held_columns_when_one_has_gone_then_names_it():
         held.check(50, {"user": 50, "ad": 0, "rare": 0})
     with pytest.raises(InputError, match="column 'user'"):
         held.check(10, {"user": 0})
+
+
+def test_held_columns_when_a_batch_comes_again_then_counted_once():
+    once = HeldColumns().plus(3, 400, {"user": 400}).plus(4, 600, {"user": 500})
+    assert (once.rows, once.held, once.batch) == (1000, {"user": 900}, 4)
+    assert once.plus(3, 400, {"user": 400}).plus(4, 600, {"user": 500}) == once
 
 
 def test_files_when_batch_is_known_then_only_later_ones():

@@ -34,18 +34,19 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         super().__init__()
         self._fitted: Any = fitted
         self._summary: Any = None
-        # Whose tasks have got what, and the broadcast that brings it.
-        self._shared: Any = None
-        self._broadcast: Any = None
+        # The application whose tasks have the parameters, these, and the broadcast that brings them.
+        self._shared: tuple[SparkBackend, Any, Any] | None = None
 
     def _share(self, spark: SparkBackend) -> Callable[[], Any]:
         """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
         fitted = self._predicting
         if fitted.is_light:
             return lambda: fitted
-        if self._broadcast is None or self._shared != (spark, fitted):
-            self._broadcast, self._shared = spark.broadcast(fitted), (spark, fitted)
-        broadcast = self._broadcast
+        shared = self._shared
+        # Parameters are compared by identity: equality would compare arrays, element by element.
+        if shared is None or shared[0] != spark or shared[1] is not fitted:
+            self._shared = shared = spark, fitted, spark.broadcast(fitted)
+        broadcast = shared[2]
         return lambda: broadcast.value
 
     @property

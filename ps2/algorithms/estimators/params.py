@@ -33,6 +33,8 @@ def are_thresholds(values: Sequence[float]) -> bool:
     return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
 
 
+MAX_FLOAT32 = 3.4028234663852886e38
+
 Check = tuple[Callable[[Any], bool], str]
 NOT_NEGATIVE: Check = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
 POSITIVE: Check = (lambda value: 0 < value < math.inf, "a finite positive number")
@@ -41,6 +43,8 @@ SHARE: Check = (lambda value: 0 <= value <= 1, "a number in [0, 1]")
 FINITE: Check = (math.isfinite, "a finite number")
 INTEGER: Check = (lambda value: -(2**31) <= value < 2**31, "an integer of 32 bits, as pyspark.ml's are")
 LONG: Check = (lambda value: -(2**63) <= value < 2**63, "an integer of 64 bits")
+# Trainings compute in float32, where a larger number is infinite. What may be infinite, each param's own check says.
+FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
 RANGES: dict[str, Check] = {
     "maxIter": NOT_NEGATIVE,
     "numWorkers": COUNT,
@@ -241,6 +245,10 @@ def check_ranges(params: ByName) -> None:
         for is_fine, expected in _checks(param, params._RANGES):
             if not is_fine(value):
                 raise ConfigError(f"{param.name}: expected {expected}, got {value!r}")
+        is_fine, expected = FLOAT32
+        for number in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(number, float) and not is_fine(number):
+                raise ConfigError(f"{param.name}: expected {expected}, got {number!r}")
 
 
 def _checks(param: Any, ranges: Mapping[str, Check]) -> Sequence[Check]:

@@ -200,8 +200,6 @@ def ctr(clicks: Clicks, setting: Setting, model: str, export: str | None, **para
 
 def _check(job: _Job) -> None:
     """Raise ConfigError for options that are wrong, as far as this can be known without Spark."""
-    paths = (job.clicks.input, job.clicks.test)
-    check(paths, job.setting)
     for option, value in (("--restore", job.setting.restore), ("--plots", job.setting.plots)):
         if value is not None and job.model not in DEEP:
             raise ConfigError(f"{option}: expected --model {' or '.join(DEEP)}, which make passes, got {job.model}")
@@ -209,11 +207,13 @@ def _check(job: _Job) -> None:
     for name, models in ONLY.items():
         if name in job.params and job.model not in models:
             raise ConfigError(f"{options[name]}: expected --model {' or '.join(models)}, got {job.model}")
+    with options_named():
+        _estimator(job)._check()
+    paths = (job.clicks.input, job.clicks.test)
+    check(paths, job.setting)
     job.clicks.columns()
     for path in filter(None, paths):
         job.clicks.format_of(path)
-    with options_named():
-        _estimator(job)._check()
 
 
 def _estimator(job: _Job) -> Any:

@@ -58,10 +58,10 @@ def dictionary(input: str, features: int | None, setting: Setting, **params: Any
     with interruptible() as interrupt:
         from ps2.algorithms import DictionaryLearning
 
-        check((input,), setting)
         estimator = DictionaryLearning(**params)
         with options_named():
             estimator._check()
+        check((input,), setting)
 
         def work(spark: Any, workers: int) -> None:
             found = read(spark, Files(input, None, features))

@@ -105,8 +105,8 @@ def forest(files: Files, setting: Setting, task: Task, **params: Any) -> None:
     params = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:
         job = _Job(files, setting, task, params)
-        check((files.input, files.test), setting)
         estimator = _estimator(job)
+        check((files.input, files.test), setting)
         in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
 
 

@@ -175,8 +175,8 @@ def gbt(
     params = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:
         job = _Job(files, setting, task, validation, xgboost, params)
-        check((files.input, files.test), setting)
         estimator = _estimator(job)
+        check((files.input, files.test), setting)
         _check_file(xgboost, setting.overwrite)
         in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
 

@@ -175,10 +175,10 @@ def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: d
         from ps2 import algorithms
 
         job = _Job(family.lower(), files, setting, shown, given)
-        check((files.input, files.labels), setting)
         estimator = getattr(algorithms, family)(**given, directed=files.directed)
         with options_named():
             estimator._check()
+        check((files.input, files.labels), setting)
         in_spark(job.training, setting, interrupt, lambda spark, workers: _train(job, estimator, spark))
 
 

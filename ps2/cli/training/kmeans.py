@@ -70,10 +70,10 @@ def kmeans(input: str, features: int | None, setting: Setting, **params: Any) ->
     with interruptible() as interrupt:
         from ps2.algorithms import KMeans
 
-        check((input,), setting)
         estimator = KMeans(**params)
         with options_named():
             estimator._check()
+        check((input,), setting)
 
         def work(spark: Any, workers: int) -> None:
             found = read(spark, Files(input, None, features))

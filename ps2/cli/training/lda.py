@@ -206,11 +206,11 @@ def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:
         from ps2.algorithms import LDA
 
         job = _Job(bags, setting, top, params)
-        check((bags.input, bags.test, bags.vocab), setting)
         estimator = LDA(**params)
         with options_named():
             estimator._check()
             estimator._plan()
+        check((bags.input, bags.test, bags.vocab), setting)
         in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
 
 

@@ -115,13 +115,13 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
         is_adam = params["solver"] == "minibatch"
         if setting.restore is not None and not is_adam:
             raise ConfigError(f"--restore: expected --solver minibatch, whose training goes on, got {params['solver']}")
-        check((files.input, files.test), setting)
         # Options of the other solver have no value, unless one is given, which the estimator refuses.
         given = {name: value for name, value in params.items() if value is not None}
         params = {**({"optimizer": "adam"} if is_adam else {}), **given}
         estimator = LogisticRegression(**params)
         with options_named():
             estimator._check()
+        check((files.input, files.test), setting)
 
         def work(spark: Any, workers: int) -> None:
             from ps2.algorithms.measures import measure

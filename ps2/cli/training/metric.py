@@ -72,10 +72,10 @@ def metric(input: str, features: int | None, setting: Setting, **params: Any) ->
     with interruptible() as interrupt:
         from ps2.algorithms import MetricLearning
 
-        check((input,), setting)
         estimator = MetricLearning(**params)
         with options_named():
             estimator._check()
+        check((input,), setting)
 
         def work(spark: Any, workers: int) -> None:
             found = read(spark, Files(input, None, features))

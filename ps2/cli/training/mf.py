@@ -170,10 +170,10 @@ def mf(ratings: Ratings, setting: Setting, held_out: float | None, shown: int, *
     given = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:
         job = _Job(ratings, setting, held_out, shown, given)
+        estimator = _estimator(job)
         check((ratings.input, ratings.test), setting)
         for path in filter(None, (ratings.input, ratings.test)):
             ratings.columns(path, job.is_implicit)
-        estimator = _estimator(job)
         in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
 
 

@@ -20,10 +20,12 @@ class HeldColumns:
     Attributes:
         rows: number of rows that were counted.
         held: how many of them have a value, by column.
+        batch: number of the last batch that was counted; -1: none was.
     """
 
     rows: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
+    batch: int = -1
 
     def check(self, rows: int, held: Mapping[str, int]) -> None:
         """Compare a batch with the rows before it.
@@ -48,6 +50,13 @@ class HeldColumns:
                     "gone from the source, or has another name there"
                 )
 
-    def plus(self, rows: int, held: Mapping[str, int]) -> HeldColumns:
-        """Return the counts with those of a batch that was learned; arguments as for ``check``."""
-        return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held))
+    def plus(self, batch: int, rows: int, held: Mapping[str, int]) -> HeldColumns:
+        """Return the counts with those of a batch; a batch that comes again after a rollback counts once.
+
+        Args:
+            batch: its number.
+            rows, held: as for ``check``.
+        """
+        if batch <= self.batch:
+            return self
+        return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held), batch)

@@ -181,7 +181,7 @@ class BatchLearner:
             self.held.check(rows, found)
         except InputError as error:
             raise InputError(f"batch {batch}: {error}") from None
-        self.held = self.held.plus(rows, found)
+        self.held = self.held.plus(batch, rows, found)
         return reports
 
     def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:

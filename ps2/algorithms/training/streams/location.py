@@ -12,7 +12,7 @@ from ps2.errors import UsageError
 from ps2.storage.files import place, read_json, write_json
 
 FORMAT = "ps2-stream-1"
-HELD_FORMAT = "ps2-stream-columns-1"
+HELD_FORMAT = "ps2-stream-columns-2"
 FOLDER, FILE, HELD_FILE = "ps2", "stream.json", "columns.json"
 
 
@@ -65,13 +65,14 @@ def read_held(location: str) -> HeldColumns:
     """
     fs, root = place(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
-    return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"])
+    return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"], content["batch"])
 
 
 def write_held(location: str, held: HeldColumns) -> None:
     """Write the counts for a later driver, so that its first batch is compared with the rows before it."""
     fs, root = place(location, "checkpointLocation")
-    write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held)})
+    content = {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held), "batch": held.batch}
+    write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", content)
 
 
 def snapshots_in(location: str) -> str:
