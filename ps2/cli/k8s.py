@@ -15,6 +15,7 @@ Examples:
 """
 # Names of Services, with room for the suffixes of a StatefulSet's pod labels.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def name(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -23,6 +24,13 @@ def name(context: click.Context, option: click.Parameter, text: str | None) -> s
         raise click.BadParameter(
             f"expected at most 52 lower-case letters, digits and '-', beginning with a letter, got {text!r:.100}"
         )
+    return text
+
+
+def namespace(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Check the name of a namespace that is not the fleet's (RFC 1123)."""
+    if text is not None and NAMESPACE.fullmatch(text) is None:
+        raise click.BadParameter(f"expected at most 63 lower-case letters, digits and '-', got {text!r:.100}")
     return text
 
 
@@ -56,6 +64,12 @@ def k8s() -> None:
     "--token-secret", default="ps2-token", show_default=True, callback=name, help="Secret with the key 'token'."
 )
 @click.option("--tls-secret", callback=name, help="Secret with tls.crt, tls.key and ca.crt  [default: no TLS].")
+@click.option(
+    "--monitoring-namespace",
+    callback=namespace,
+    metavar="NAME",
+    help="Namespace of Prometheus, whose pods may scrape the metrics  [default: pods of the fleet's namespace only].",
+)
 def render(
     image: str,
     servers: int,
@@ -65,11 +79,14 @@ def render(
     namespace: str | None,
     token_secret: str,
     tls_secret: str | None,
+    monitoring_namespace: str | None,
 ) -> None:
     """Print the manifests of a fleet as YAML, for kubectl apply."""
     import yaml
 
     from ps2.cli.manifests import FleetSettings, manifests
 
-    fleet = FleetSettings(image, servers, memory, cores, name, namespace, token_secret, tls_secret)
+    fleet = FleetSettings(
+        image, servers, memory, cores, name, namespace, token_secret, tls_secret, monitoring_namespace
+    )
     click.echo(yaml.safe_dump_all(manifests(fleet), sort_keys=False), nl=False)

@@ -37,6 +37,7 @@ class FleetSettings:
         namespace: of the objects; None leaves it to who applies them.
         token_secret: a Secret with the key ``token``, which has to be there: pods do not start without it.
         tls_secret: a Secret as cert-manager makes them (tls.crt, tls.key, ca.crt); None serves without TLS.
+        monitoring_namespace: namespace whose pods may reach the metrics; None: only pods of the fleet's namespace may.
     """
 
     image: str
@@ -47,6 +48,7 @@ class FleetSettings:
     namespace: str | None = None
     token_secret: str = "ps2-token"
     tls_secret: str | None = None
+    monitoring_namespace: str | None = None
 
     @property
     def addresses(self) -> list[str]:
@@ -102,13 +104,17 @@ def _disruption_budget(fleet: FleetSettings) -> Object:
 
 
 def _network_policy(fleet: FleetSettings) -> Object:
-    """Allow pods of this namespace only. An overlay may allow other namespaces."""
-    ports = [{"protocol": "TCP", "port": name} for name in _ports()]
-    return {
-        "podSelector": _selector(fleet),
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": {}}], "ports": ports}],
-    }
+    """Allow pods of this namespace, and those of the monitoring namespace the metrics alone."""
+    allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": [_port(name) for name in _ports()]}]
+    if fleet.monitoring_namespace is not None:
+        # Kubernetes gives each namespace this label.
+        monitoring = {"matchLabels": {"kubernetes.io/metadata.name": fleet.monitoring_namespace}}
+        allowed.append({"from": [{"namespaceSelector": monitoring}], "ports": [_port("metrics")]})
+    return {"podSelector": _selector(fleet), "policyTypes": ["Ingress"], "ingress": allowed}
+
+
+def _port(name: str) -> Object:
+    return {"protocol": "TCP", "port": name}
 
 
 def _stateful_set(fleet: FleetSettings) -> Object:

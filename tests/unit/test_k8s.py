@@ -73,13 +73,67 @@ def test_what_is_there_is_what_kubernetes_knows(version):
     folders = [*(FOLDER / "overlays").iterdir(), FOLDER / "base"]
     objects = [each for folder in folders for each in customized(folder)]
     known = [each for each in objects if "cert-manager.io" not in each["apiVersion"]]
-    _, policy = customized(FOLDER / "components" / "monitoring")
-    labels = manifests(FleetSettings("ps2:dev"))[0]["metadata"]["labels"]
-    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    for each in [*known, policy, *manifests(FleetSettings("ps2:dev", namespace="ml", tls_secret="t"))]:
+    policy = monitoring("NetworkPolicy")
+    rendered = manifests(FleetSettings("ps2:dev", namespace="ml", tls_secret="t", monitoring_namespace="m"))
+    for each in [*known, policy, *rendered]:
         kubernetes_validate.validate(each, version, strict=True)
     assert {each["kind"] for each in objects if each not in known} == {"Issuer", "Certificate"}
     kubernetes_validate.validate(yaml.safe_load((FOLDER / "job" / "driver.yaml").read_text()) | DRIVER, version)
+
+
+def monitoring(kind):
+    """The object of a kind in the monitoring component."""
+    (found,) = [each for each in customized(FOLDER / "components" / "monitoring") if each["kind"] == kind]
+    return found
+
+
+def reached(policies, pod, source, own="ml"):
+    """The named ports of a pod that pods of a namespace reach: policies that select the pod add up.
+
+    Of the language of policies, this knows what ours say: selectors by labels, and ports by name.
+    """
+    found = set()
+    for policy in policies:
+        spec = policy["spec"]
+        if not selects(spec["podSelector"], pod["metadata"]["labels"]):
+            continue
+        for rule in spec["ingress"]:
+            for peer in rule["from"]:
+                labels = {"kubernetes.io/metadata.name": source}
+                here = source == own if "namespaceSelector" not in peer else selects(peer["namespaceSelector"], labels)
+                assert peer.get("podSelector", {}) == {}
+                found |= {port["port"] for port in rule["ports"] if here}
+    assert found <= {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    return found
+
+
+def selects(selector, labels):
+    assert selector.keys() <= {"matchLabels"}
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def fleet_of(objects):
+    """The fleet's policies, and the template of its pods."""
+    (pod,) = [each["spec"]["template"] for each in objects if each["kind"] == "StatefulSet"]
+    return [each for each in objects if each["kind"] == "NetworkPolicy"], pod
+
+
+@pytest.mark.parametrize("way", ["component", "render"])
+def test_monitoring_namespace_when_let_in_then_scrapes_only(way):
+    options = ("--monitoring-namespace", "monitoring") if way == "render" else ()
+    policies, pod = fleet_of(list(yaml.safe_load_all(render("--image", "ps2:dev", *options).stdout)))
+    policies += [monitoring("NetworkPolicy")] if way == "component" else []
+    assert reached(policies, pod, "monitoring") == {"metrics"}
+    assert reached(policies, pod, "default") == set()
+    assert reached(policies, pod, "ml") == {"grpc", "data", "metrics"}
+
+
+def test_pod_monitor_when_it_selects_then_finds_the_metrics_port():
+    _, pod = fleet_of(manifests(FleetSettings("ps2:dev")))
+    spec = monitoring("PodMonitor")["spec"]
+    assert selects(spec["selector"], pod["metadata"]["labels"])
+    assert {each["port"] for each in spec["podMetricsEndpoints"]} == {"metrics"}
+    assert "--metrics-port=9090" in pod["spec"]["containers"][0]["args"]
 
 
 def test_the_overlay_with_tls_says_what_render_prints():
@@ -142,6 +196,7 @@ def test_no_secret_is_printed_or_committed():
         ("--image", "ps2:dev", "--name", "a" * 53),
         ("--image", "ps2:dev", "--namespace", "-"),
         ("--image", "ps2:dev", "--servers", "0"),
+        ("--image", "ps2:dev", "--monitoring-namespace", "Prometheus"),
         ("--image", "ps2:dev", "--memory", "much"),
     ],
 )
