@@ -23,6 +23,7 @@ from ps2.config import (
     split_listen,
 )
 from ps2.errors import ConfigError
+from ps2.logs import TEXT, log_format
 
 EPILOG = """\b
 Examples:
@@ -193,7 +194,8 @@ def server(
         raise ConfigError("give either --token-file or --insecure, not both")
     if drain and master is not None:
         raise ConfigError("--drain: a server with --master is ended, and replaced, by its coordinator")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if log_format() == TEXT:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
         listen=listen or join_address(loopback_host(), 0 if master else DEFAULT_PORT),
         data_ports=data_ports,

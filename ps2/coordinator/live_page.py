@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -37,6 +38,7 @@ from ps2.dashboard.snapshot import (
 from ps2.dashboard.training_log import TRAININGS, failure_outcome
 from ps2.errors import TransientError
 from ps2.guarded_loop import GuardedLoop
+from ps2.logs import JSON, log_format
 from ps2.run.host import ActiveRun
 from ps2.run.state import RunState
 from ps2.run.timeline import count
@@ -44,6 +46,8 @@ from ps2.transport.at_once import at_once
 from ps2.version import __version__
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 MAX_EVENTS_SHOWN = 100
 MAX_HISTORY = 200
@@ -79,7 +83,11 @@ class LivePage:
         fleet.master.registry.on_lost = self._server_lost
         taken = "" if self._page.is_first else f" (port {listen[1][0]} is taken)"
         open_ = "" if is_loopback(listen[0]) else "; what it shows travels unencrypted"
-        print(f"PS2: live page at {self._page.url}{taken}{open_}", file=sys.stderr)
+        said = f"live page at {self._page.url}{taken}{open_}"
+        if log_format() == JSON:
+            log.info("%s", said)
+        else:
+            print(f"PS2: {said}", file=sys.stderr)
 
     @property
     def url(self) -> str | None:

@@ -38,7 +38,7 @@ class ServerRegistry:
         with self._changed:
             self._membership.register(index, server_id, address, time.monotonic())
             self._changed.notify_all()
-        log.info("server %d is at %s", index, address)
+        log.info("server %d is at %s", index, address, extra={"server": index})
 
     def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
         with self._lock:
@@ -75,7 +75,7 @@ class ServerRegistry:
         with self._changed:
             for index in self._membership.tick(time.monotonic()):
                 why = self._membership.members[index].gone or ""
-                log.warning("server %d is lost: %s", index, why)
+                log.warning("server %d is lost: %s", index, why, extra={"server": index})
                 self.on_lost(index, why)
                 self._changed.notify_all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from ps2.config import WireConfig
@@ -87,6 +87,27 @@ class Logged:
 
 
 @dataclass(frozen=True)
+class LogLine:
+    """What a worker's Python has logged in a clock; ``level`` is a number of ``logging``."""
+
+    level: int
+    logger: str
+    text: str
+    clock: int
+
+
+@dataclass(frozen=True)
+class LogLines:
+    """What one attempt has logged since its last message, and how many lines there were beside these."""
+
+    lines: tuple[LogLine, ...] = ()
+    left_out: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.left_out)
+
+
+@dataclass(frozen=True)
 class ClockTimes:
     """How one worker's time was spent, in one clock or between clocks, in seconds.
 
@@ -120,6 +141,10 @@ class ClockTimes:
 class RunControl:
     """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run concurrently.
 
+    Attributes:
+        take_lines: returns what the attempt has logged since the last call; it goes with the next message.
+        is_asking: a call is under way.
+
     When the connection breaks, a call reconnects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
@@ -127,6 +152,8 @@ class RunControl:
     """
 
     def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:
+        self.take_lines: Callable[[], LogLines] = LogLines
+        self.is_asking = False
         self._address = address
         self._token = token
         self._wire = wire or WireConfig()
@@ -271,10 +298,20 @@ class RunControl:
             raise self._final
         if metrics:
             message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
+        if message is not self._join and (logged := self.take_lines()):
+            message.log_lines.extend(pb.LogLine(**asdict(line)) for line in logged.lines)
+            message.left_out_lines = logged.left_out
         if not self._reached:
             self._failing_s = self._failing_s or time.monotonic()
         self._number += 1
         message.number, message.epoch = self._number, self._epoch
+        self.is_asking = True
+        try:
+            return self._retried(message)
+        finally:
+            self.is_asking = False
+
+    def _retried(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
         pause_s = FIRST_PAUSE_S
         while True:
             try:

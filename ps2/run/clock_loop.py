@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOREVER = float("inf")
+# What a worker logs goes with its next message to the driver, or in a message of its own if the last one is this old.
+LOG_INTERVAL_S = 1.0
 
 
 class ClockLoop:

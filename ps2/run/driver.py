@@ -25,6 +25,7 @@ from ps2.errors import (
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
+from ps2.logs import log_format
 from ps2.progress_line import progress_line
 from ps2.rpc.run_control import Logged
 from ps2.run.clocks import Clocks
@@ -72,7 +73,8 @@ class _Events:
         self.queue.put(self.on_due)
 
     def logged(self, rank: int, metric: Logged) -> None:
-        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value)
+        where = {"rank": rank, "clock": metric.clock}
+        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value, extra=where)
         on_log = self.on_log
         if on_log is not None:
             self.queue.put(lambda: _call_user(on_log, rank, metric.clock, metric.name, metric.value))
@@ -150,7 +152,9 @@ class _RunDriver:
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
         epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
-        self._run = RunState(job.workers, clocks, self._events, options.first_clock, epoch, calls_end)
+        self._run = RunState(
+            job.workers, clocks, self._events, options.first_clock, epoch, calls_end, number=runs.count
+        )
 
     def drive(self) -> RunResult:
         steps = self._host.steps
@@ -176,6 +180,7 @@ class _RunDriver:
             self._options.seed,
             self._takes_reports,
             self._spark.retries_tasks(),
+            log_format(),
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = WorkerTasks(self._spark, tag, self._run)
@@ -193,6 +198,8 @@ class _RunDriver:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
             with ExitStack() as ending:  # in reverse order, each of them even if another one raises
+                ending.callback(self._run.lines.log_left_out)
+                ending.callback(self._run.lines.log)
                 ending.callback(self._forget, ref.series, number + 1)
                 ending.callback(server.stop)
                 if guard.ident is not None:
@@ -229,6 +236,7 @@ class _RunDriver:
         loop.run_once(self._calls.cancel)
 
     def _check(self) -> None:
+        self._run.lines.log()
         try:
             self._tasks.check()
             self._calls.check()

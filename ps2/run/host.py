@@ -39,6 +39,11 @@ class ActiveRun:
         if run is not None:
             self.on_begin(run)
 
+    def logged(self) -> dict[str, object]:
+        """Return what a line of the log tells of the run: its number, and the first clock that is not finished."""
+        run = self._run
+        return {} if run is None else {"run": run.number, "clock": run.clocks.finished}
+
     def pause(self) -> None:
         """The whole fleet is about to roll back to a checkpoint."""
         if (run := self.run) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ps2.client.fleet import FleetRef
+from ps2.logs import TEXT, LogFormat
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class RunRef:
         seed: of ``worker.rng``.
         takes_reports: whether ``onClock`` takes what workers report.
         retries: whether Spark starts a task that failed again.
+        log_format: of what workers log, as the driver's.
     """
 
     fleet: FleetRef
@@ -29,6 +31,7 @@ class RunRef:
     seed: int
     takes_reports: bool = False
     retries: bool = True
+    log_format: LogFormat = TEXT
 
     @property
     def series(self) -> str:

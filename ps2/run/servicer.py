@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from ps2.errors import OutOfRangeError, ProtocolError, PS2Error
 from ps2.protocol.error_details import to_detail
 from ps2.protocol.pb import run_pb2 as pb
-from ps2.rpc.run_control import ClockTimes, Logged, Report
+from ps2.rpc.run_control import ClockTimes, Logged, LogLine, LogLines, Report
 from ps2.run.rank_leases import RankLease
 from ps2.run.requests import WorkerRequests
 from ps2.run.state import Coroutine, RunState
@@ -75,9 +75,10 @@ class WorkerServicer:
     def _answer(self, lease: RankLease, message: pb.WorkerMessage) -> Answer:
         requests, ask, epoch = self._requests, message.WhichOneof("ask"), message.epoch
         times = _times(message)
-        if times is not None or message.metrics:
+        lines = _lines(message)
+        if times is not None or message.metrics or lines:
             metrics = [Logged(metric.name, metric.value, metric.clock) for metric in message.metrics]
-            self._run.note(lease, message.number, metrics, times)
+            self._run.note(lease, message.number, metrics, times, lines)
         if ask == "arrive":
             arrive = message.arrive
             reports = [Report(report.clock, report.merge, report.value) for report in arrive.reports]
@@ -118,6 +119,11 @@ class WorkerServicer:
 def refusal(error: PS2Error) -> bytes:
     """Encode the error that ends a worker's connection."""
     return pb.CoordinatorMessage(error=to_detail(error)).SerializeToString()
+
+
+def _lines(message: pb.WorkerMessage) -> LogLines:
+    lines = tuple(LogLine(line.level, line.logger, line.text, line.clock) for line in message.log_lines)
+    return LogLines(lines, message.left_out_lines)
 
 
 def _times(message: pb.WorkerMessage) -> ClockTimes | None:

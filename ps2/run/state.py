@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
-from ps2.rpc.run_control import ClockTimes, Entered, Logged, Report
+from ps2.rpc.run_control import ClockTimes, Entered, Logged, LogLines, Report
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.cuts import CutLog
 from ps2.run.journal import Journal
@@ -25,10 +25,12 @@ from ps2.run.reports import ReportLog
 from ps2.run.rotation import IDLE
 from ps2.run.sync_points import SyncPoints
 from ps2.run.turn_budget import TurnBudget
+from ps2.run.worker_log import RunLines
 
 T = TypeVar("T")
 
 MAX_LOST_ATTEMPTS = 100
+NO_LINES = LogLines()
 
 # A worker's request. The server resumes it, holding the run's lock, until it returns the answer. It yields to wait
 # until it is woken, or until a moment (``time.monotonic``) if it yields one.
@@ -54,6 +56,7 @@ class RunState:
     if nothing had happened: it synchronises with no other worker, and its changes are dropped.
 
     Attributes:
+        number: of the run in its fleet.
         first: the run's first clock.
         epoch: how often the fleet has rolled back to a checkpoint.
         calls_end: ``onEnd`` is called when all workers have returned, before they are let go.
@@ -61,6 +64,7 @@ class RunState:
         results: pickled, by rank.
         journal: what ``onClock`` has returned.
         timeline: by rank.
+        lines: what workers have logged.
         lock: held while a coroutine runs.
     """
 
@@ -74,6 +78,7 @@ class RunState:
     results: dict[int, bytes] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
     journal: Journal = field(default_factory=Journal)
+    number: int = 0
 
     def __post_init__(self) -> None:
         self.timeline = tuple(Timeline(MAX_TIMES // self.workers) for _ in range(self.workers))
@@ -82,6 +87,7 @@ class RunState:
         self.points = SyncPoints(self.workers, self.first)
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
+        self.lines = RunLines()
         self.turn_budget = TurnBudget(self.workers)
         self._cuts = CutLog()
         self.entries: dict[int, Entered] = {}
@@ -152,8 +158,15 @@ class RunState:
                 name, _, message = traceback.partition(": ")
                 self.fail(FATAL.get(name, WorkerError)(message))
 
-    def note(self, lease: RankLease, number: int, metrics: Sequence[Logged], times: ClockTimes | None) -> None:
-        """Record what a worker logged, and the times of its clock.
+    def note(
+        self,
+        lease: RankLease,
+        number: int,
+        metrics: Sequence[Logged],
+        times: ClockTimes | None,
+        lines: LogLines = NO_LINES,
+    ) -> None:
+        """Record the numbers and lines that a worker logged, and the times of its clock.
 
         Args:
             number: of the attempt's message; a repeated message is ignored.
@@ -162,6 +175,7 @@ class RunState:
             if number <= self._noted.get(lease.attempt, 0):
                 return
             self._noted[lease.attempt] = number
+            self.lines.add(lease.rank, lines)
             for metric in metrics:
                 self.metrics.append(lease.rank, metric)
                 self.listener.logged(lease.rank, metric)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import resource
 import socket
+import threading
+import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +22,15 @@ from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_access, task_context
 from ps2.config import WireConfig
 from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError
+from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl
-from ps2.run.clock_loop import ClockLoop
+from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
 from ps2.run.compiled import keep_compiled
 from ps2.run.run_ref import RunRef
 from ps2.run.spark.errors import failure_message
 from ps2.run.worker import Worker
+from ps2.run.worker_log import LineCollector
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
 WENT_BACK = (
@@ -67,7 +72,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
             return rank
         ids = RunIds(ref.series, ref.number, rank)
         loop = ClockLoop(ref, rank, joined, control, session, ids)
-        with session.in_run(ids), loop.reading():
+        with _logging(loop), session.in_run(ids), loop.reading():
             _call(loop, function, rows, ref.retries)
         return rank
     except RunEndedError:
@@ -75,6 +80,33 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
         return rank
     finally:
         control.close()
+
+
+@contextmanager
+def _logging(loop: ClockLoop) -> Iterator[None]:
+    """Send warnings that this process logs to the driver, and print all lines as the driver's are printed."""
+    thread = threading.get_ident()
+
+    def send(logger: str) -> None:
+        """Send a user's line at once if the last message is old; PS2 may log anywhere, with any lock held."""
+        is_free = threading.get_ident() == thread and not loop.control.is_asking and not logger.startswith("ps2")
+        if is_free and time.monotonic() - loop.last_message_s > LOG_INTERVAL_S:
+            with suppress(PS2Error):  # the next call raises it again
+                loop.control.note(loop.take_metrics())
+
+    def fields() -> dict[str, object]:
+        return {"fleet": loop.ref.fleet.id, "run": loop.ref.number, "rank": loop.rank, "clock": loop.clock}
+
+    collector = LineCollector(lambda: loop.clock, send)
+    loop.control.take_lines = collector.take
+    lines = JsonLog(fields, logger="", level=logging.WARNING)
+    if loop.ref.log_format == JSON:
+        lines.open()
+    try:
+        with collector.collecting():
+            yield
+    finally:
+        lines.close()
 
 
 def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: bool) -> None:

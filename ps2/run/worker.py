@@ -13,7 +13,7 @@ from ps2.errors import LimitError, UsageError
 from ps2.number_checks import is_number, is_whole
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import Logged
-from ps2.run.clock_loop import FOREVER, ClockLoop
+from ps2.run.clock_loop import FOREVER, LOG_INTERVAL_S, ClockLoop
 from ps2.run.prefetch import Prefetch
 from ps2.run.reports import report
 from ps2.run.rotation import RotationSchedule
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Logged numbers go with the worker's next message to the driver, or in a message of their own if the last one is this
-# old.
-LOG_INTERVAL_S = 1.0
 # As the budget of a rotation's turns: the run decides.
 AUTO = "auto"
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, unencrypted
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
+from ps2.logs import JSON, JsonLog, log_format
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
@@ -135,6 +136,8 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     server_id = uuid.uuid4().hex
     wire = WireConfig(tls=config.tls)
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
+    if log_format() == JSON:
+        JsonLog(lambda: _logged(engine, server_id, home), logger="").open()
     engine.fence.waits = home is not None
     host, _ = split_listen(config.listen)
     service = server_pb2.DESCRIPTOR.services_by_name["Server"]
@@ -188,6 +191,11 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         while not stop.wait(SIGNAL_POLL_S):
             pass
         faulthandler.dump_traceback_later(END_S, exit=True)
+
+
+def _logged(engine: Engine, server_id: str, home: Home | None) -> dict[str, object]:
+    """Return what all lines of the log tell: the fleet that this server belongs to, and which one it is."""
+    return {"fleet": engine.fence.coordinator or None, "server": server_id if home is None else home.index}
 
 
 def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:

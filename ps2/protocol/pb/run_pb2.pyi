@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "arrive", "barrier", "once", "once_made", "leave", "note", "ahead", "read_messages", "metrics", "number", "epoch")
+    __slots__ = ("join", "arrive", "barrier", "once", "once_made", "leave", "note", "ahead", "read_messages", "metrics", "number", "epoch", "log_lines", "left_out_lines")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ARRIVE_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class WorkerMessage(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_LINES_FIELD_NUMBER: _ClassVar[int]
     join: Join
     arrive: Arrive
     barrier: Barrier
@@ -33,7 +35,9 @@ class WorkerMessage(_message.Message):
     metrics: _containers.RepeatedCompositeFieldContainer[Metric]
     number: int
     epoch: int
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., once: _Optional[_Union[Once, _Mapping]] = ..., once_made: _Optional[_Union[OnceMade, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ..., read_messages: _Optional[_Union[ReadMessages, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    log_lines: _containers.RepeatedCompositeFieldContainer[LogLine]
+    left_out_lines: int
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., once: _Optional[_Union[Once, _Mapping]] = ..., once_made: _Optional[_Union[OnceMade, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ..., read_messages: _Optional[_Union[ReadMessages, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., log_lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., left_out_lines: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("joined", "enter", "go", "once", "left", "seen", "messages", "error")
@@ -64,6 +68,18 @@ class Metric(_message.Message):
     value: float
     clock: int
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., clock: _Optional[int] = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("level", "logger", "text", "clock")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    LOGGER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    logger: str
+    text: str
+    clock: int
+    def __init__(self, level: _Optional[int] = ..., logger: _Optional[str] = ..., text: _Optional[str] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("rank", "attempt", "host", "pid")

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from ps2.coordinator.launchers.containers.hosting import TLS_VARIABLE, TOKEN_VARIABLE, host
 from ps2.coordinator.launchers.containers.submission import needed
 from ps2.coordinator.launchers.containers.yarn import YarnApplication
+from ps2.logs import VARIABLE as LOG_VARIABLE
 from ps2.run.spark import classic as spark
 from ps2.run.spark.errors import failed_task
 from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
@@ -62,6 +63,8 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
         context.environment[TOKEN_VARIABLE] = asked["token"]
         if asked["tls"] is not None:
             context.environment[TLS_VARIABLE] = json.dumps(asked["tls"])
+        if LOG_VARIABLE in os.environ:
+            context.environment[LOG_VARIABLE] = os.environ[LOG_VARIABLE]
         launcher, generation, servers = asked["launcher"], asked["generation"], asked["servers"]
         context.setJobGroup(GROUP, "one task a server")
 

@@ -1,0 +1,18 @@
+"""The driver's log as lines of JSON, if ``PS2_LOG=json``."""
+
+from __future__ import annotations
+
+from ps2.logs import JSON, JsonLog, log_format
+from ps2.run.host import ActiveRun
+
+
+def log_of_driver(fleet_id: str, active: ActiveRun) -> JsonLog:
+    """Return the log of what PS2 logs in this process, open if it is wanted. The program's own loggers stay as they are.
+
+    Raises:
+        ConfigError: ``PS2_LOG`` is no format.
+    """
+    log = JsonLog(lambda: {"fleet": fleet_id, **active.logged()})
+    if log_format() == JSON:
+        log.open()
+    return log

@@ -1,0 +1,96 @@
+"""Logs as lines of JSON, one an event: ``PS2_LOG=json`` (docs/logs.md)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, Literal, get_args
+
+from ps2.errors import ConfigError
+
+VARIABLE = "PS2_LOG"
+LogFormat = Literal["text", "json"]
+TEXT: LogFormat = "text"
+JSON: LogFormat = "json"
+# What a line tells beside time, level, logger and message, where it is known.
+FIELDS = ("fleet", "server", "run", "rank", "clock")
+
+Fields = Mapping[str, object]
+
+
+def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
+    """Return how this process is to log: as it does by itself ("text"), or as lines of JSON.
+
+    Raises:
+        ConfigError: ``PS2_LOG`` is something else.
+    """
+    given = environment.get(VARIABLE, "") or TEXT
+    for known in get_args(LogFormat):
+        if given == known:
+            return known
+    raise ConfigError(f"{VARIABLE}: expected 'text' or 'json', got {given!r}")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON.
+
+    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then those of ``FIELDS`` that are known, and
+    ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
+    """
+
+    def __init__(self, fields: Callable[[], Fields] = dict) -> None:
+        """``fields``: returns what all lines of this process tell now."""
+        super().__init__()
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "ts": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        ours = self._fields()
+        known = {name: getattr(record, name, ours.get(name)) for name in FIELDS}
+        line |= {name: value for name, value in known.items() if value is not None}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class JsonLog:
+    """Writes what a logger and its children log to stderr as JSON, between ``open`` and ``close``.
+
+    Handlers of the loggers above get none of it meanwhile: they would say it again.
+    """
+
+    def __init__(self, fields: Callable[[], Fields] = dict, logger: str = "ps2", level: int = logging.INFO) -> None:
+        """Args:
+        fields: returns what all lines of this process tell now.
+        logger: its name; "" is the root.
+        level: of the logger, unless it has one.
+        """
+        self._logger = logging.getLogger(logger)
+        self._level = level
+        self._fields = fields
+        self._handler: logging.Handler | None = None
+        self._before = self._logger.level, self._logger.propagate
+
+    def open(self) -> None:
+        logger, self._handler = self._logger, logging.StreamHandler()
+        self._handler.setFormatter(JsonFormatter(self._fields))
+        logger.addHandler(self._handler)
+        self._before, logger.propagate = (logger.level, logger.propagate), False
+        if logger.level == logging.NOTSET or logger is logging.root:
+            logger.setLevel(self._level)
+
+    def close(self) -> None:
+        if self._handler is not None:
+            self._logger.removeHandler(self._handler)
+            self._handler = None
+            level, self._logger.propagate = self._before
+            self._logger.setLevel(level)

@@ -1,0 +1,106 @@
+"""Warnings and errors that workers log: they travel to the driver with the worker's messages, so many of a run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ps2.rpc.run_control import LogLine, LogLines
+
+# The driver's logger of what workers have logged.
+WORKERS = "ps2.workers"
+# Of one attempt, and of all workers of a run. The rest is counted.
+MAX_LINES = 100
+MAX_RUN_LINES = 400
+MAX_CHARS = 2000
+
+log = logging.getLogger(WORKERS)
+
+
+class LineCollector:
+    """Collects what one attempt of a worker logs, until ``take``.
+
+    No handler of the root logger: with one, ``logging.basicConfig`` of a user's function would change nothing.
+    """
+
+    def __init__(self, clock: Callable[[], int], on_line: Callable[[str], object] = lambda logger: None) -> None:
+        """Args:
+        clock: returns the clock that the worker is in.
+        on_line: called with the name of a line's logger, in the thread that has logged it.
+        """
+        self._clock = clock
+        self._on_line = on_line
+        self._lock = threading.Lock()
+        self._lines: list[LogLine] = []
+        self._count = 0
+        self._left_out = 0
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect what any logger of this process logs within."""
+        before = logging.getLogRecordFactory()
+        is_open = True
+
+        def made(*args: object, **kwargs: object) -> logging.LogRecord:
+            record = before(*args, **kwargs)  # type: ignore[arg-type]
+            if is_open and record.levelno >= logging.WARNING:
+                self._add(record)
+            return record
+
+        logging.setLogRecordFactory(made)
+        try:
+            yield
+        finally:
+            is_open = False
+            if logging.getLogRecordFactory() is made:  # else somebody's is around this one
+                logging.setLogRecordFactory(before)
+
+    def take(self) -> LogLines:
+        """Return the lines since the last call, and how many there were beside them."""
+        with self._lock:
+            taken = LogLines(tuple(self._lines), self._left_out)
+            self._lines, self._left_out = [], 0
+        return taken
+
+    def _add(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except Exception as error:  # arguments may raise anything; logging itself prints it
+            text = f"{record.msg} ({type(error).__name__}: {error})"
+        with self._lock:
+            self._count += 1
+            if self._count > MAX_LINES:
+                self._left_out += 1
+                return
+            self._lines.append(LogLine(record.levelno, record.name, text[:MAX_CHARS], self._clock()))
+        self._on_line(record.name)
+
+
+class RunLines:
+    """The lines of all workers of one run that the driver has not logged yet. The run's lock guards ``add``."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, LogLine]] = deque()
+        self._count = 0
+        self.left_out = 0
+
+    def add(self, rank: int, lines: LogLines) -> None:
+        room = max(0, MAX_RUN_LINES - self._count)
+        self._lines.extend((rank, line) for line in lines.lines[:room])
+        self._count += min(room, len(lines.lines))
+        self.left_out += lines.left_out + max(0, len(lines.lines) - room)
+
+    def log(self) -> None:
+        """Log the lines in the driver, if anything there listens: they are in the executors' logs, too."""
+        while self._lines:
+            rank, line = self._lines.popleft()
+            if log.hasHandlers():
+                where = {"rank": rank, "clock": line.clock}
+                log.log(line.level, "rank %d, clock %d: %s: %s", rank, line.clock, line.logger, line.text, extra=where)
+
+    def log_left_out(self) -> None:
+        if self.left_out and log.hasHandlers():
+            log.warning("%d more lines of this run's workers are in the executors' logs alone", self.left_out)
