@@ -37,8 +37,8 @@ def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then those of ``FIELDS`` that are known, and
-    ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
+    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then those of ``FIELDS`` that are known,
+    and ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict) -> None:

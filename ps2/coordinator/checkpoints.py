@@ -73,6 +73,7 @@ class Checkpoints:
         self._trusted: list[Newest] = []
         self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by the folder around them
         self.made: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_MADE)  # the newest, with their times
+        self.count = 0  # of all made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
     @property
@@ -169,6 +170,7 @@ class Checkpoints:
             own = self._own.setdefault(root, set())
             own.add(folder)
             self.made.append((time.time(), made))
+            self.count += 1
             self._master.registry.expect_recovery()
             if note is None:
                 return made, newest

@@ -84,6 +84,10 @@ class PS2Conf:
             Default 127.0.0.1:4070-4169: other hosts cannot reach it.
         dashboardTokenFile: file with the token of all links (``ps2 token new FILE`` makes one), which an open page
             connects with again when the driver was restarted. Default: each link has its own token, which admits once.
+        metricsListen: serve the driver's metrics to Prometheus (docs/metrics.md): HOST:PORT, or HOST:FIRST-LAST for the
+            first free port; ``ps.metricsUrl`` says where. Default: no port, as scrapes need no token.
+        tracing: make OpenTelemetry's spans of fits, runs, clocks, checkpoints and recoveries (docs/tracing.md). Default
+            False, as it needs ``pip install 'ps2-spark[tracing]'``, and a TracerProvider of the program.
 
     Raises:
         ConfigError: a setting has an invalid value. ``PS2Context.getOrCreate`` checks combinations.
@@ -118,6 +122,8 @@ class PS2Conf:
     dashboard: bool = True
     dashboardListen: str = DEFAULT_LISTEN
     dashboardTokenFile: str | None = None
+    metricsListen: str | None = None
+    tracing: bool = False
 
     @classmethod
     def load(cls, file: str | os.PathLike[str] | None = None, **given: Any) -> PS2Conf:
@@ -147,7 +153,7 @@ class PS2Conf:
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpointEverySteps", 1)
         self._check_whole("keep", 1)
-        for name in ("strict", "dashboard"):
+        for name in ("strict", "dashboard", "tracing"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"{name}: expected True or False, got {value!r}")
         if self.memoryLimit is not None and (not is_whole(self.memoryLimit) or self.memoryLimit <= 0):
@@ -158,9 +164,8 @@ class PS2Conf:
             self._check_seconds(name)
         if self.recover not in get_args(Recover):
             raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
-        if not isinstance(self.dashboardListen, str):
-            raise ConfigError(f"dashboardListen: expected HOST:PORT, got {self.dashboardListen!r}")
-        split_listen(self.dashboardListen, "dashboardListen")
+        for name in ("dashboardListen", "metricsListen"):
+            self._check_listen(name)
         for name in ("checkpointDir", "restore"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
@@ -296,6 +301,14 @@ class PS2Conf:
         object.__setattr__(self, name, int(value))
         if value < low or (high is not None and value > high):
             raise ConfigError(f"{name}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
+
+    def _check_listen(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is None and name != "dashboardListen":
+            return
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}: expected HOST:PORT, got {value!r}")
+        split_listen(value, name)
 
     def _check_seconds(self, name: str) -> None:
         value = getattr(self, name)

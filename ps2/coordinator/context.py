@@ -138,7 +138,12 @@ class PS2Context:
     @property
     def dashboardUrl(self) -> str | None:
         """A link that lets one browser see the live page (docs/dashboard.md); None: there is no page."""
-        return self._coordinator.live_page.url
+        return self._coordinator.monitoring.page_url
+
+    @property
+    def metricsUrl(self) -> str | None:
+        """Where Prometheus scrapes this driver (``metricsListen``, docs/metrics.md); None: nowhere."""
+        return self._coordinator.monitoring.metrics_url
 
     @property
     def sparkContext(self) -> Any:
@@ -364,7 +369,7 @@ class PS2Context:
 
     def __repr__(self) -> str:
         coordinator = self._coordinator
-        return f"PS2Context({'stopped' if coordinator.is_stopped else coordinator.live_page.describe(self.servers)})"
+        return f"PS2Context({'stopped' if coordinator.is_stopped else coordinator.monitoring.describe(self.servers)})"
 
     @property
     def _running(self) -> Coordinator:

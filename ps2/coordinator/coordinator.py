@@ -18,9 +18,10 @@ from ps2.config import Binding, WireConfig, join_address, read_token, unencrypte
 from ps2.coordinator.application import Application, driver_secret
 from ps2.coordinator.binding import binding_of
 from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.driver_log import log_of_driver
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.key_clock import KeyClock
-from ps2.coordinator.live_page import LivePage
+from ps2.coordinator.monitoring import Monitoring
 from ps2.coordinator.recovery import Policy
 from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.startup import with_restore
@@ -75,7 +76,7 @@ class Coordinator:
         session: of this process.
         recoveries: what happened to lost servers.
         steps: the driver's steps and checkpoints.
-        live_page: the page in the browser, and its logs.
+        monitoring: the page in the browser, and the metrics.
         is_stopped: whether ``stop`` was called.
     """
 
@@ -96,17 +97,19 @@ class Coordinator:
         load_modules(conf.modules)
         conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
         binding = binding_of(conf, spark, tokens.fleet is not None)
-        _check_encryption(conf, binding)
+        self.active_run = ActiveRun()
         with contextlib.ExitStack() as undo:
+            self._log = log_of_driver(id, self.active_run)
+            undo.callback(self._log.close)
+            _check_encryption(conf, binding)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
             undo.callback(network.close)
-            self.active_run = ActiveRun()
             self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_run, spark_context)
             undo.callback(self.fleet.master_server.stop, 0)
             undo.callback(self.fleet.launcher.stop)
             self._wire(id, tokens, binding, network)
             undo.callback(self.steps.close)
-            self.live_page = LivePage(conf, self.fleet, self.active_run, self.recoveries)
+            self.monitoring = Monitoring(conf, self.fleet, self.active_run, self.recoveries)
             undo.pop_all()
         self._key_clock = KeyClock(self.fleet.master, network, f"{id}/keys")
         try:
@@ -169,7 +172,7 @@ class Coordinator:
         def run() -> RunResult:
             return self._runs.run(self.application.running("run"), data, worker_fn, options)
 
-        return self.live_page.record_run(run, worker_fn)
+        return self.monitoring.record_run(run, worker_fn)
 
     def stop(self) -> None:
         """End the fleet, or leave an attached one; a second call does nothing. See ``PS2Context.stop``."""
@@ -179,6 +182,7 @@ class Coordinator:
             self.is_stopped = True
         atexit.unregister(self._end_at_exit)
         with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+            ending.callback(self._log.close)
             ending.callback(self.application.leave)
             ending.callback(self.fleet.master_server.stop, 0)
             ending.callback(uninstall, self.session.fleet.id)
@@ -192,7 +196,7 @@ class Coordinator:
             ending.callback(self.application.stop)
             ending.callback(self.steps.close)
             ending.callback(self._runs.stop)
-            ending.callback(self.live_page.stop)
+            ending.callback(self.monitoring.stop)
             ending.callback(self.fleet.stop_watching)
             ending.callback(self._key_clock.stop)
 

@@ -7,7 +7,7 @@ from ps2.run.host import ActiveRun
 
 
 def log_of_driver(fleet_id: str, active: ActiveRun) -> JsonLog:
-    """Return the log of what PS2 logs in this process, open if it is wanted. The program's own loggers stay as they are.
+    """Return the JSON log of the loggers ``ps2.*`` in this process; it is open if it is wanted.
 
     Raises:
         ConfigError: ``PS2_LOG`` is no format.

@@ -41,6 +41,7 @@ class Fleet:
         address: ``host:port`` by which tasks and servers reach the master.
         home: the same, for processes of this host.
         is_attached: another program runs the servers.
+        replicas: copies of each shard.
         master_server: answers calls to the master.
     """
 
@@ -59,6 +60,7 @@ class Fleet:
         spark_context: whose cluster the servers may run on; None: there is none.
         """
         self.is_attached = bool(conf.addresses)
+        self.replicas = conf.replicas
         self._stopping = threading.Event()
         config = FleetConfig(conf.heartbeatS, conf.lostAfterS, conf.startWithinS, give_up_after_s=conf.retryTimeoutS)
         with contextlib.ExitStack() as undo:

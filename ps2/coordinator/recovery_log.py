@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from ps2.coordinator.recovery import Recovery
 
@@ -16,12 +17,17 @@ class RecoveryLog:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._recoveries: list[Recovery] = []
+        self._recoveries: list[tuple[float, Recovery]] = []
 
     def append(self, recovery: Recovery) -> None:
         """Append a recovery; the caller holds the lock."""
-        self._recoveries.append(recovery)
+        self._recoveries.append((time.time(), recovery))
 
     def all(self) -> list[Recovery]:
+        with self.lock:
+            return [recovery for _, recovery in self._recoveries]
+
+    def timed(self) -> list[tuple[float, Recovery]]:
+        """Return them with the times of their ends, since the epoch of Unix."""
         with self.lock:
             return list(self._recoveries)

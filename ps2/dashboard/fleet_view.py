@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
@@ -70,6 +71,7 @@ def fleet_of(
         bytes_out_per_s=sum(server.bytes_out_per_s or 0.0 for server in servers),
         lock_wait=sum(server.lock_wait or 0.0 for server in servers),
         copies_bytes=sum(server.copies_bytes or 0 for server in servers),
+        states=Counter(server.state for server in servers),
         shown=tuple(sorted(worst_first[:MAX_SERVERS], key=lambda server: server.index)),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.array_types import Float64s
+from ps2.dashboard.figures import RunFigures
 from ps2.dashboard.series import ClockMeans
 from ps2.dashboard.snapshot import Bar, RunView, WorkerView
 from ps2.run.state import RunState
@@ -30,6 +31,9 @@ NEWEST = 0.3
 # Columns of a timeline's rows (``ClockTimes``).
 CLOCK, BEGAN, COMPUTE, PULL, PUSH, WAIT, OUTSIDE, ON_CLOCK = range(8)
 PARTS = [WAIT, ON_CLOCK, PULL, COMPUTE, PUSH]
+ROW_ORDER = ("wait", "onClock", "pull", "compute", "push")
+ROW_PARTS = PARTS
+CATEGORIES = ("wait", "onClock", "pull", "compute", "push", "outside")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class RunWatcher:
         self._clocks = np.zeros(workers, np.int64)
         self._recent: Float64s = np.full(workers, np.nan)
         self._epoch = self.run.epoch
+        self._entered: list[int] = [self.run.first] * workers
 
     def view(self) -> RunView:
         """Return the run as it is now."""
@@ -86,6 +91,7 @@ class RunWatcher:
                     series.roll_back(min(run.clocks.applied))
             seen = self._read(now_s)
             failures = dict(run.attempts_lost)
+        self._entered = seen.entered
         self._add(seen.rows)
         self._add_metrics(seen.metrics)
         slowdowns = self._recent / (np.nanmedian(self._recent) if not np.isnan(self._recent).all() else np.nan)
@@ -125,6 +131,12 @@ class RunWatcher:
             rollbacks=self.rollbacks,
             series=tuple(series.thinned(name) for name, series in self._series.items()),
         )
+
+    def figures(self) -> RunFigures:
+        """Return the figures of all workers, as of the last view."""
+        lost = [self.run.attempts_lost.get(rank, 0) for rank in range(self.run.workers)]
+        counts = np.column_stack([self._clocks, lost, self._sums, self._outside])
+        return RunFigures(self.run.clocks.staleness, self._entered, counts)
 
     def _read(self, now_s: float) -> _Reading:
         run, clocks = self.run, self.run.clocks

@@ -52,6 +52,7 @@ class FleetView:
 
     Attributes:
         running: number of servers in that state.
+        states: number of servers by state.
     """
 
     servers: int
@@ -63,6 +64,7 @@ class FleetView:
     bytes_out_per_s: float
     lock_wait: float
     copies_bytes: int
+    states: dict[str, int]
     shown: tuple[ServerView, ...]
 
 
@@ -260,6 +262,8 @@ class TrainingView:
         state: "reading", "training", "done", or the error that ended it.
         numbers: further values of this kind of training, as of the last step.
         series: objective, validation, seconds of a step, and the further values.
+        value: of the objective, after the last step; ``validation`` likewise.
+        step_s: that the last step took.
     """
 
     name: str
@@ -275,6 +279,9 @@ class TrainingView:
     params: tuple[tuple[str, str], ...]
     numbers: tuple[tuple[str, float], ...]
     series: tuple[Series, ...]
+    value: float | None = None
+    validation: float | None = None
+    step_s: float | None = None
 
 
 @dataclass(frozen=True)

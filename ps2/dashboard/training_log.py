@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -77,11 +77,16 @@ class _Training:
 
 
 class TrainingLog:
-    """Thread-safe. A process trains one model at a time."""
+    """Thread-safe. A process trains one model at a time.
+
+    Attributes:
+        around: makes what a training is done within, of its name and its steps; None: nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: _Training | None = None
+        self.around: Callable[[str, int], AbstractContextManager[None]] | None = None
         self._history: deque[_Training] = deque(maxlen=MAX_HISTORY)
 
     @contextmanager
@@ -101,7 +106,8 @@ class TrainingLog:
 
         outcome = "interrupted"
         try:
-            yield note
+            with nullcontext() if self.around is None else self.around(name, steps):
+                yield note
             outcome = "done"
         except Exception as error:
             outcome = failure_outcome(error)
@@ -152,6 +158,9 @@ class TrainingLog:
             params=training.params,
             numbers=tuple((name, float(points[-1][4][name])) for name in names),
             series=tuple(series),
+            value=None if last is None else last.objective,
+            validation=None if last is None else last.validation,
+            step_s=took_s[-1] / (numbers[-1] - numbers[-2]) if took_s else None,
         )
 
     def history(self) -> list[HistoryView]:

@@ -12,20 +12,20 @@ from ps2.errors import LostError
 from ps2.rpc.control import ServerControl
 from ps2.run.state import RunState
 
+Listener = Callable[[RunState], object]
+
 
 class ActiveRun:
     """The run under way in a context, if any. The coordinator tells it when the whole fleet rolls back.
 
     Attributes:
         rollbacks: how often a run has rolled back with the fleet.
-        on_begin, on_end: called with a run that has become the active one, or is it no longer.
     """
 
     def __init__(self) -> None:
         self._run: RunState | None = None
         self.rollbacks = 0
-        self.on_begin: Callable[[RunState], object] = lambda run: None
-        self.on_end: Callable[[RunState], object] = lambda run: None
+        self._listeners: list[tuple[Listener, Listener]] = []
 
     @property
     def run(self) -> RunState | None:
@@ -34,10 +34,15 @@ class ActiveRun:
     @run.setter
     def run(self, run: RunState | None) -> None:
         before, self._run = self._run, run
-        if before is not None:
-            self.on_end(before)
-        if run is not None:
-            self.on_begin(run)
+        for on_begin, on_end in self._listeners:
+            if before is not None:
+                on_end(before)
+            if run is not None:
+                on_begin(run)
+
+    def listen(self, on_begin: Listener, on_end: Listener) -> None:
+        """Call these with each run that becomes the active one, or is it no longer."""
+        self._listeners.append((on_begin, on_end))
 
     def logged(self) -> dict[str, object]:
         """Return what a line of the log tells of the run: its number, and the first clock that is not finished."""

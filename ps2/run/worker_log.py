@@ -45,7 +45,7 @@ class LineCollector:
         is_open = True
 
         def made(*args: object, **kwargs: object) -> logging.LogRecord:
-            record = before(*args, **kwargs)  # type: ignore[arg-type]
+            record = before(*args, **kwargs)
             if is_open and record.levelno >= logging.WARNING:
                 self._add(record)
             return record

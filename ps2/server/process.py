@@ -39,7 +39,7 @@ from ps2.transport.tls import fault_of
 from ps2.version import __version__
 
 if TYPE_CHECKING:
-    from ps2.server.exposition import Exposition
+    from ps2.transport.exposition import Exposition
 
 log = logging.getLogger("ps2.server")
 
@@ -221,9 +221,11 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
 
 
 def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], place: tuple[str, int]) -> Exposition:
-    from ps2.server.exposition import Exposition, ServerCollector  # most servers do not need it
+    from ps2.server.exposition import ServerCollector  # most servers do not need it
+    from ps2.transport.exposition import Exposition
 
-    exposition = Exposition(ServerCollector(servicer.status, info), *place, lambda: engine.fence.ready)
+    collector, (host, port) = ServerCollector(servicer.status, info), place
+    exposition = Exposition(collector, (host, range(port, port + 1)), "--metrics-port", lambda: engine.fence.ready)
     log.info("metrics on http://%s/metrics", exposition.address)
     return exposition
 

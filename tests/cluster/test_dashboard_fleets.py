@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 
 import pytest
 
 from ps2 import PS2Conf, PS2Context
 from ps2.config import new_token, write_token
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, LaunchError
 from tests.viewer import Viewer
 
 
@@ -52,7 +53,16 @@ def test_context_when_dashboard_is_false_then_has_no_page(leaves_nothing, capsys
     assert "live page" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [{"dashboard": "yes"}, {"dashboardListen": "4070"}, {"dashboardListen": 4070}])
+def test_context_when_metrics_port_is_taken_then_says_so(leaves_nothing):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"port {port} of 127\.0\.0\.1 \(metricsListen\): .*in use"):
+            PS2Context.getOrCreate(servers=1, dashboard=False, conf=PS2Conf(metricsListen=f"127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize(
+    "given", [{"dashboard": "yes"}, {"dashboardListen": 4070}, {"metricsListen": "9091"}, {"tracing": "yes"}]
+)
 def test_settings_when_the_page_s_are_wrong_then_config_error(given):
     with pytest.raises(ConfigError, match=next(iter(given))):
         PS2Conf(**given)

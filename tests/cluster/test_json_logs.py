@@ -19,7 +19,7 @@ from ps2 import DCV, PS2Context
 
 with PS2Context.getOrCreate(fleet=sys.argv[1], tokenFile=sys.argv[2]) as ps:
     logging.getLogger("ps2.of_this_test").warning("sum %g", DCV.dense(10).fill(1.0).sum())
-    print(ps._fleet.master.id)
+    print(ps._coordinator.fleet.master.id)
 """
 
 

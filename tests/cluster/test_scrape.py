@@ -17,12 +17,14 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from ps2 import PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.errors import NotFoundError, OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.rpc.control import ServerControl
 from ps2.rpc.network import FleetNetwork
+from tests.promql import metric_names, names_of
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 MATRIX = 7
@@ -226,3 +228,18 @@ def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path):
     assert other.said("(?m)^ps2: (.*)").startswith(
         f"cannot serve metrics on port {port} of 127.0.0.1 (--metrics-port): "
     )
+
+
+def test_grafana_when_queries_are_read_then_scrapes_have_them(server):
+    """Last, as the server has a driver from here on."""
+    conf = PS2Conf(metricsListen="127.0.0.1:0", dashboard=False)
+    families = []
+    with PS2Context.getOrCreate(fleet=server.address, tokenFile=str(server.token_file), conf=conf) as ps:
+        for url in (server.metrics, ps.metricsUrl):
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                families += parse(answer.read().decode())
+    dashboard = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "ps2.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    queries += [one["definition"] for one in dashboard["templating"]["list"] if "definition" in one]
+    asked = {name for query in queries for name in metric_names(query)} - {"instance"}
+    assert asked - names_of(families) == set()

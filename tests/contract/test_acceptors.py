@@ -11,12 +11,12 @@ from contextlib import suppress
 import pytest
 from prometheus_client.core import CollectorRegistry
 
-from ps2.config import WireConfig
+from ps2.config import ANY_PORT, WireConfig
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
-from ps2.server.exposition import Exposition
 from ps2.transport.acceptor import Acceptor
+from ps2.transport.exposition import Exposition
 from ps2.transport.handshake import send as greet
 from tests.contract.servers import (
     SOCKETS,
@@ -115,7 +115,7 @@ def test_grpc_port_when_no_thread_starts_then_calls_are_answered(no_threads):
 
 
 def test_metrics_port_when_thread_cannot_start_then_serves_next(no_threads, until, capfd):
-    exposition = Exposition(CollectorRegistry(), "127.0.0.1", 0, lambda: True)
+    exposition = Exposition(CollectorRegistry(), ("127.0.0.1", ANY_PORT), "--metrics-port")
     try:
         left = no_threads("process_request_thread", 1)
         with suppress(OSError):

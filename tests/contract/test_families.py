@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ps2.config import Binding, WireConfig, join_address, split_address
+from ps2.config import ANY_PORT, Binding, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
 from ps2.rpc import run_control
 from ps2.rpc.control import ServerControl
@@ -18,8 +18,8 @@ from ps2.rpc.run_control import RunControl
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
-from ps2.server.exposition import Exposition
 from ps2.transport import worker_channel
+from ps2.transport.exposition import Exposition
 from tests.contract.servers import TOKEN, an_engine, count, serving
 from tests.ports import free_port
 
@@ -62,7 +62,7 @@ def test_run_when_it_listens_at_any_family_then_it_is_joined(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_metrics_when_listening_on_any_family_then_are_scraped(host):
-    exposition = Exposition(CollectorRegistry(), host, 0, lambda: True)
+    exposition = Exposition(CollectorRegistry(), (host, ANY_PORT), "--metrics-port")
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10) as answer:
             assert answer.status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from ps2.errors import (
 )
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.rpc import run_control
-from ps2.rpc.run_control import ClockTimes, Logged, Report, RunControl
+from ps2.rpc.run_control import ClockTimes, Logged, LogLine, LogLines, Report, RunControl
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
+from ps2.run.worker_log import WORKERS
 from ps2.transport.worker_channel import LENGTH, WorkerChannel
 from tests.certificates import write
 from tests.ports import free_port
@@ -277,7 +279,7 @@ def test_connection_when_cut_as_value_is_made_then_maker_stays(proxied, join, po
     assert answer.result(ANSWER_S) == b"value"
 
 
-def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool):
+def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool, caplog):
     run, proxy, address = proxied
     clocks = 60
 
@@ -288,16 +290,24 @@ def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool
             cut = pool.submit(proxy.cut) if rank == 0 and clock % 5 == 0 else None
             times = ClockTimes(clock, 0, 0, 0, 0, 0)
             reports = [Report(clock, "sum", b"%d" % clock)]
+            lines = LogLines((LogLine(logging.WARNING, "users", "a line", clock),), left_out=1)
+            control.take_lines = iter([lines]).__next__
             entry = control.arrive(clock + 1, clock + 1, 0, times, [Logged("loss", clock, clock)], reports=reports)
             assert entry.clock == clock + 1
             if cut is not None:
                 cut.result(ANSWER_S)
+        control.take_lines = LogLines
         control.leave(b"")
 
     for done in [pool.submit(work, rank) for rank in range(2)]:
         done.result(ANSWER_S)
     assert run.new_lease(0, 0, lambda: None).number > 10, "streams were cut"
+    run.lines.log()
+    assert run.lines.left_out == 2 * clocks
     for rank in range(2):
+        assert [line.clock for line in caplog.records if line.name == WORKERS and line.rank == rank] == list(
+            range(clocks)
+        )
         assert [times.clock for times in run.timeline[rank]] == list(range(clocks))
         assert [metric.clock for of, metric in run.metrics if of == rank] == list(range(clocks))
         assert [[int(one.value) for one in run.reports(clock)[rank]] for clock in range(clocks)] == [

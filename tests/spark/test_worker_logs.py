@@ -26,12 +26,12 @@ def test_worker_when_it_warns_then_driver_and_page_have_it(ps, rdd, caplog):
     ps.run(rdd, work)
     (record,) = [record for record in caplog.records if record.name == "ps2.workers"]
     assert (record.levelno, record.rank, record.clock) == (logging.WARNING, 1, 1)
-    newest = ps._live_page.look().events[0]
+    newest = ps._coordinator.monitoring.watcher.snapshot().events[0]
     assert (newest.kind, newest.text) == ("worker", "rank 1, clock 1: user.code: loss is 2.5")
 
 
 def test_worker_when_it_fails_then_its_warnings_came_before(ps, rdd, caplog):
-    from ps2 import WorkerError
+    from ps2.errors import WorkerError
 
     def work(worker, rows):
         import logging
@@ -52,18 +52,19 @@ def test_worker_when_json_is_asked_for_then_lines_have_fields(ps, rdd, tmp_path,
         import logging
 
         (handler,) = logging.root.handlers
-        before = handler.setStream(open(f"{tmp_path}/{worker.rank}", "w"))
-        for _ in worker.clocks(3):
-            logging.getLogger("user.code").warning("one\nevent")
-        handler.setStream(before).close()
+        with open(f"{tmp_path}/{worker.rank}", "w") as file:
+            before = handler.setStream(file)
+            for _ in worker.clocks(3):
+                logging.getLogger("user.code").warning("one\nevent")
+            handler.setStream(before)
         return before is not None
 
-    number = ps._runs.count
+    number = ps._coordinator._runs.count
     assert ps.run(rdd, work) == [True, True]
     for rank in range(2):
         lines = [json.loads(line) for line in (tmp_path / f"{rank}").read_text().splitlines()]
         assert [line["clock"] for line in lines] == [0, 1, 2]
         for line in lines:
-            assert (line["rank"], line["run"], line["fleet"]) == (rank, number, ps._fleet.master.id)
+            assert (line["rank"], line["run"], line["fleet"]) == (rank, number, ps._coordinator.fleet.master.id)
             assert (line["level"], line["logger"], line["message"]) == ("WARNING", "user.code", "one\nevent")
             assert line["ts"].endswith("Z")

@@ -17,14 +17,20 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from ps2.dashboard.driver_metrics import DriverCollector
 from ps2.errors import LaunchError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.server.exposition import MAX_SCRAPES, Exposition, ServerCollector
+from ps2.server.exposition import ServerCollector
 from ps2.server.server_status import status_of
+from ps2.transport.exposition import MAX_SCRAPES, Exposition
+from tests.driver_figures import figures_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+LISTEN, SETTING = ("127.0.0.1", range(1)), "--metrics-port"
 
 
 def never():
@@ -126,13 +132,23 @@ def test_names_when_looked_at_then_follow_the_conventions(families):
 
 
 def test_docs_when_read_then_name_every_metric_and_no_other(families):
-    rows = re.findall(r"^\| `(ps2_[a-z_]+)", DOCS.read_text(), flags=re.MULTILINE)
-    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    assert sorted(rows) == sorted(names)
+    of_server, of_driver = DOCS.read_text().split("## Of a driver")
+    assert rows_of(of_server) == names_of(families)
+    registry = CollectorRegistry()
+    registry.register(DriverCollector(figures_of))
+    assert rows_of(of_driver) == names_of(parse(generate_latest(registry).decode()))
+
+
+def rows_of(page):
+    return sorted(re.findall(r"^\| `(ps2_[a-z_]+)", page, flags=re.MULTILINE))
+
+
+def names_of(families):
+    return sorted(family.name + ("_total" if family.type == "counter" else "") for family in families)
 
 
 def test_exposition_when_on_any_port_then_serves_until_stopped(collector):
-    exposition = Exposition(collector, "127.0.0.1", 0, never)
+    exposition = Exposition(collector, LISTEN, SETTING, never)
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10) as answer:
             found = {family.name for family in parse(answer.read().decode())}
@@ -147,11 +163,11 @@ def test_exposition_when_port_is_taken_then_error_names_option(collector):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"port {port} of 127\.0\.0\.1 \(--metrics-port\): .*in use"):
-            Exposition(collector, "127.0.0.1", port, never)
+            Exposition(collector, ("127.0.0.1", range(port, port + 1)), SETTING, never)
 
 
 def test_exposition_when_request_trickles_then_is_cut_off(collector, until):
-    exposition = Exposition(collector, "127.0.0.1", 0, never, timeout_s=0.2)
+    exposition = Exposition(collector, LISTEN, SETTING, never, timeout_s=0.2)
     try:
         with socket.create_connection(split(exposition.address), timeout=10) as slow:
             until(lambda: not writable(slow), "it is cut off")
@@ -160,7 +176,7 @@ def test_exposition_when_request_trickles_then_is_cut_off(collector, until):
 
 
 def test_exposition_when_many_clients_are_silent_then_answers(collector):
-    exposition = Exposition(collector, "127.0.0.1", 0, never)
+    exposition = Exposition(collector, LISTEN, SETTING, never)
     try:
         with ExitStack() as idle:
             for _ in range(MAX_SCRAPES + 8):
@@ -175,7 +191,7 @@ def test_exposition_when_many_clients_are_silent_then_answers(collector):
 
 def test_exposition_when_probed_then_status_tells_readiness(collector):
     said = iter([False, True])
-    exposition = Exposition(collector, "127.0.0.1", 0, lambda: next(said))
+    exposition = Exposition(collector, LISTEN, SETTING, lambda: next(said))
     try:
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10)

@@ -17,7 +17,7 @@ from ps2.cli.server import server
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 # What Spark adds to its template of a pod.
-DRIVER = {"metadata": {"name": "driver"}}
+DRIVER = {"metadata": {"name": "driver", "labels": {"app.kubernetes.io/name": "ps2-driver"}}}
 
 
 def render(*arguments):
@@ -82,9 +82,8 @@ def test_what_is_there_is_what_kubernetes_knows(version):
 
 
 def monitoring(kind):
-    """The object of a kind in the monitoring component."""
-    (found,) = [each for each in customized(FOLDER / "components" / "monitoring") if each["kind"] == kind]
-    return found
+    """The first object of a kind in the monitoring component."""
+    return next(each for each in customized(FOLDER / "components" / "monitoring") if each["kind"] == kind)
 
 
 def reached(policies, pod, source, own="ml"):
@@ -134,6 +133,22 @@ def test_pod_monitor_when_it_selects_then_finds_the_metrics_port():
     assert selects(spec["selector"], pod["metadata"]["labels"])
     assert {each["port"] for each in spec["podMetricsEndpoints"]} == {"metrics"}
     assert "--metrics-port=9090" in pod["spec"]["containers"][0]["args"]
+
+
+def test_driver_monitor_when_it_selects_then_finds_drivers():
+    (spec,) = [
+        each["spec"]
+        for each in customized(FOLDER / "components" / "monitoring")
+        if each["metadata"]["name"] == "ps2-driver"
+    ]
+    pod = yaml.safe_load((FOLDER / "job" / "driver.yaml").read_text())
+    application = yaml.safe_load((FOLDER / "job" / "spark-application.yaml").read_text())["spec"]["driver"]
+    for labels, (port,) in (
+        (pod["metadata"]["labels"], pod["spec"]["containers"][0]["ports"]),
+        (application["labels"], application["ports"]),
+    ):
+        assert selects(spec["selector"], labels)
+        assert [each["port"] for each in spec["podMetricsEndpoints"]] == [port["name"]]
 
 
 def test_the_overlay_with_tls_says_what_render_prints():

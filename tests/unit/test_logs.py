@@ -46,8 +46,8 @@ def test_line_when_there_is_an_exception_then_is_one_line():
     assert line["exception"].endswith("ValueError: first\nsecond")
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "text"), ({"PS2_LOG": ""}, "text"), ({"PS2_LOG": "json"}, "json")])
-def test_format_when_asked_then_is_that_of_the_variable(given, expected):
+@pytest.mark.parametrize(("given", "expected"), [({}, "text"), ({"PS2_LOG": "json"}, "json")])
+def test_format_when_asked_then_is_that_of_variable(given, expected):
     assert log_format(given) == expected
 
 
@@ -80,7 +80,7 @@ def test_collector_when_users_log_then_takes_warnings():
     assert not collector.take()
 
 
-def test_collector_when_there_are_many_lines_then_counts_the_rest():
+def test_collector_when_lines_are_many_then_counts_the_rest():
     collector = LineCollector(lambda: 0)
     with collector.collecting():
         for _ in range(MAX_LINES + 5):
@@ -89,7 +89,7 @@ def test_collector_when_there_are_many_lines_then_counts_the_rest():
     assert (len(taken.lines), taken.left_out, len(taken.lines[0].text)) == (MAX_LINES, 5, MAX_CHARS)
 
 
-def test_collector_when_a_message_is_wrong_then_keeps_what_it_says():
+def test_collector_when_a_message_is_wrong_then_keeps_it():
     collector = LineCollector(lambda: 0)
     with collector.collecting():
         logging.getLogger("user.code").makeRecord("user.code", logging.ERROR, "f", 1, "%d rows", ("no",), None)

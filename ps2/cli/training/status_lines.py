@@ -10,6 +10,7 @@ from types import TracebackType
 import click
 
 from ps2.algorithms.training import progress
+from ps2.logs import JSON, log_format
 
 INTERVAL_S = 10.0
 
@@ -18,7 +19,7 @@ class StatusLines(logging.Handler):
     """Prints a line every ten seconds: how long the command has run, and what it does now.
 
     What it does is the newest message of ``ps2.algorithms.training.progress``. While that shows a live line in a
-    terminal, nothing is printed.
+    terminal, nothing is printed; nor is it if the log is JSON, which has these messages.
 
     Args:
         command: such as "ps2 train lr".
@@ -52,5 +53,5 @@ class StatusLines(logging.Handler):
     def _tell(self) -> None:
         began_s = time.monotonic()
         while not self._ended.wait(INTERVAL_S):
-            if not self._is_live:
+            if not self._is_live and log_format() != JSON:
                 click.echo(f"{self._command}: {time.monotonic() - began_s:.0f} s: {self._now}", err=True)

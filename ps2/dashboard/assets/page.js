@@ -49,7 +49,7 @@ function state() {
   if (!snapshot) return say("", "connecting");
   const away = snapshot.fleet.shown.filter((one) => one.state !== "running");
   if (!away.length) {
-    const recent = snapshot.events.filter((one) => one.kind !== "warning" && snapshot.at_s - one.at_s < RECENT_S);
+    const recent = snapshot.events.filter((one) => !["warning", "worker"].includes(one.kind) && snapshot.at_s - one.at_s < RECENT_S);
     const words = recent.slice(0, 2).map((one) => `${clockTime(one.at_s)}: ${one.text}`).join("; ");
     return say("good", snapshot.run && !snapshot.run.is_over ? "live, a run is under way" : "live", words);
   }

@@ -1,0 +1,243 @@
+"""What a driver knows of its fleet and its run, for all who look: the live page, and the metrics."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ps2.coordinator.checkpoints import Checkpoint
+from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.recovery import Recovery
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.dashboard.event_log import EventLog
+from ps2.dashboard.figures import NO_COUNTS, DriverFigures, RunFigures, added
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.run_view import RunWatcher
+from ps2.dashboard.server_reports import ServerReport
+from ps2.dashboard.snapshot import (
+    CheckpointView,
+    HistoryView,
+    RecoveryView,
+    RunView,
+    Snapshot,
+    VectorsView,
+)
+from ps2.dashboard.training_log import TRAININGS, failure_outcome
+from ps2.errors import TransientError
+from ps2.guarded_loop import GuardedLoop
+from ps2.run.host import ActiveRun
+from ps2.run.state import RunState
+from ps2.run.timeline import count
+from ps2.transport.at_once import at_once
+from ps2.version import __version__
+
+T = TypeVar("T")
+
+MAX_EVENTS_SHOWN = 100
+MAX_HISTORY = 200
+MAX_HISTORY_SHOWN = 50
+MAX_CHECKPOINTS_SHOWN = 10
+ASK_TIMEOUT_S = 2.0
+# A scrape tells what servers have reported after the one before, at most so long ago.
+OLDEST_S = 300.0
+
+
+class DriverWatcher:
+    """Looks at a driver's fleet and run when it is asked. Its logs grow from ``open`` on."""
+
+    def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog, silent_after_s: float) -> None:
+        """``silent_after_s``: a server without a sign of life for so long is silent."""
+        self._fleet, self._active, self._recoveries = fleet, active, recoveries
+        self._silent_after_s = silent_after_s
+        self._events = EventLog()
+        self._lock = threading.Lock()  # one look at a time
+        self._watcher: RunWatcher | None = None
+        self._last: RunView | None = None
+        self._ranks: RunFigures | None = None
+        self._counts = NO_COUNTS  # of runs that are over
+        self._runs = 0
+        self._history: deque[HistoryView] = deque(maxlen=MAX_HISTORY)
+        self._current: list[HistoryView] = []  # of runs under way
+        self._guarded = GuardedLoop("watcher of the driver")
+
+    def open(self) -> None:
+        """Begin to listen to runs, and to what happens."""
+        self._active.listen(self._run_begins, self._run_ends)
+        self._events.open()
+        self._fleet.master.registry.on_lost = self._server_lost
+
+    def close(self) -> None:
+        self._events.close()
+
+    def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
+        """Call what runs these workers; record in the history how it ends, even if no worker started."""
+        fit = TRAININGS.under_way
+        name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
+        current = HistoryView("run", name, time.time(), None, "", "")
+        began_s, runs_before = time.monotonic(), self._runs
+        self._current.append(current)  # a second run at once is refused, but is a line of the history as well
+        outcome = "interrupted"
+        try:
+            result = call()
+            outcome = "done"
+            return result
+        except Exception as error:
+            outcome = failure_outcome(error)
+            raise
+        finally:
+            last = self._last if self._runs > runs_before else None
+            detail = (
+                "no worker started"
+                if last is None
+                else f"{count(last.workers, 'worker')}, {last.discipline}, {count(last.finished - last.first, 'clock')}"
+            )
+            seconds = time.monotonic() - began_s
+            self._history.append(replace(current, seconds=seconds, outcome=outcome, detail=detail))
+            self._current.remove(current)
+
+    # -- for those who look ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return what the page shows now. Servers report with their heartbeats while somebody looks."""
+        with self._lock:
+            return self._snapshot()
+
+    def vectors(self, begin: int, find: str) -> VectorsView:
+        """Return a part of the table of vectors; see ``vectors_of``."""
+        return self._vectors_of(self._fleet.master.reports.all(), begin, find)
+
+    def figures(self) -> DriverFigures:
+        """Return what the metrics tell now. Servers' memory is that of their last reports."""
+        with self._lock:
+            return self._figures()
+
+    def _snapshot(self) -> Snapshot:
+        began_s = time.monotonic()
+        master = self._fleet.master
+        master.reports.request()
+        health = master.registry.health()
+        if self._fleet.is_attached:  # these have no heartbeats: the coordinator asks them how they are
+            self._ask(health)
+        reports = master.reports.all()
+        now_s = time.monotonic()
+        operations, left_out = operations_of(
+            report for index, report in reports.items() if now_s - report.at_s < ASK_TIMEOUT_S * 4
+        )
+        run = self._run_view()
+        events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
+        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda one: -one.at_s)
+        return Snapshot(
+            fleet_id=master.id,
+            at_s=time.time(),
+            version=__version__,
+            where=f"{socket.gethostname()}, process {os.getpid()}",
+            fleet=fleet_of(health, reports, now_s, self._silent_after_s),
+            vectors=self._vectors_of(reports),
+            operations=operations,
+            operations_left_out=left_out,
+            replicas=self._fleet.replicas,
+            checkpoints=tuple(_checkpoint(*made) for made in reversed(list(self._fleet.checkpoints.made)))[
+                :MAX_CHECKPOINTS_SHOWN
+            ],
+            recoveries=tuple(map(_recovery, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
+            run=run,
+            training=TRAININGS.current(),
+            history=tuple(history[:MAX_HISTORY_SHOWN]),
+            events=events,
+            dropped_events=dropped,
+            took_s=round(time.monotonic() - began_s, 4),
+        )
+
+    def _figures(self) -> DriverFigures:
+        master, checkpoints = self._fleet.master, self._fleet.checkpoints
+        view, ranks = self._run_view(), self._ranks if self._watcher is None else self._watcher.figures()
+        under_way = NO_COUNTS if self._watcher is None or ranks is None else ranks.counts
+        statuses = []
+        if not self._fleet.is_attached:  # those have metrics of their own
+            now_s, reports = time.monotonic(), master.reports.all().values()
+            statuses = [report.status for report in reports if now_s - report.at_s < OLDEST_S]
+            master.reports.request()  # for the next scrape
+        return DriverFigures(
+            info={"version": __version__, "fleet": master.id},
+            fleet=fleet_of(master.registry.health(), {}, time.monotonic(), self._silent_after_s),
+            memory_bytes=sum(status.memory_bytes for status in statuses) if statuses else None,
+            memory_limit_bytes=sum(status.memory_limit_bytes for status in statuses) if statuses else None,
+            recoveries=Counter(done.source for done in self._recoveries.all()),
+            rollbacks=master.epoch,
+            checkpoints=checkpoints.count,
+            checkpoint=_checkpoint(*checkpoints.made[-1]) if checkpoints.made else None,
+            runs=self._runs,
+            run=None if view is None or ranks is None else (view, ranks),
+            counts=added(self._counts, under_way),
+            training=TRAININGS.current(),
+            events=self._events.counts(),
+        )
+
+    def _ask(self, health: list[ServerHealth]) -> None:
+        def ask(server: ServerHealth) -> None:
+            try:
+                master = self._fleet.master
+                master.reports.note(server.index, self._fleet.control.status(server.address))
+            except TransientError:
+                pass  # the coordinator notices by itself that a server is silent
+
+        at_once([server for server in health if server.why is None], ask)
+
+    def _vectors_of(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
+        master = self._fleet.master
+        names: dict[int, list[str]] = {}
+        for name, (matrix, _) in master.names().items():
+            names.setdefault(matrix, []).append(name)
+        held = [
+            CatalogMatrix(entry.id, entry.spec, len(entry.used), entry.owners, names.get(entry.id, ()))
+            for entry in master.entries()
+        ]
+        return vectors_of(held, len(master.registry.addresses()), reports, begin, find)
+
+    def _server_lost(self, index: int, why: str) -> None:
+        said = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
+        self._events.note("lost", f"server {index} is lost: {said}")
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def _run_begins(self, run: RunState) -> None:
+        self._watcher = RunWatcher(run, self._runs)
+        self._runs += 1
+
+    def _run_ends(self, run: RunState) -> None:
+        def keep() -> None:
+            with self._lock:
+                if self._watcher is not None:
+                    self._note_retries(run)
+                    self._last = self._watcher.view()
+                    self._ranks = self._watcher.figures()
+                    self._counts = added(self._counts, self._ranks.counts)
+                    self._watcher = None
+
+        self._guarded.run_once(keep)
+
+    def _run_view(self) -> RunView | None:
+        watcher = self._watcher
+        if watcher is None:
+            return self._last
+        self._note_retries(watcher.run)
+        return watcher.view()
+
+    def _note_retries(self, run: RunState) -> None:
+        while run.lost_attempts:
+            at_s, rank, clock, why = run.lost_attempts.popleft()
+            self._events.note("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
+
+
+def _checkpoint(at_s: float, made: Checkpoint) -> CheckpointView:
+    return CheckpointView(made.path, made.number, made.step, made.nbytes, made.pauseS, made.seconds, at_s)
+
+
+def _recovery(done: Recovery) -> RecoveryView:
+    return RecoveryView(done.servers, done.source, done.rolledBack, done.seconds, done.nbytes, str(done))

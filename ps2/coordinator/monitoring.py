@@ -1,0 +1,97 @@
+"""Who may look at a context from outside: the live page, Prometheus, and traces."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from ps2.config import is_loopback, split_listen
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.driver_watcher import DriverWatcher
+from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.live_page import LivePage
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.tracing import Tracing
+from ps2.run.host import ActiveRun
+
+if TYPE_CHECKING:
+    from ps2.transport.exposition import Exposition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Monitoring:
+    """The live page, the metrics and the traces of one context.
+
+    Attributes:
+        watcher: what page and metrics read.
+    """
+
+    def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
+        """Start what the settings want.
+
+        Raises:
+            LaunchError: ``dashboardListen`` or ``metricsListen`` cannot be listened at.
+            ConfigError: ``tracing`` lacks a package.
+        """
+        # The coordinator asks a server that has been silent for that long.
+        self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)
+        self._page: LivePage | None = None
+        self._metrics: Exposition | None = None
+        self._tracing: Tracing | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)
+            if conf.metricsListen is not None:
+                self._metrics = _expose(conf.metricsListen, self.watcher)
+            if conf.dashboard:
+                self._page = LivePage(conf, self.watcher)
+            if self._page is not None or self._metrics is not None:
+                self.watcher.open()
+            if conf.tracing:
+                self._tracing = Tracing(fleet, active, recoveries)
+            undo.pop_all()
+
+    @property
+    def page_url(self) -> str | None:
+        """The link of the page; None: there is none."""
+        return None if self._page is None else self._page.url
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus scrapes; None: nowhere."""
+        return None if self._metrics is None else f"http://{self._metrics.address}/metrics"
+
+    def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
+        """Call what runs these workers, in a span if there are traces; note how it ends in the history."""
+        tracing = self._tracing
+        traced = call if tracing is None else lambda: tracing.run(call)
+        return self.watcher.record_run(traced, worker_fn)
+
+    def describe(self, servers: list[str]) -> str:
+        """Return servers and link, for a context's ``repr``."""
+        return ", ".join(servers) + ("" if self.page_url is None else f"; live page at {self.page_url}")
+
+    def stop(self) -> None:
+        self.watcher.close()
+        if self._tracing is not None:
+            self._tracing.stop()
+        if self._page is not None:
+            self._page.stop()
+        if self._metrics is not None:
+            self._metrics.stop()
+
+
+def _expose(listen: str, watcher: DriverWatcher) -> Exposition:
+    # The import takes half a second.
+    from ps2.dashboard.driver_metrics import DriverCollector
+    from ps2.transport.exposition import Exposition
+
+    host, ports = split_listen(listen, "metricsListen")
+    exposition = Exposition(DriverCollector(watcher.figures), (host, ports), "metricsListen")
+    if not is_loopback(host):
+        log.warning("metrics on http://%s/metrics: whoever reaches the port may read them", exposition.address)
+    return exposition

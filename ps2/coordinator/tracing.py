@@ -1,0 +1,182 @@
+"""Traces by OpenTelemetry: spans of fits, runs, clocks, checkpoints and recoveries, made of what is recorded anyway.
+
+A clock's span has the times that its worker has measured, so tracing costs workers nothing. Spans go to the program's
+own ``TracerProvider``, which decides what is exported, and where to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.dashboard.run_view import BEGAN, CLOCK, OUTSIDE, ROW_ORDER, ROW_PARTS
+from ps2.dashboard.training_log import TRAININGS
+from ps2.errors import ConfigError
+from ps2.guarded_loop import GuardedLoop
+from ps2.run.host import ActiveRun
+from ps2.run.state import RunState
+from ps2.run.timeline import discipline
+from ps2.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Tracer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PERIOD_S = 1.0
+JOIN_S = 5.0
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class Tracing:
+    """The spans of one context."""
+
+    def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
+        """Begin to trace.
+
+        Raises:
+            ConfigError: OpenTelemetry's API is not installed.
+        """
+        try:
+            from opentelemetry import trace
+        except ImportError as error:
+            raise ConfigError("tracing: OpenTelemetry is missing: pip install 'ps2-spark[tracing]'") from error
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            log.warning("tracing: this program has set no TracerProvider (opentelemetry.trace), so no span is kept")
+        self._fleet, self._recoveries = fleet, recoveries
+        self._common: Attributes = {"ps2.fleet": fleet.master.id}
+        self._tracer: Tracer = trace.get_tracer("ps2", __version__)
+        self._current_span, self._in_context = trace.get_current_span, trace.set_span_in_context
+        self._lock = threading.Lock()
+        self._run: _RunSpans | None = None  # of the run under way
+        self._checkpoints, self._recovered = fleet.checkpoints.count, len(recoveries.all())
+        self._guarded = GuardedLoop("tracing of runs")
+        self._closing = threading.Event()
+        # What goes wrong with spans must not end a run.
+        active.listen(
+            lambda run: self._guarded.run_once(lambda: self._run_begins(run)),
+            lambda run: self._guarded.run_once(self._run_ends),
+        )
+        TRAININGS.around = self._fit
+        self._thread = threading.Thread(target=self._report, name="ps2-tracing", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Callable[[], T]) -> T:
+        """Call what runs workers, in a span of its own."""
+        with self._tracer.start_as_current_span("ps2.run", attributes=self._common):
+            return call()
+
+    def stop(self) -> None:
+        """Report the last spans, and end."""
+        TRAININGS.around = None
+        self._closing.set()
+        self._thread.join(JOIN_S)
+
+    @contextmanager
+    def _fit(self, name: str, steps: int) -> Iterator[None]:
+        attributes = {**self._common, "ps2.estimator": name, "ps2.steps": steps}
+        with self._tracer.start_as_current_span(f"ps2.fit {name}", attributes=attributes):
+            yield
+
+    def _run_begins(self, run: RunState) -> None:
+        span = self._current_span()  # that of ``run``, whose thread this is
+        if not span.is_recording():
+            return
+        of_run = {"ps2.run": run.number}
+        span.set_attributes({**of_run, "ps2.workers": run.workers, "ps2.staleness": discipline(run.clocks.staleness)})
+        with self._lock:
+            self._run = _RunSpans(run, self._tracer, self._in_context(span), {**self._common, **of_run})
+
+    def _run_ends(self) -> None:
+        self._report_once()
+        with self._lock:
+            self._run = None
+
+    def _report(self) -> None:
+        loop = GuardedLoop("ps2-tracing")
+        while not self._closing.wait(PERIOD_S):
+            loop.run_once(self._report_once)
+        loop.run_once(self._report_once)
+
+    def _report_once(self) -> None:
+        with self._lock:
+            context = None if self._run is None else self._run.context
+            if self._run is not None:
+                self._run.report()
+            self._report_checkpoints(context)
+            self._report_recoveries(context)
+
+    def _report_checkpoints(self, context: Context | None) -> None:
+        before, self._checkpoints = self._checkpoints, self._fleet.checkpoints.count
+        made = list(self._fleet.checkpoints.made)
+        for at_s, one in made[max(0, len(made) - (self._checkpoints - before)) :]:
+            attributes: Attributes = {"ps2.checkpoint": one.path, "ps2.bytes": one.nbytes, "ps2.pause_s": one.pauseS}
+            self._span_of("ps2.checkpoint", context, at_s - one.seconds, at_s, attributes)
+
+    def _report_recoveries(self, context: Context | None) -> None:
+        recovered = self._recoveries.timed()[self._recovered :]
+        self._recovered += len(recovered)
+        for at_s, one in recovered:
+            servers = ",".join(map(str, one.servers))
+            attributes: Attributes = {
+                "ps2.servers": servers,
+                "ps2.source": one.source,
+                "ps2.rolled_back": one.rolledBack,
+            }
+            self._span_of("ps2.recovery", context, at_s - one.seconds, at_s, attributes)
+
+    def _span_of(self, name: str, context: Context | None, from_s: float, to_s: float, attributes: Attributes) -> None:
+        told = {**self._common, **attributes}
+        span = self._tracer.start_span(name, context, start_time=_ns(from_s), attributes=told)
+        span.end(_ns(to_s))
+
+
+class _RunSpans:
+    """The spans of one run's clocks, as far as they have ended."""
+
+    def __init__(self, run: RunState, tracer: Tracer, context: Context, attributes: Attributes) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        self.context = context
+        self._in_context = set_span_in_context
+        self._run = run
+        self._tracer = tracer
+        self._attributes = attributes
+        self._seen = [0] * run.workers
+        self._began_s = time.time() - (time.monotonic() - run.began_s)
+
+    def report(self) -> None:
+        """Make the spans of the clocks that have ended since the last call."""
+        with self._run.lock:
+            rows = [timeline.since(seen) for timeline, seen in zip(self._run.timeline, self._seen, strict=True)]
+            self._seen = [timeline.added for timeline in self._run.timeline]
+        for rank, mine in enumerate(rows):
+            for row in mine.tolist():
+                self._clock(rank, row)
+
+    def _clock(self, rank: int, row: list[float]) -> None:
+        """Make a clock's span. Its children are the categories of its time in their usual order, each in one piece."""
+        at_s = self._began_s + row[BEGAN]
+        parts = [(name, row[column]) for name, column in zip(ROW_ORDER, ROW_PARTS, strict=True) if row[column] > 0]
+        attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK])}
+        name = "ps2.outside" if row[OUTSIDE] else "ps2.clock"
+        span = self._tracer.start_span(name, self.context, start_time=_ns(at_s), attributes=attributes)
+        within = self._in_context(span)
+        for category, seconds in parts:
+            child = self._tracer.start_span(f"ps2.{category}", within, start_time=_ns(at_s), attributes=attributes)
+            at_s += seconds
+            child.end(_ns(at_s))
+        span.end(_ns(at_s))
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

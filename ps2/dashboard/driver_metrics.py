@@ -1,0 +1,148 @@
+"""A driver's metrics for Prometheus: one more reader of what the live page shows. See docs/metrics.md.
+
+Labels are ranks, and words of a fixed list: no name that a user gives becomes one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ps2.dashboard.figures import DriverFigures
+from ps2.dashboard.run_view import CATEGORIES
+from ps2.dashboard.snapshot import TrainingView
+
+# Ranks with figures of their own. Further ranks are one, so that ``sum()`` stays right.
+MAX_RANKS = 512
+OTHERS = "others"
+SERVER_STATES = ("running", "silent", "recovering", "lost")
+WORKER_STATES = ("working", "wait", "onClock", "no task", "returned")
+EVENTS = ("lost", "recovery", "retry", "checkpoint", "warning", "worker")
+SOURCES = ("replica", "handover", "checkpoint")
+
+
+class DriverCollector(Collector):
+    """Reads a driver's figures at each scrape."""
+
+    def __init__(self, read: Callable[[], DriverFigures]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._read()
+        yield InfoMetricFamily("ps2_driver", "Which driver this is", value=dict(figures.info))
+        yield from _of_fleet(figures)
+        yield from _of_run(figures)
+        yield from _of_ranks(figures)
+        yield from _of_training(figures.training)
+
+
+def metric_of(category: str) -> str:
+    """Return the name of a category's counter without "_total": ``ps2_run_on_clock_seconds`` for "onClock"."""
+    return f"ps2_run_{re.sub('([A-Z])', lambda found: '_' + found[1].lower(), category)}_seconds"
+
+
+def _of_fleet(figures: DriverFigures) -> Iterator[Metric]:
+    newest = figures.checkpoint
+    servers = GaugeMetricFamily("ps2_fleet_servers", "Servers by state", labels=["state"])
+    yield _by_word(servers, SERVER_STATES, figures.fleet.states)
+    yield _gauge("ps2_fleet_memory_bytes", "Memory taken on all servers", figures.memory_bytes)
+    yield _gauge("ps2_fleet_memory_limit_bytes", "Most memory on all servers", figures.memory_limit_bytes)
+    recoveries = CounterMetricFamily("ps2_fleet_recoveries", "Recoveries of lost servers", labels=["source"])
+    yield _by_word(recoveries, SOURCES, figures.recoveries)
+    yield CounterMetricFamily("ps2_fleet_rollbacks", "Rollbacks of the whole fleet", figures.rollbacks)
+    yield CounterMetricFamily("ps2_checkpoints", "Complete checkpoints", figures.checkpoints)
+    for name, what, value in (
+        ("timestamp_seconds", "When the newest checkpoint was complete", None if newest is None else newest.at_s),
+        ("duration_seconds", "Time that the newest checkpoint took", None if newest is None else newest.seconds),
+        ("pause_seconds", "Longest time that a server held requests", None if newest is None else newest.pause_s),
+        ("size_bytes", "Size of the newest checkpoint", None if newest is None else newest.bytes),
+    ):
+        yield _gauge(f"ps2_checkpoint_{name}", what, value)
+    yield _by_word(CounterMetricFamily("ps2_events", "Events by kind", labels=["kind"]), EVENTS, figures.events)
+
+
+def _of_run(figures: DriverFigures) -> Iterator[Metric]:
+    yield CounterMetricFamily("ps2_runs", "Runs that have begun", figures.runs)
+    run, ranks = figures.run or (None, None)
+    yield GaugeMetricFamily("ps2_run_active", "1 while a run is under way", int(run is not None and not run.is_over))
+    workers = GaugeMetricFamily("ps2_run_workers", "Workers of the run by state", labels=["state"])
+    yield _by_word(workers, WORKER_STATES, {} if run is None else run.states)
+    spread = limit = slow = seconds = None
+    if run is not None and ranks is not None:
+        spread, limit = max(ranks.clocks) - min(ranks.clocks), math.inf if ranks.staleness is None else ranks.staleness
+        slow, seconds = len(run.stragglers), run.seconds
+    yield _gauge("ps2_run_staleness", "Clocks between the first and the last worker", spread)
+    yield _gauge("ps2_run_staleness_limit", "Clocks that a worker may be ahead of the last one", limit)
+    yield _gauge("ps2_run_stragglers", "Workers whose clocks take much longer than others'", slow)
+    yield _gauge("ps2_run_duration_seconds", "Time since the run began", seconds)
+
+
+def _of_ranks(figures: DriverFigures) -> Iterator[Metric]:
+    clocks = [] if figures.run is None else figures.run[1].clocks
+    yield _by_rank(GaugeMetricFamily("ps2_run_clock", "Clock that a worker is in", labels=["rank"]), clocks, min)
+    counters = [
+        ("ps2_run_clocks", "Clocks that a worker has ended"),
+        ("ps2_run_lost_attempts", "Attempts of a worker that were lost"),
+        *((metric_of(category), f"Time of a worker: {category}") for category in CATEGORIES),
+    ]
+    for column, (name, what) in enumerate(counters):
+        values = figures.counts[:, column].tolist() if len(figures.counts) else []
+        yield _by_rank(CounterMetricFamily(name, what, labels=["rank"]), values, sum)
+
+
+def _of_training(training: TrainingView | None) -> Iterator[Metric]:
+    figures: dict[str, float | None] = {}
+    if training is not None:
+        figures = {
+            "step": training.step,
+            "steps": training.steps,
+            "loss": training.value,
+            "validation": training.validation,
+            "duration_seconds": training.seconds,
+            "step_duration_seconds": training.step_s,
+            "remaining_seconds": training.left_s,
+            "rows_per_second": training.rows_per_s,
+        }
+    for name, what in (
+        ("step", "Steps that the training has done"),
+        ("steps", "Most steps that it does"),
+        ("loss", "What it minimises"),
+        ("validation", "The same of rows for validation"),
+        ("duration_seconds", "Time since it began"),
+        ("step_duration_seconds", "Time of its last step"),
+        ("remaining_seconds", "Time left, if all steps take as long"),
+        ("rows_per_second", "Rows in each second"),
+    ):
+        yield _gauge(f"ps2_training_{name}", what, figures.get(name))
+
+
+def _gauge(name: str, what: str, value: float | None) -> Metric:
+    """Return a gauge; without a value, if there is nothing to tell."""
+    gauge = GaugeMetricFamily(name, what, labels=[])
+    if value is not None:
+        gauge.add_metric([], value)
+    return gauge
+
+
+def _by_word(
+    family: CounterMetricFamily | GaugeMetricFamily, words: Sequence[str], values: Mapping[str, float]
+) -> Metric:
+    for word in words:
+        family.add_metric([word.replace(" ", "_")], values.get(word, 0))
+    return family
+
+
+def _by_rank(
+    family: CounterMetricFamily | GaugeMetricFamily,
+    values: Sequence[float],
+    merge: Callable[[Sequence[float]], float],
+) -> Metric:
+    for rank, value in enumerate(values[:MAX_RANKS]):
+        family.add_metric([str(rank)], value)
+    if len(values) > MAX_RANKS:
+        family.add_metric([OTHERS], merge(values[MAX_RANKS:]))
+    return family
