@@ -10,7 +10,7 @@ import numpy as np
 
 from ps2.client import factors, plans, storage
 from ps2.client.arguments import dtype_name, is_number, vectors_of
-from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
+from ps2.client.batch import hold, in_batch, submit_all
 from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
@@ -397,9 +397,6 @@ class DCV(Handle):
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _submit(self, plan: plans.Plan[Any]) -> Any:
-        return submit(self._session, plan)
-
     def _plan(self, name: str, *others: DCV, **params: Any) -> plans.Plan[Any]:
         return declared(self._target(*others), name, params)
 
@@ -425,13 +422,6 @@ class DCV(Handle):
         if isinstance(values, DCV):
             raise UsageError(f"{verb}: pass indices with an array of values, not with a DCV")
         return self._write(f"push_{verb}", f"scatter_{verb}", values, indices, wait)
-
-    def _change(self, plan: plans.Plan[Any], wait: bool) -> DCV:
-        if wait:
-            self._submit(plan)
-        else:
-            submit_later(self._session, plan)
-        return self
 
     def _new(self, verb: str, other: DCV | Scalar) -> DCV:
         if not isinstance(other, DCV) and not is_number(other):

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ps2.client.batch import OPEN, hold
+from ps2.client.batch import OPEN, hold, submit, submit_later
 from ps2.client.fleet import FleetRef
-from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
+from ps2.client.key_calls import KeyCalls
+from ps2.client.managed_matrix import ManagedMatrix
 from ps2.client.notebook import matrix_html
 from ps2.client.owners import Owner
-from ps2.client.plans import Target
+from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
@@ -28,7 +29,7 @@ MAX_NAME = 255
 H = TypeVar("H", bound="Handle")
 
 
-class Handle:
+class Handle(KeyCalls):
     """One row of a matrix on the fleet. ``DCV`` adds the computations.
 
     ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name.
@@ -89,65 +90,6 @@ class Handle:
         """
         free_all([self])
 
-    @shielded
-    def advance(self, nowS: float, touched: bool = False) -> None:
-        """Set the time of the vector's matrix, for ``clock="event"``. The time never goes back.
-
-        Args:
-            nowS: the time in seconds, from 0 to 1e15.
-            touched: True: keys that were touched since the last ``advance`` count as touched at this time. For a
-                program that learns a batch of events and only then knows their newest time.
-
-        Raises:
-            OutOfRangeError: the time is before the current one.
-            ConfigError: the time is not a number in this range.
-            UsageError: the matrix's keys have no admission, expiry, limit or initial values; or inside ``ps.batch()``.
-        """
-        self._keys("advance").advance(nowS, touched)
-
-    @shielded
-    def expire(self, olderThanS: float | None = None) -> int:
-        """Remove the keys whose last touch is at least ``olderThanS`` ago, from all rows; return how many were removed.
-
-        Args:
-            olderThanS: seconds; default: the matrix's ``expireAfterS``.
-
-        Raises:
-            ConfigError: neither is given, or ``olderThanS`` is not a number of seconds.
-            UsageError: as for ``advance``.
-        """
-        return self._keys("expire").expire(olderThanS)
-
-    @shielded
-    def evict(self, keep: int) -> int:
-        """Remove the least recently touched keys until about ``keep`` are left; return how many were removed.
-
-        Each partition keeps an equal share of ``keep``.
-
-        Raises:
-            ConfigError: ``keep`` is not a number of keys.
-            UsageError: as for ``advance``.
-        """
-        return self._keys("evict").evict(keep)
-
-    @shielded
-    def remove(self, keys: Any) -> int:
-        """Remove keys from all rows of the matrix; return how many of them had a slot.
-
-        Args:
-            keys: int64 of shape (n,), any order, duplicates allowed.
-
-        Raises:
-            DTypeError, OutOfRangeError: the keys are not integers, or one is not in ``[0, dim)``.
-            UsageError: as for ``advance``.
-        """
-        return self._keys("remove").remove(keys)
-
-    @shielded
-    def keyStatus(self) -> KeyStatus:
-        """Return the counts of the matrix's keys, and its time; raise UsageError as ``advance`` does."""
-        return self._keys("keyStatus").status()
-
     @property
     def dim(self) -> int:
         return self._spec.dim
@@ -198,6 +140,17 @@ class Handle:
         if self._copy:
             note_used(self._copy, self._fleet)
         return session_of(self._fleet)
+
+    def _submit(self, plan: Plan[Any]) -> Any:
+        return submit(self._session, plan)
+
+    def _change(self: H, plan: Plan[Any], wait: bool) -> H:
+        """Submit a plan that changes the vector; with ``wait=False``, queue it."""
+        if wait:
+            self._submit(plan)
+        else:
+            submit_later(self._session, plan)
+        return self
 
     def _target(self, *others: Handle) -> Target:
         for vector in (self, *others):

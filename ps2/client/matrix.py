@@ -13,7 +13,8 @@ from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, existing_handle
-from ps2.client.managed_matrix import KeyStatus, Mark
+from ps2.client.key_calls import KeyCalls
+from ps2.client.managed_matrix import ManagedMatrix, Mark
 from ps2.client.notebook import matrix_html
 from ps2.client.owners import Owner
 from ps2.client.session import Session
@@ -26,7 +27,7 @@ from ps2.ops.all import has_answer, lookup
 from ps2.ops.kernels import Int64s
 
 
-class DCVMatrix:
+class DCVMatrix(KeyCalls):
     """All rows of a matrix, made by ``DCV.matrix()``. Each call is one request per server, however many rows it names.
 
     Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV, the matrix works in the driver
@@ -310,33 +311,12 @@ class DCVMatrix:
         """When the matrix's keys get their slots and lose them; None if its keys are not managed."""
         return self._first._target().spec.key_policy
 
-    def advance(self, nowS: float, touched: bool = False) -> DCVMatrix:
-        """Set the time of the matrix, as ``DCV.advance`` does."""
-        self._first.advance(nowS, touched)
-        return self
-
-    def expire(self, olderThanS: float | None = None) -> int:
-        """Remove the keys whose last touch is at least ``olderThanS`` seconds ago, as ``DCV.expire`` does."""
-        return self._first.expire(olderThanS)
-
-    def evict(self, keep: int) -> int:
-        """Remove the least recently touched keys, as ``DCV.evict`` does; return how many were removed."""
-        return self._first.evict(keep)
-
-    def remove(self, keys: Any) -> int:
-        """Remove keys, as ``DCV.remove`` does; return how many of them had a slot."""
-        return self._first.remove(keys)
-
-    def keyStatus(self) -> KeyStatus:
-        """Return the counts of the matrix's keys, and its time."""
-        return self._first.keyStatus()
-
     def mark(self) -> Mark:
         """Return a mark of the current state, for ``changed`` and ``removed``.
 
         From the first mark on, the servers remember removed keys: the last million of each partition.
         """
-        return self._first._keys("mark").mark()
+        return self._keys("mark").mark()
 
     def changed(self, since: Mark | None = None, rows: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield the keys that were touched since a mark, and their values now, piece by piece.
@@ -355,7 +335,7 @@ class DCVMatrix:
             StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or rolled back to a
                 checkpoint since the mark: read all keys instead.
         """
-        return self._first._keys("changed").changed(since, rows)
+        return self._keys("changed").changed(since, rows)
 
     def removed(self, since: Mark) -> Any:
         """Return the keys that were removed since a mark: int64 of shape (n,). Some may be active again.
@@ -363,7 +343,7 @@ class DCVMatrix:
         Raises:
             StaleMarkError: as for ``changed``; or more keys were removed than the servers remember.
         """
-        return self._first._keys("removed").removed(since)
+        return self._keys("removed").removed(since)
 
     def save(self, url: str) -> None:
         """Write all rows in their stored dtype to a folder; ``DCVMatrix.load`` reads it.
@@ -412,6 +392,9 @@ class DCVMatrix:
     @property
     def _session(self) -> Session:
         return self._first._session
+
+    def _keys(self, what: str) -> ManagedMatrix:
+        return self._first._keys(what)
 
     def _target(self) -> plans.Target:
         first = self._first

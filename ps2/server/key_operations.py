@@ -90,6 +90,7 @@ def _state(shard: ManagedShard, params: Params) -> Value:
 
 def _advance(shard: ManagedShard, params: Params) -> Value:
     shard.managed.advance(float(params["now_s"]), int(params["tick"]), shard.value_bytes, bool(params["touched"]))
+    shard.count_grown()
     return np.array([shard.managed.time.tick])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from ps2.array_types import Int64s
@@ -77,6 +79,7 @@ class ManagedShard(Shard):
                 managed.refuse(touched)
                 raise
         managed.touch(slots, self.value_bytes)
+        self.count_grown()
         if not new.size:
             return slots
         first = self.live
@@ -158,6 +161,11 @@ class ManagedShard(Shard):
         if total != self._counted:
             with self._counting(total, "keys that wait for their slots"):
                 pass
+
+    def count_grown(self) -> None:
+        """Count what a change that is done has taken. If the account refuses, the next touch raises its error."""
+        with suppress(LimitError, BusyError):
+            self.count_now()
 
     def _make_room(self, added: int) -> None:
         needed, columns = self.live + added, int(self.array.shape[1])

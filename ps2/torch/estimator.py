@@ -170,7 +170,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         table = Table(rows, ColumnNames(inputs, self.getLabelCol()), workers)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedModule:
-            return train(ps, rows, workers, self._program(options), on_step)
+            return train(ps, table.dealt, workers, self._program(options), on_step)
 
         trained = done_anew(lambda: self._trained(table, self.getEpochs(), run))
         model = TorchModel(trained.module, trained.width, self.outputFn)._resetUid(self.uid)

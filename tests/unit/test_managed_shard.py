@@ -8,6 +8,7 @@ import pytest
 from ps2.errors import LimitError
 from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.ops.waiting import EXACT_KEYS, WaitingKeys
 from ps2.server import managed_keys
 from ps2.server.managed_shard import ManagedShard
 from ps2.server.memory import MemoryAccount
@@ -37,6 +38,14 @@ def test_touch_when_memory_is_short_then_counts_nothing():
         assert all(np.array_equal(after[name], before[name]) for name in before)
         assert np.array_equal(values_now, values)
     assert shard.live == 50
+
+
+@pytest.mark.parametrize("keys", [10_000, EXACT_KEYS + 10_000])
+def test_touch_when_keys_wait_then_their_memory_is_counted(keys):
+    shard = shard_with(1 << 30, admit_after=3)
+    before = shard.nbytes
+    shard.slots(np.arange(keys), create=True)
+    assert shard.nbytes - before == shard.managed.waiting.nbytes - WaitingKeys(3).nbytes > 16 * 10_000
 
 
 def test_touch_when_over_the_limit_of_keys_then_nothing_changes():
