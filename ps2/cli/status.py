@@ -55,13 +55,13 @@ def status(which: Which, output: Format) -> None:
         _names(catalogs),
     )
     if output != "table":
-        print_data({"servers": found.servers, "matrices": found.matrices, "operations": found.operations}, output)
+        print_data(found.as_data, output)
     else:
         for number, table in enumerate(found.tables):
             if number:
                 click.echo()
             print_table(table.columns, table.rows)
-    missing = [f"{server['address']}: {_reason(server['error'])}" for server in found.servers if "error" in server]
+    missing = [f"{server.address}: {_reason(server.error)}" for server in found.servers if server.error]
     if missing:
         advice = "" if target.launched is None or target.launched.alive() else "; 'ps2 launch' starts a new fleet"
         text = f"{len(missing)} of {len(found.servers)} servers unreachable: {'; '.join(missing)}{advice}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps2.errors import TransientError
 from ps2.formats import duration, short_time, size
-from ps2.rpc.server_status import ServerStatus
+from ps2.rpc.server_status import OF_KEYS, MatrixStatus, OperationStatus, ServerStatus
 from ps2.text_tables import Column, Table, to_html
 from ps2.transport.at_once import at_once
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ps2.coordinator.master import Master
     from ps2.rpc.control import ServerControl
 
-# Columns per server: title, name in the record, format.
+# Columns per server: title, attribute of ``ServerStatus``, format.
 SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("up", right=True), "uptime_s", duration),
-    (Column("matrices", right=True), "matrices", "{:,}".format),
+    (Column("matrices", right=True), "matrices", lambda held: f"{len(held):,}"),
     (Column("rows", right=True), "rows", "{:,}".format),
     (Column("memory", right=True), "memory_bytes", size),
     (Column("limit", right=True), "memory_limit_bytes", size),
@@ -61,26 +61,113 @@ OPERATION_COLUMNS = (
 
 
 @dataclass(frozen=True)
+class FleetServer:
+    """One server of a fleet.
+
+    Attributes:
+        address: ``host:port``.
+        status: its report: ``memory_bytes``, ``memory_limit_bytes``, ``requests``, ``lock_wait_s`` ...; None: it does
+            not answer.
+        error: why it does not answer; "".
+    """
+
+    address: str
+    status: ServerStatus | None
+    error: str = ""
+
+    @property
+    def state(self) -> str:
+        """ "running" or "unreachable"."""
+        return "unreachable" if self.status is None else "running"
+
+    @property
+    def as_data(self) -> dict[str, Any]:
+        """The server as JSON data for programs."""
+        more = {"error": self.error} if self.status is None else self.status.as_data
+        return {"address": self.address, "state": self.state, **more}
+
+
+@dataclass(frozen=True)
+class FleetMatrix:
+    """One matrix of a fleet, summed over its servers. Numbers of keys are None for a dense matrix.
+
+    Attributes:
+        id: hexadecimal, as messages have it.
+        kind: "dense" or "sparse".
+        layout: "row" or "column".
+        rows: that exist.
+        bytes: of its values, and of a sparse matrix's keys.
+        active_keys, slots: keys with a slot, and slots for which there is memory.
+        waiting_keys, admitted_keys, expired_keys, evicted_keys: of managed keys, as ``DCV.keyStatus`` has them.
+        servers: number of servers that hold parts of it.
+        names: of its vectors, by row.
+    """
+
+    id: str
+    kind: str
+    layout: str
+    dim: int
+    dtype: str
+    rows: int
+    bytes: int
+    active_keys: int | None
+    slots: int | None
+    waiting_keys: int | None
+    admitted_keys: int | None
+    expired_keys: int | None
+    evicted_keys: int | None
+    servers: int
+    names: list[str]
+
+    @classmethod
+    def of(cls, parts: Sequence[MatrixStatus], rows: Mapping[str, int]) -> FleetMatrix:
+        """Sum one matrix over its servers.
+
+        Args:
+            parts: of each server that holds a part of it.
+            rows: of its named vectors.
+        """
+        spec = parts[0].spec
+        of_keys: dict[str, Any] = dict.fromkeys(OF_KEYS)
+        if spec.kind == "sparse":
+            of_keys = {name: sum(getattr(part, name) for part in parts) for name in OF_KEYS}
+        return cls(
+            *(f"{parts[0].matrix:x}", spec.kind, spec.layout, spec.dim, spec.dtype),
+            rows=max(part.rows for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            servers=len(parts),
+            names=sorted(rows, key=rows.__getitem__),
+            **of_keys,
+        )
+
+
+@dataclass(frozen=True)
 class FleetStatus:
     """The state of a fleet. ``print`` shows its tables, as ``ps2 status`` does.
 
     Attributes:
-        servers: one record per server: "address", "state" ("running" or "unreachable", with an "error"), and its
-            numbers: "memory_bytes", "memory_limit_bytes", "requests", "lock_wait_s" ...
-        matrices: one record per matrix, summed over the servers: "id", "kind", "layout", "dim", "dtype", "rows",
-            "bytes", "names" of vectors by row, and numbers of keys.
-        operations: one record per operation, summed likewise, the longest in total first: "name", "count",
-            "failures", "seconds", "keys".
+        servers: by index.
+        matrices: by id.
+        operations: summed over the servers, the longest in total first.
     """
 
-    servers: list[dict[str, Any]]
-    matrices: list[dict[str, Any]]
-    operations: list[dict[str, Any]]
+    servers: list[FleetServer]
+    matrices: list[FleetMatrix]
+    operations: list[OperationStatus]
+
+    @property
+    def as_data(self) -> dict[str, list[dict[str, Any]]]:
+        """The state as JSON data for programs."""
+        return {
+            "servers": [server.as_data for server in self.servers],
+            "matrices": [asdict(matrix) for matrix in self.matrices],
+            "operations": [done.as_data for done in self.operations],
+        }
 
     @property
     def tables(self) -> list[Table]:
         """The tables that people see; only the one of servers may have no rows."""
-        places = PLACE_TABLE if any(server.get("container") for server in self.servers) else ()
+        places = PLACE_TABLE if any(server.status and server.status.container for server in self.servers) else ()
         columns = (*SERVER_COLUMNS, *(column for column, _, _ in places))
         found = [
             Table(columns, [_server_row(server, (*SERVER_TABLE, *places)) for server in self.servers]),
@@ -132,7 +219,12 @@ def fleet_status(
         names: of vectors with their rows, by matrix.
     """
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
-    servers = [_server(address, answer) for address, answer in answers.items()]
+    servers = [
+        FleetServer(address, answer)
+        if isinstance(answer, ServerStatus)
+        else FleetServer(address, None, str(answer).removeprefix(f"{address}: "))
+        for address, answer in answers.items()
+    ]
     return FleetStatus(servers, _matrices(statuses, names), _operations(statuses))
 
 
@@ -145,18 +237,14 @@ def ask_vectors(master: Master, control: ServerControl) -> list[VectorInfo]:
     """Return the named vectors of a fleet, by name."""
     rows = _rows_by_name(master)
     found = fleet_status(_ask(master, control), rows)
-    matrices = {matrix["id"]: matrix for matrix in found.matrices}
+    matrices = {matrix.id: matrix for matrix in found.matrices}
     found_rows = [(matrices.get(f"{number:x}"), names) for number, names in rows.items()]
     return sorted(
-        VectorInfo(name=name, row=row, matrix=of["id"], bytes=of["bytes"] // max(of["rows"], 1), **_shape(of))
+        VectorInfo(name, of.kind, of.layout, of.dim, of.dtype, of.id, row, of.bytes // max(of.rows, 1))
         for of, names in found_rows
         if of is not None  # else it was freed just now
         for name, row in names.items()
     )
-
-
-def _shape(matrix: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: matrix[field] for field in ("kind", "layout", "dim", "dtype")}
 
 
 def _ask(master: Master, control: ServerControl) -> dict[str, ServerStatus | TransientError]:
@@ -178,83 +266,49 @@ def _rows_by_name(master: Master) -> dict[int, dict[str, int]]:
     return rows
 
 
-def _server(address: str, found: ServerStatus | TransientError) -> dict[str, Any]:
-    if isinstance(found, TransientError):
-        return {"address": address, "state": "unreachable", "error": str(found).removeprefix(f"{address}: ")}
-    return {"address": address, "state": "running", **found.as_data}
-
-
-def _matrices(answers: Sequence[ServerStatus], names: Mapping[int, Mapping[str, int]]) -> list[dict[str, Any]]:
+def _matrices(answers: Sequence[ServerStatus], names: Mapping[int, Mapping[str, int]]) -> list[FleetMatrix]:
     """Sum the matrices over all servers."""
-    found: dict[int, dict[str, Any]] = {}
+    parts: dict[int, list[MatrixStatus]] = {}
     for answer in answers:
-        for held in answer.matrices:
-            matrix = found.setdefault(
-                held.matrix,
-                {
-                    "id": f"{held.matrix:x}",
-                    "kind": held.spec.kind,
-                    "layout": held.spec.layout,
-                    "dim": held.spec.dim,
-                    "dtype": held.spec.dtype,
-                    "rows": 0,
-                    "bytes": 0,
-                    **dict.fromkeys(held.of_keys, 0 if held.spec.kind == "sparse" else None),
-                    "servers": 0,
-                    "names": sorted(rows := names.get(held.matrix, {}), key=rows.__getitem__),
-                },
-            )
-            matrix["rows"] = max(matrix["rows"], held.rows)
-            matrix["bytes"] += held.bytes
-            matrix["servers"] += 1
-            if held.spec.kind == "sparse":
-                for name, number in held.of_keys.items():
-                    matrix[name] += number
-    return [matrix for _, matrix in sorted(found.items())]
+        for part in answer.matrices:
+            parts.setdefault(part.matrix, []).append(part)
+    return [FleetMatrix.of(found, names.get(matrix, {})) for matrix, found in sorted(parts.items())]
 
 
-def _operations(answers: Sequence[ServerStatus]) -> list[dict[str, Any]]:
+def _operations(answers: Sequence[ServerStatus]) -> list[OperationStatus]:
     """Sum the operations over all servers; the slowest one in total comes first."""
-    found: dict[str, dict[str, Any]] = {}
-    for answer in answers:
-        for done in answer.operations:
-            of_server = done.as_data
-            sums = found.setdefault(done.name, {**of_server, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0})
-            for field in ("count", "failures", "seconds", "keys"):
-                sums[field] += of_server[field]
-    return sorted(found.values(), key=lambda sums: (-sums["seconds"], sums["name"]))
+    found: dict[str, OperationStatus] = {}
+    for done in (done for answer in answers for done in answer.operations):
+        sums = found.get(done.name, OperationStatus(done.name, 0, 0, 0.0, 0))
+        found[done.name] = OperationStatus(
+            *(done.name, sums.count + done.count, sums.failures + done.failures),
+            *(sums.seconds + done.seconds, sums.keys + done.keys),
+        )
+    return sorted(found.values(), key=lambda sums: (-sums.seconds, sums.name))
 
 
-def _server_row(server: Mapping[str, Any], table: Sequence[tuple[Column, str, Callable[[Any], str]]]) -> list[str]:
-    if "error" in server:
-        return [server["address"], server["state"], *["-"] * len(table)]
-    return [server["address"], server["state"], *(write(server[name]) for _, name, write in table)]
+def _server_row(server: FleetServer, table: Sequence[tuple[Column, str, Callable[[Any], str]]]) -> list[str]:
+    if server.status is None:
+        return [server.address, server.state, *["-"] * len(table)]
+    return [server.address, server.state, *(write(getattr(server.status, name)) for _, name, write in table)]
 
 
-def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
-    keys, waiting = matrix["active_keys"], matrix["waiting_keys"]
-    gone = None if keys is None else matrix["expired_keys"] + matrix["evicted_keys"]
+def _matrix_row(matrix: FleetMatrix) -> list[str]:
+    gone = None
+    if matrix.expired_keys is not None and matrix.evicted_keys is not None:
+        gone = matrix.expired_keys + matrix.evicted_keys
     return [
-        matrix["id"],
-        matrix["kind"],
-        matrix["layout"],
-        _dim(matrix["dim"]),
-        matrix["dtype"],
-        f"{matrix['rows']:,}",
-        size(matrix["bytes"]),
-        *("-" if number is None else f"{number:,}" for number in (keys, waiting, gone)),
-        ", ".join(matrix["names"]) or "-",
+        *(matrix.id, matrix.kind, matrix.layout, _dim(matrix.dim), matrix.dtype, f"{matrix.rows:,}"),
+        size(matrix.bytes),
+        *("-" if number is None else f"{number:,}" for number in (matrix.active_keys, matrix.waiting_keys, gone)),
+        ", ".join(matrix.names) or "-",
     ]
 
 
-def _operation_row(done: Mapping[str, Any]) -> list[str]:
-    keys, spent_s = done["keys"], done["seconds"]
+def _operation_row(done: OperationStatus) -> list[str]:
+    keys, spent_s = done.keys, done.seconds
     return [
-        done["name"],
-        f"{done['count']:,}",
-        f"{done['failures']:,}",
-        short_time(spent_s),
-        short_time(spent_s / done["count"]),
+        *(done.name, f"{done.count:,}", f"{done.failures:,}", short_time(spent_s), short_time(spent_s / done.count)),
         f"{keys:,}" if keys else "-",
         f"{keys / spent_s:,.0f}" if keys and spent_s else "-",
     ]

@@ -33,8 +33,8 @@ def test_vectors_when_some_have_names_then_lists_these(ps, weight):
 
 def test_status_when_printed_then_shows_servers_and_names(ps, weight):
     status = ps.status()
-    assert [server["address"] for server in status.servers] == ps.servers
-    assert [matrix["names"] for matrix in status.matrices if matrix["names"]] == [["weight"]]
+    assert [server.address for server in status.servers] == ps.servers
+    assert [matrix.names for matrix in status.matrices if matrix.names] == [["weight"]]
     assert all(text in str(status) for text in (ps.servers[0], "1,000", "weight", "fill"))
 
 
@@ -42,7 +42,7 @@ def test_status_when_a_server_died_then_names_it():
     with PS2Context.getOrCreate(servers=2) as ps:
         os.kill(ps._coordinator.fleet.launcher.pids()[1], signal.SIGKILL)
         lost = ps.servers[1]
-        states = {server["address"]: server["state"] for server in ps.status().servers}
+        states = {server.address: server.state for server in ps.status().servers}
     assert states[lost] == "unreachable"
     assert sorted(states.values()) == ["running", "unreachable"]
 

@@ -13,7 +13,7 @@ from ps2.client.fleet import FleetRef
 from ps2.client.matrix import DCVMatrix
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.fleet_status import FleetStatus
+from ps2.coordinator.fleet_status import FleetServer, FleetStatus
 from ps2.coordinator.overview import overview
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
@@ -85,7 +85,7 @@ def test_context_when_shown_then_has_servers_and_matrices():
 
 
 def test_status_when_shown_then_has_its_tables():
-    lost = {"address": "host:1", "state": "unreachable", "error": "gone"}
+    lost = FleetServer("host:1", None, "gone")
     assert cells(FleetStatus([lost], [], [])._repr_html_())[13:16] == ["host:1", "unreachable", "-"]
 
 
