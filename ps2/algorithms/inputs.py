@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
-from ps2.run.spark.jvm import file_system_of, io_error
+from ps2.run.spark.files import file_system_of
+from ps2.run.spark.jvm import io_error
 
 # Characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")

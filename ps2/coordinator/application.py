@@ -116,8 +116,16 @@ class Application:
             self.spark.set_epoch(epoch)
 
     def join(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs of the calling thread use the fleet, as of an epoch: threads of Spark's have no properties."""
-        self.reach(spark)
+        """Let the jobs of the calling thread use the fleet, as of an epoch: threads of Spark's have no properties.
+
+        Args:
+            spark: with Spark Connect perhaps another session of this application, such as that of a query's batches.
+        """
+        if self.spark is None or self.spark.application_id != spark.application_id:
+            self.reach(spark)
+        else:
+            self._hand_over(spark)
+            spark.set_fleet(fleet_text(self._fleet))
         spark.set_epoch(epoch)
 
     def stop(self) -> None:

@@ -301,10 +301,11 @@ class PS2Context:
 
         Args:
             data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, whose records come
-                as an iterator.
+                as an iterator. For trials, data of the driver's memory: a pandas DataFrame, whose rows come as batches,
+                or a list, tuple or range, whose elements come as an iterator; in equal parts, in order.
             worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
-            workers: number of workers; the data are repartitioned if necessary. Default: one per partition, at most the
-                number of task slots.
+            workers: number of workers; the data are repartitioned if necessary. Default: one per partition (or row of
+                the driver's data), at most the number of task slots.
             staleness: clocks that a worker may be ahead of the slowest one. 0 is BSP. s is SSP: a view at clock t holds
                 every update of the clocks up to t - s - 1. None is ASP: no worker waits.
             onClock: called in the driver with each clock that all workers have finished, in order, before a worker
@@ -329,7 +330,7 @@ class PS2Context:
             draws it.
 
         Raises:
-            UsageError: ``worker_fn`` cannot be pickled, or another run is under way.
+            UsageError: ``worker_fn`` or an element of a list cannot be pickled, or another run is under way.
             ConfigError: an argument cannot be used, or the tasks' Python has no ps2, or another version.
             SlotsError: Spark has fewer free task slots than workers.
             LimitError: a request of ``worker_fn`` exceeds a server's memory; names rank and clock. It is not repeated.

@@ -11,9 +11,11 @@ from typing import Any
 
 from ps2.errors import ConfigError, UsageError
 from ps2.run.compiled import importable_name
+from ps2.run.local_data import ACCEPTED, local_data
 from ps2.run.run_ref import RunRef
 from ps2.run.spark.backend import RowSource, SparkBackend, SparkJob
 from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.driver_rows import DriverRows
 from ps2.run.task import Function, run_task
 
 # The program, for the children of multiprocessing.
@@ -88,11 +90,13 @@ class WorkerJob:
 
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
         """Args:
-        data: a DataFrame or an RDD. Its shuffles may run here.
-        workers: how many; None: one for each partition, at most ``slots``.
+        data: a DataFrame or an RDD, whose shuffles may run here, or data in this process's memory.
+        workers: how many; None: one for each partition (or row in memory), at most ``slots``.
 
         Raises:
-            ConfigError: the data are neither, or of another application.
+            ConfigError: the data are of another kind, or of another application.
+            InputError: the data are in memory, and empty.
+            UsageError: the data are in memory, and have fewer rows than workers.
         """
         self._spark = spark
         source = _source(spark, data)
@@ -137,6 +141,8 @@ class WorkerJob:
 
 
 def _source(spark: SparkBackend, data: Any) -> RowSource:
+    if (local := local_data(data)) is not None:
+        return DriverRows.of(spark, local)
     kind = type(data)
     if hasattr(data, "mapInArrow"):
         if data.isStreaming:
@@ -146,7 +152,8 @@ def _source(spark: SparkBackend, data: Any) -> RowSource:
             )
     elif not hasattr(data, "mapPartitionsWithIndex"):
         home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
-        raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")
+        mend = "; make a list of its elements" if hasattr(data, "__iter__") else ""
+        raise ConfigError(f"run: expected {ACCEPTED}; got {home}{kind.__qualname__}{mend}")
     if backend_of(data) != spark:
         raise ConfigError(
             "run: the data are of another SparkSession than this PS2Context: call PS2Context.getOrCreate(spark) with "

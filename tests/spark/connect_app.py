@@ -15,11 +15,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from ps2 import DCV, PS2Conf, PS2Context
-from ps2.algorithms import LogisticRegression, LogisticRegressionModel
+from ps2.algorithms import LogisticRegression, LogisticRegressionModel, OnlineLogisticRegression
 from ps2.config import new_token, write_token
 from ps2.errors import PS2Error
 from ps2.transport.sockets import is_free
@@ -67,6 +71,46 @@ def run(ps, spark):
     said["failure"] = refusal(lambda: ps.run(spark.range(9), lambda worker, batches: 1 / 0, workers=2))
     said["slots"] = refusal(lambda: ps.run(spark.range(99), work, workers=9))
     said["sum after failures"] = total.sum()
+
+
+def run_local(ps):
+    """Run workers over data of this process."""
+    frame = pd.DataFrame({"id": range(5)})
+    said["list"] = list(ps.run(["a", "b", "c"], lambda worker, rows: list(rows), workers=2))
+    said["pandas"] = list(ps.run(frame, lambda worker, batches: [batch["id"].to_pylist() for batch in batches], 2))
+
+
+def write_clicks(path, seed):
+    ids = np.random.default_rng(seed).integers(0, 20, (100, 3))
+    table = pa.table({"label": (ids[:, 0] < 10).astype(float), "keys": pa.array(list(ids))})
+    pq.write_table(table, path)
+
+
+def learn_from_stream(ps, spark):
+    """Learn three files, one in each batch, in two queries; the fleet rolls back before the last one."""
+    files, checkpoint = folder / "clicks", str(folder / "stream")
+    files.mkdir()
+    reader = spark.readStream.schema("label double, keys array<bigint>").option("maxFilesPerTrigger", 1)
+    for number in range(2):
+        write_clicks(files / f"{number}.parquet", number)
+    estimator, once = OnlineLogisticRegression(), {"availableNow": True}
+    first = estimator.fitStream(reader.parquet(str(files)), checkpoint, trigger=once)
+    first.awaitTermination()
+    said["stream"] = [[one.batch, one.total.rows] for one in first.recentProgress]
+    second = estimator.fitStream(reader.parquet(str(files)), checkpoint)
+    write_clicks(files / "2.parquet", 2)
+    second.processAllAvailable()
+    ps.rollBack()
+    write_clicks(files / "3.parquet", 3)
+    give_up_s = time.monotonic() + 100
+    while second.lastProgress.batch < 3 and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    said["stream again"] = [second.restarts, [second.lastProgress.batch, second.lastProgress.total.rows]]
+    second.stop(60)
+    write_clicks(files / "4.parquet", 4)
+    failing = reader.parquet(str(files)).withColumn("label", F.udf(lambda label: label / 0, "double")("label"))
+    third = estimator.fitStream(failing, checkpoint, trigger=once)
+    said["stream fails"] = refusal(third.awaitTermination)
 
 
 def learn(spark):
@@ -124,7 +168,9 @@ def lose_server(ps, spark):
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
 with PS2Context.getOrCreate(spark, servers=2) as context:
     run(context, spark)
+    run_local(context)
     learn(spark)
+    learn_from_stream(context, spark)
 said["launcher"] = refusal(lambda: PS2Context.getOrCreate(spark, launcher="spark"))
 be_out_of_reach(spark, int(sys.argv[4]))
 with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:

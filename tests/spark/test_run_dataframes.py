@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import Vectors
@@ -15,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
 from ps2.data.rows import Rows
-from ps2.errors import ConfigError, InputError
+from ps2.errors import ConfigError, InputError, UsageError
 from ps2.run.job import WorkerJob
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -173,11 +175,65 @@ def test_run_when_a_frame_is_streaming_then_config_error(ps, spark):
 
 
 @pytest.mark.parametrize(
-    ("data", "named"), [(None, "NoneType"), ([1, 2], "list"), (pa.table({"id": [1]}), r"pyarrow\.lib\.Table")]
+    ("data", "named"),
+    [
+        (None, "NoneType"),
+        ((i for i in range(3)), "generator; make a list"),
+        (np.arange(3), r"numpy\.ndarray; make a list"),
+        (pa.table({"id": [1]}), r"pyarrow\.lib\.Table"),
+    ],
 )
 def test_run_when_data_type_is_unsupported_then_config_error(ps, data, named):
-    with pytest.raises(ConfigError, match=f"expected a DataFrame or an RDD of Spark, got {named}"):
+    with pytest.raises(ConfigError, match=f"a list, a tuple, a range, or a pandas DataFrame; got {named}"):
         ps.run(data, ids)
+
+
+@pytest.mark.parametrize(
+    ("data", "workers", "shares"),
+    [
+        (["a", "b", "c"], None, [["a"], ["b", "c"]]),
+        (("a",), None, [["a"]]),
+        (range(5), 2, [[0, 1], [2, 3, 4]]),
+    ],
+)
+def test_run_when_data_are_a_sequence_then_equal_parts(ps, data, workers, shares):
+    assert [found for _, _, found in ps.run(data, records, workers=workers)] == shares
+
+
+def test_run_when_data_are_a_pandas_frame_then_batches(ps, vectors):
+    made, x = vectors
+    frame = pd.DataFrame({"label": np.arange(40), "features": made}, index=np.zeros(40))
+    parts = list(ps.run(frame, read, workers=2))
+    np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), x)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in parts]), np.arange(40))
+
+
+def test_run_when_list_is_retried_then_same_rows_as_before(ps, tmp_path):
+    mark = tmp_path / "failed"
+
+    def fail_once(worker, rows):
+        found = list(rows)
+        if worker.rank == 1 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("the first attempt")
+        return found
+
+    assert list(ps.run([[0], [1], [2]], fail_once, workers=2)) == [[[0]], [[1], [2]]]
+
+
+@pytest.mark.parametrize(
+    ("data", "workers", "error", "said"),
+    [
+        ([], None, InputError, "the data, a list, are empty"),
+        (pd.DataFrame({"a": []}), None, InputError, "the data, a DataFrame, are empty"),
+        ([1], 2, UsageError, "2 workers are wanted, and the data have 1 rows"),
+        ([1, threading.Lock()], 1, UsageError, r"element 1 of the data, .*lock.*, cannot be pickled"),
+        (pd.DataFrame({"a": ["x", {}]}), 1, InputError, "column 'a' of the pandas DataFrame: Expected bytes"),
+    ],
+)
+def test_run_when_local_data_are_unusable_then_error_says(ps, data, workers, error, said):
+    with pytest.raises(error, match=said):
+        ps.run(data, records, workers=workers)
 
 
 @pytest.fixture(scope="module")

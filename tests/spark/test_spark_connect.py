@@ -25,7 +25,12 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 def said(run_program, tmp_path_factory, until):
     """What ``connect_app.py`` printed."""
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
-    home = Path(pyspark.__file__).parent
+    # Without Spark's archive of pyspark, which each Python worker would compile anew: Spark gives the one of a query's
+    # batches 10 s to begin.
+    home = folder / "spark"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
@@ -90,6 +95,22 @@ def test_run_when_workers_exceed_connect_slots_then_slots_error(said):
 def test_fit_when_client_has_no_context_then_model_predicts(said):
     assert said["accuracy"] > 0.9
     np.testing.assert_allclose(said["probability"], said["expected"], rtol=1e-9, atol=1e-12)
+
+
+def test_run_when_data_are_of_the_client_then_equal_parts(said):
+    assert said["list"] == [["a"], ["b", "c"]]
+    assert said["pandas"] == [[[0, 1]], [[2, 3, 4]]]
+
+
+def test_fit_stream_when_client_learns_then_batches_count_once(said):
+    assert said["stream"] == [[0, 100], [1, 200]]
+    assert said["stream again"] == [1, [3, 400]]
+
+
+def test_fit_stream_when_a_task_fails_then_names_the_batch(said):
+    kind, words = said["stream fails"]
+    assert kind == "WorkerError"
+    assert words == "batch 4: a task raised ZeroDivisionError: float division by zero"
 
 
 def test_model_when_client_saves_it_twice_then_it_loads(said):

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from ps2.run.spark.backend_lookup import is_connect
-from ps2.run.spark.jvm import file_system_of
+from ps2.run.spark.files import file_system_of
 from ps2.storage.files import place, reported, write_whole
 
 # What Spark calls the only part of a small text file.

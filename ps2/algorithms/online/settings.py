@@ -17,6 +17,13 @@ from ps2.ops.kernels import Float64s
 
 OptimizerName = Literal["ftrl", "adagrad", "adam"]
 OPTIMIZERS = ("ftrl", "adagrad", "adam")
+# Settings whose params have other names.
+PARAMS = {
+    "factors": "factorSize",
+    "local_steps": "localSteps",
+    "intercept": "fitIntercept",
+    "init_scale": "initStd",
+}
 # The intercept is the weight of this key, with value 1 in each row.
 INTERCEPT = 2**63 - 1
 
@@ -107,6 +114,14 @@ class OnlineSettings:
             return {"lr": self.lr, "l2": self.decay}
         ftrl = {"alpha": self.alpha, "beta": self.beta, "l1": self.l1, "l2": self.l2}
         return {**ftrl, "lr": self.lr, "decay": self.decay} if self.factors else ftrl
+
+    def params(self) -> dict[str, Any]:
+        """Return the settings under the names of the estimators' params."""
+        decay = "factorL2" if self.is_ftrl else "l2"
+        names = {**PARAMS, "decay": decay}
+        content = {names.get(name, name): value for name, value in asdict(self).items() if name != "key_arguments"}
+        of_keys = {name: value for name, value in self.key_arguments.items() if name != "clock"}
+        return {**content, **of_keys}
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self)

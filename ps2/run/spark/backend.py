@@ -53,6 +53,24 @@ class Broadcast(Protocol):
         """Let executors drop their copies, where Spark can do that."""
 
 
+class CheckpointFiles(Protocol):
+    """Small files of a streaming query's checkpoint."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def exists_uri(self, uri: str) -> bool:
+        """Return whether there is a file with this URI, whose special characters are escaped ("%20")."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of what a folder holds; none if there is no folder."""
+
+    def text(self, path: str) -> str:
+        """Return the text of a file, UTF-8."""
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; return whether it is gone."""
+
+
 class SparkBackend(Protocol):
     """The Spark application of this driver. Two of the same application are equal."""
 
@@ -149,6 +167,9 @@ class SparkBackend(Protocol):
             ConfigError: the data are nothing that this application can run over.
         """
 
+    def numbered(self, partitions: int) -> RowSource:
+        """Return a source whose n-th rdd_partition has a single row: n."""
+
     def cancel_jobs(self, tag: str) -> None:
         """Cancel the jobs with a tag."""
 
@@ -160,6 +181,19 @@ class SparkBackend(Protocol):
 
     def job_tag(self, tag: str) -> AbstractContextManager[None]:
         """Give the jobs that this thread starts inside a ``with`` block a tag."""
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> Any:
+        """Start a streaming query whose batches this process handles; return its StreamingQuery.
+
+        Args:
+            writer: a DataStreamWriter.
+            handle: called with the DataFrame and the number of each batch, in another thread.
+        """
+
+    def checkpoint_files(self) -> CheckpointFiles:
+        """Return the files of queries' checkpoints."""
 
     # -- data ----------------------------------------------------------------------------------------------------------
 

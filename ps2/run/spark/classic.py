@@ -12,6 +12,7 @@ from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STO
 from ps2.errors import ConfigError
 from ps2.run.spark import interpreter
 from ps2.run.spark.backend import Broadcast
+from ps2.run.spark.files import HadoopFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 
 MAX_TASKS = 2**31 - 1
@@ -139,6 +140,9 @@ class ClassicSpark:
             return DataFrameRows(self, *with_fixed_plan(data))
         return RddRows(self, data, data.getNumPartitions())
 
+    def numbered(self, partitions: int) -> RddRows:
+        return RddRows(self, self.context.parallelize(range(partitions), partitions), partitions)
+
     def cancel_jobs(self, tag: str) -> None:
         self.context.cancelJobsWithTag(tag)
 
@@ -178,6 +182,14 @@ class ClassicSpark:
         finally:
             if not self.is_stopped():
                 self.context.removeJobTag(tag)
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> Any:
+        return writer.foreachBatch(handle).start()
+
+    def checkpoint_files(self) -> HadoopFiles:
+        return HadoopFiles(self.context)
 
     # -- data ----------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,9 @@ from ps2.client.task import EPOCH_TAG, write_given
 from ps2.config import is_loopback, split_address
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark.broadcast_files import BroadcastFile
+from ps2.run.spark.files import ClientFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
+from ps2.run.spark.relayed_batches import RelayedQuery
 from ps2.version import __version__
 
 # Spark Connect's clients since then have tags, files of a session and reports of progress for everything below.
@@ -141,6 +143,8 @@ class ConnectSpark:
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
     def set_access(self, access: str) -> None:
+        if access == self._shared["access"]:
+            return
         self._shared["access"] = access
         if self._shared["fleet"] is not None:
             self._upload()
@@ -220,6 +224,9 @@ class ConnectSpark:
     def row_source(self, data: Any) -> ConnectRows:
         return ConnectRows(self, data, self._partitions.get(data))
 
+    def numbered(self, partitions: int) -> ConnectRows:
+        return ConnectRows(self, self.session.range(0, partitions, 1, partitions), partitions)
+
     def cancel_jobs(self, tag: str) -> None:
         self.session.interruptTag(tag)
 
@@ -247,6 +254,14 @@ class ConnectSpark:
             session.addTag(one)
         with self._jobs.under(tag):
             frame.collect()
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> RelayedQuery:
+        return RelayedQuery(writer, self.session, handle, self.check_alive)
+
+    def checkpoint_files(self) -> ClientFiles:
+        return ClientFiles()
 
     # -- data ----------------------------------------------------------------------------------------------------------
 

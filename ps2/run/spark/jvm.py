@@ -1,4 +1,4 @@
-"""Calls to Spark's JVM for files and for pyspark.ml's own models; a client of Spark Connect has none of them.
+"""Calls to Spark's JVM for pyspark.ml's own models; a client of Spark Connect has none of them.
 
 They use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which a new version of Spark may change.
 """
@@ -29,29 +29,6 @@ def jvm_context(what: str) -> Any:
             "and load it in a program whose SparkSession is made without remote()"
         )
     return context
-
-
-def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
-    location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
-    return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
-
-
-def read_text(spark_context: Any, path: str) -> str:
-    """Return the text of a small file as Spark reads it, UTF-8."""
-    location, system = file_system_of(spark_context, path)
-    stream = system.open(location)
-    try:
-        text: str = spark_context._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        return text
-    finally:
-        stream.close()
-
-
-def exists_uri(spark_context: Any, uri: str) -> bool:
-    """Return True if there is a file with this URI, whose special characters are escaped ("%20")."""
-    path = spark_context._jvm.org.apache.hadoop.fs.Path(spark_context._jvm.java.net.URI(uri))
-    return bool(path.getFileSystem(spark_context._jsc.hadoopConfiguration()).exists(path))
 
 
 def io_error(spark_context: Any, error: Any) -> str | None:

@@ -27,6 +27,7 @@ from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_table import EmbeddingTable
@@ -34,7 +35,6 @@ from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
-from ps2.matrix.key_policy import KeyPolicy
 from ps2.run.spark.backend_lookup import backend_of
 
 # Where a row has no label: of positive pairs.
@@ -139,19 +139,9 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             mine, its = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
             if self.isSet(name) and mine != its:
                 raise ConfigError(f"{name}: expected {its}, as the model has, whose table stays, got {mine}")
-        self._check_clock(model.table)
+        check_clock(model.table, self._time())
         if model.fitted.hasher != hasher:
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
-
-    def _check_clock(self, table: EmbeddingTable) -> None:
-        """Raise ConfigError unless rows have times if, and only if, the table's keys go by them."""
-        policy, time = table.matrix.keyPolicy, self._time()
-        if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
-            return  # keys get their slots at once, and keep them
-        if policy.clock == "event" and time is None:
-            raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
-        if policy.clock == "wall" and time is not None:
-            raise ConfigError(f"timeCol: expected none, as the model's keys go by the driver's clock, got {time!r}")
 
     def _trained_on(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
         """Train a model, a new one if none is given, or go on with that of a restored context."""

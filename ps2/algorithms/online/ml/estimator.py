@@ -16,6 +16,7 @@ from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.batches import learn_frame
+from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
@@ -118,10 +119,11 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        have, want = model._live.settings.to_json(), self._settings().to_json()
-        for name in have:
-            if have[name] != want[name]:
-                raise ConfigError(f"model: {name}: expected {have[name]!r}, as the model has, got {want[name]!r}")
+        check_clock(model.table, self._time())
+        have, want = model._live.settings.params(), self._settings().params()
+        for name in {**have, **want}:
+            if have.get(name) != want.get(name):
+                raise ConfigError(f"{name}: expected {have.get(name)!r}, as the model has, got {want.get(name)!r}")
         if model._live.hasher != self._hasher():
             raise ConfigError("model: expected the columns of keys that the model has, in the same order")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.errors import ConfigError
+from ps2.matrix.key_policy import KeyPolicy
 
 
 def advance_keys(table: EmbeddingTable, now_s: float) -> None:
@@ -21,3 +23,18 @@ def advance_keys(table: EmbeddingTable, now_s: float) -> None:
     table.advance(max(now_s, table.keyStatus().nowS), touched=True)
     if policy.expire_after_s is not None:
         table.expire()
+
+
+def check_clock(table: EmbeddingTable, time: str | None) -> None:
+    """Raise ConfigError unless rows have times if, and only if, a table's keys go by them.
+
+    Args:
+        time: name of the column of times; None: rows have no times.
+    """
+    policy = table.matrix.keyPolicy
+    if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
+        return  # keys get their slots at once, and keep them
+    if policy.clock == "event" and time is None:
+        raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
+    if policy.clock == "wall" and time is not None:
+        raise ConfigError(f"timeCol: expected none, as the model's keys go by the driver's clock, got {time!r}")

@@ -1,15 +1,10 @@
-"""``SparkCheckpoint``: reads Spark's checkpoint of a query, and takes it back to an earlier batch.
-
-Files are removed by Spark's own file system, which keeps checksums beside them.
-"""
+"""``SparkCheckpoint``: reads Spark's checkpoint of a query, and takes it back to an earlier batch."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, rewind_to
 from ps2.errors import RecoveryError
-from ps2.run.spark.jvm import exists_uri, file_system_of, read_text
+from ps2.run.spark.backend import CheckpointFiles
 
 OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 
@@ -17,14 +12,13 @@ OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources
 class SparkCheckpoint:
     """The checkpoint of a streaming query that is not running."""
 
-    def __init__(self, spark_context: Any, location: str) -> None:
-        self._context = spark_context
+    def __init__(self, files: CheckpointFiles, location: str) -> None:
+        self._files = files
         self.location = location.rstrip("/")
 
     def exists(self) -> bool:
         """Return True if a query has started with this checkpoint."""
-        path, system = file_system_of(self._context, self._path(METADATA))
-        return bool(system.exists(path))
+        return self._files.exists(self._path(METADATA))
 
     def numbers(self, log: str) -> list[int]:
         """Return the numbers of the entries of a log (OFFSETS or COMMITS), ascending."""
@@ -41,8 +35,7 @@ class SparkCheckpoint:
         # Commits last: without offsets above them they would only be a query that has nothing to repeat.
         for log, numbers in ((OFFSETS, rewind.offsets), (COMMITS, rewind.commits)):
             for number in sorted(numbers, reverse=True):
-                path, system = file_system_of(self._context, self._path(log, number))
-                if not system.delete(path, False):
+                if not self._files.delete(self._path(log, number)):
                     raise RecoveryError(f"{self.location}: {log}/{number} cannot be removed")
         return rewind
 
@@ -52,12 +45,12 @@ class SparkCheckpoint:
         Raises:
             RecoveryError: names the number of files that are gone, and one of them.
         """
-        offsets = read_text(self._context, self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
+        offsets = self._files.text(self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
         gone = [
             uri
             for source in sorted(name for name in self._names(SOURCES) if name.isdecimal())
             for uri in self._files_after(source, file_offset(offsets, int(source)))
-            if not exists_uri(self._context, uri)
+            if not self._files.exists_uri(uri)
         ]
         if gone:
             raise RecoveryError(
@@ -71,13 +64,10 @@ class SparkCheckpoint:
         log = f"{SOURCES}/{source}"
         names = [name for name in self._names(log) if name.removesuffix(".compact").isdecimal()]
         newer = [name for name in names if int(name.removesuffix(".compact")) > offset]
-        return sorted(
-            {uri for name in newer for uri in files_after(read_text(self._context, self._path(log, name)), offset)}
-        )
+        return sorted({uri for name in newer for uri in files_after(self._files.text(self._path(log, name)), offset)})
 
     def _names(self, folder: str) -> list[str]:
-        path, system = file_system_of(self._context, self._path(folder))
-        return [status.getPath().getName() for status in system.listStatus(path)] if system.exists(path) else []
+        return self._files.names(self._path(folder))
 
     def _path(self, *names: object) -> str:
         return "/".join([self.location, *map(str, names)])

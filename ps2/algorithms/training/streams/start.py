@@ -19,7 +19,7 @@ from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, Streaming
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
-from ps2.run.spark.backend_lookup import require_classic
+from ps2.run.spark.backend_lookup import backend_of
 from ps2.storage import folders
 
 
@@ -64,7 +64,6 @@ def start_stream(  # noqa: PLR0913 - keywords
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
-    require_classic("fitStream", frame, "learn from batches with fit, or make the SparkSession without remote()")
     batches = batches_of(snapshot_every)
     every_s = seconds_of(snapshot_every, "snapshotEvery") if batches is None else math.inf
     record = read_record(location)
@@ -79,7 +78,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     else:
         name = f"{factory.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
     snapshots = ps.conf.checkpointDir or snapshots_in(location)
-    checkpoint = SparkCheckpoint(frame.sparkSession.sparkContext, location)
+    checkpoint = SparkCheckpoint(backend_of(frame).checkpoint_files(), location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     wanted = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
     with ExitStack() as opened:

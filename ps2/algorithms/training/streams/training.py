@@ -20,7 +20,8 @@ from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.location import write_held
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
-from ps2.errors import CheckpointWarning, RecoveryError, RolledBack
+from ps2.errors import CheckpointWarning, ConfigError, RecoveryError, RolledBack
+from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class StreamingTraining:
         self._ended = threading.Event()
         self._snapshot_s = time.monotonic()
         self._since_snapshot = 0
+        self._is_located = False  # this process has seen the query's checkpoint
         self._opened = threading.Event()
         self.on_end: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._supervise, name="ps2-stream", daemon=True)
@@ -251,14 +253,12 @@ class StreamingTraining:
         return None
 
     def _start(self) -> Any:
-        writer = self._frame.writeStream.foreachBatch(self._learn).option(
-            "checkpointLocation", self._checkpoint.location
-        )
+        writer = self._frame.writeStream.option("checkpointLocation", self._checkpoint.location)
         if self._options.query_name is not None:
             writer = writer.queryName(self._options.query_name)
         if self._options.trigger:
             writer = writer.trigger(**self._options.trigger)
-        self._query = writer.start()
+        self._query = backend_of(self._frame).start_query(writer, self._learn)
         return self._query
 
     def _wait(self, query: Any) -> Exception | None:
@@ -320,6 +320,7 @@ class StreamingTraining:
         """Learn a batch. Spark calls this in the query's thread."""
         try:
             self._check()
+            self._check_location()
             progress = self._learner.learn(frame, batch, self._check)
             if progress is not None:
                 self._failures = 0
@@ -337,6 +338,15 @@ class StreamingTraining:
     def _check(self) -> None:
         if self._stopping.is_set():
             raise Stopping
+
+    def _check_location(self) -> None:
+        """Raise ConfigError if Spark keeps the query's checkpoint where this process does not see it."""
+        if not self._is_located and not self._checkpoint.exists():
+            raise ConfigError(
+                f"checkpointLocation {self._checkpoint.location}: expected a folder that Spark and this driver share; "
+                "the driver does not see what Spark has written there"
+            )
+        self._is_located = True
 
     def _snapshot_if_due(self) -> None:
         is_due = time.monotonic() - self._snapshot_s >= self._options.snapshot_every_s

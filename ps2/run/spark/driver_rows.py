@@ -1,0 +1,72 @@
+"""Data of the driver's own memory as a source of rows: each worker gets its part as a value that tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.errors import UsageError
+from ps2.run.local_data import LocalData
+from ps2.run.spark.backend import Broadcast, SparkBackend, SparkJob
+
+
+@dataclass(frozen=True)
+class DriverRows:
+    """Rows in the driver's memory; each row could be an rdd_partition of its own."""
+
+    spark: SparkBackend
+    data: LocalData
+    partitions: int
+
+    @classmethod
+    def of(cls, spark: SparkBackend, data: LocalData) -> DriverRows:
+        return cls(spark, data, len(data))
+
+    def repartition(self, partitions: int) -> DriverRows:
+        if partitions > len(self.data):
+            raise UsageError(
+                f"run: {partitions} workers are wanted, and the data have {len(self.data)} rows: each worker needs one"
+            )
+        return DriverRows(self.spark, self.data, partitions)
+
+    def job(self, work: Callable[[Any], int]) -> DriverRowsJob:
+        shared = [self.spark.broadcast(part) for part in self.data.parts(self.partitions)]
+        read = self.data.read
+
+        def work_on_part(numbers: Iterator[Any]) -> int:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            for _ in numbers:  # Spark keeps a Python worker that has read all its rows
+                pass
+            return work(_rows_of(read, shared[context.partitionId()]))
+
+        return DriverRowsJob(self.spark, self.spark.numbered(self.partitions).job(work_on_part), shared)
+
+
+@dataclass(frozen=True)
+class DriverRowsJob:
+    """A job over parts that tasks share; Spark may forget them when it has ended."""
+
+    spark: SparkBackend
+    over_numbers: SparkJob
+    shared: list[Broadcast]
+
+    @property
+    def tasks(self) -> int | None:
+        return self.over_numbers.tasks
+
+    def run(self, tag: str) -> None:
+        try:
+            self.over_numbers.run(tag)
+        finally:
+            if not self.spark.is_stopped():
+                for part in self.shared:
+                    part.unpersist()
+
+
+def _rows_of(read: Callable[[bytes], Iterable[Any]], part: Broadcast) -> Iterator[Any]:
+    """Yield the rows of a part, which is read when the first row is wanted: where a task can report its errors."""
+    yield from read(part.value)

@@ -1,0 +1,88 @@
+"""Files as Spark reads them: through Hadoop's file systems, or through fsspec in a driver that has no Java."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from ps2.storage.files import place, reported
+
+
+def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
+    location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
+    return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
+
+
+@dataclass(frozen=True)
+class HadoopFiles:
+    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files.
+
+    Attributes:
+        context: the SparkContext.
+    """
+
+    context: Any
+
+    def exists(self, path: str) -> bool:
+        location, system = file_system_of(self.context, path)
+        return bool(system.exists(location))
+
+    def exists_uri(self, uri: str) -> bool:
+        jvm = self.context._jvm
+        location = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri))
+        return bool(location.getFileSystem(self.context._jsc.hadoopConfiguration()).exists(location))
+
+    def names(self, folder: str) -> list[str]:
+        location, system = file_system_of(self.context, folder)
+        statuses = system.listStatus(location) if system.exists(location) else []
+        return [status.getPath().getName() for status in statuses]
+
+    def text(self, path: str) -> str:
+        location, system = file_system_of(self.context, path)
+        stream = system.open(location)
+        try:
+            text: str = self.context._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return text
+        finally:
+            stream.close()
+
+    def delete(self, path: str) -> bool:
+        location, system = file_system_of(self.context, path)
+        return bool(system.delete(location, False))
+
+
+class ClientFiles:
+    """Files as this process sees them; see ``CheckpointFiles``."""
+
+    def exists(self, path: str) -> bool:
+        fs, root = place(path)
+        with reported(path, "reading"):
+            return bool(fs.exists(root))
+
+    def exists_uri(self, uri: str) -> bool:
+        return self.exists(unquote(uri))
+
+    def names(self, folder: str) -> list[str]:
+        fs, root = place(folder)
+        with reported(folder, "listing"):
+            fs.invalidate_cache()
+            entries = fs.ls(root, detail=False) if fs.exists(root) else []
+        return [entry.rstrip("/").rpartition("/")[2] for entry in entries]
+
+    def text(self, path: str) -> str:
+        fs, root = place(path)
+        with reported(path, "reading"), fs.open(root, "rb") as file:
+            content: bytes = file.read()
+        return content.decode()
+
+    def delete(self, path: str) -> bool:
+        """Delete a file, and the checksum that Hadoop keeps beside it on local disks."""
+        fs, root = place(path)
+        folder, _, name = root.rpartition("/")
+        with reported(path, "deleting"):
+            for one in (root, f"{folder}/.{name}.crc"):
+                if fs.exists(one):
+                    fs.rm(one)
+            return not fs.exists(root)

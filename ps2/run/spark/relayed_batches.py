@@ -1,0 +1,257 @@
+"""Streaming queries whose batches a client of Spark Connect handles in its own process.
+
+Spark calls the function of ``foreachBatch`` in a Python process beside the Connect server. What handles the batches may
+be in the client alone, such as PS2's coordinator. So the function asks the client, and waits for its answer: settings
+of the client's session carry both, as each side reaches the server already. The rows stay on the server.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ps2.errors import StoppedError
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05
+# The function gives up when the client has shown no sign of life for so long.
+SILENCE_S = 60.0
+WATCH_S = 0.5
+# How often the start of a query is tried.
+STARTS = 5
+NOT_BEGUN = "Python worker failed to connect back"
+LOCAL_URL = "SPARK_CONNECT_LOCAL_URL"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The function's request to the client.
+
+    Attributes:
+        id: of the request.
+        batch: number of the batch.
+        relation: the server's name of the batch's DataFrame.
+        session: the session that the DataFrame belongs to; Spark 4.3 clones the client's for each query.
+    """
+
+    id: str
+    batch: int
+    relation: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the client says, again and again.
+
+    Attributes:
+        beat: another number each time.
+        ask: id of the last request that was handled; "": none.
+        error: why the batch failed; "": it was handled.
+    """
+
+    beat: int = 0
+    ask: str = ""
+    error: str = ""
+
+
+class BatchRefusedError(Exception):
+    """The client could not handle a batch, or is gone; raised to Spark."""
+
+
+@dataclass(frozen=True)
+class AskClient:
+    """The function of ``foreachBatch``.
+
+    Attributes:
+        session: id of the client's session.
+        key: begins the names of the settings.
+    """
+
+    session: str
+    key: str
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        settings = _session_beside_server(self.session).conf
+        ask = Ask(uuid.uuid4().hex, batch, frame._plan._relation_id, frame.sparkSession.session_id)
+        settings.set(f"{self.key}.ask", json.dumps(asdict(ask)))
+        beat, heard_s = -1, time.monotonic()
+        while True:
+            answer = Answer(**json.loads(settings.get(f"{self.key}.answer")))
+            if answer.ask == ask.id:
+                break
+            if answer.beat != beat:
+                beat, heard_s = answer.beat, time.monotonic()
+            if time.monotonic() - heard_s > SILENCE_S:
+                raise BatchRefusedError(f"batch {batch}: the client has not answered for {SILENCE_S:.0f} s")
+            time.sleep(POLL_S)
+        if answer.error:
+            raise BatchRefusedError(answer.error)
+
+
+_beside_server: dict[str, Any] = {}
+
+
+def _session_beside_server(id: str) -> Any:
+    """Return this process's connection to the client's session."""
+    if id not in _beside_server:
+        from pyspark.sql.connect.session import SparkSession
+
+        _beside_server[id] = SparkSession(connection=f"{os.environ[LOCAL_URL]};session_id={id}")
+    return _beside_server[id]
+
+
+class RelayedQuery:
+    """A StreamingQuery of Spark Connect, and the threads that handle its batches here. It has that object's members."""
+
+    def __init__(
+        self, writer: Any, session: Any, handle: Callable[[Any, int], None], check_reached: Callable[[], None]
+    ) -> None:
+        """Start the query.
+
+        Args:
+            writer: a DataStreamWriter.
+            session: the client's session.
+            handle: called with the DataFrame and the number of each batch; an error of its own fails the query.
+            check_reached: raises StoppedError, and ends calls that wait for the server, if the server is lost.
+        """
+        self._session, self._handle, self._check_reached = session, handle, check_reached
+        self._key = f"ps2.batches.{uuid.uuid4().hex}"
+        self._frames = session  # the connection to the session of the batches' DataFrames
+        self._closing = threading.Event()
+        self._lost: StoppedError | None = None
+        self._answer = Answer()
+        self._say()
+        self._query = _started(writer.foreachBatch(AskClient(session.session_id, self._key)))
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._relay, "ps2-batches"), (self._watch, "ps2-batches-watch"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def awaitTermination(self, timeout: float) -> bool:
+        """Wait for the query's end, and then for the batch that is being handled.
+
+        Raises:
+            StoppedError: the server is lost.
+        """
+        ended = True
+        try:
+            ended = bool(self._query.awaitTermination(timeout))
+        except Exception:  # a failed query, or Spark's client gives up
+            if self._lost is not None:
+                raise self._lost from None
+            raise
+        finally:
+            if ended:
+                self._close()
+        return ended
+
+    def stop(self) -> None:
+        """Stop the query. The batch that is being handled ends first."""
+        self._closing.set()  # the next one is refused, so that the query does not wait for it
+        self._query.stop()
+        self._close()
+
+    def _close(self) -> None:
+        self._closing.set()
+        for thread in self._threads:
+            thread.join()
+        if self._frames is not self._session:
+            self._frames.client.close()  # without the end of the session, which is the query's
+            self._frames = self._session
+        if self._lost is None:
+            for name in ("ask", "answer"):
+                self._session.conf.unset(f"{self._key}.{name}")
+
+    def _watch(self) -> None:
+        while not self._closing.wait(WATCH_S):
+            try:
+                self._check_reached()
+            except StoppedError as error:
+                self._lost = error
+                return
+
+    def _relay(self) -> None:
+        """Answer the function's requests until the query has ended."""
+        try:
+            while not self._closing.is_set():
+                self._answer_next()
+                self._closing.wait(POLL_S)
+            self._answer_next()
+        except Exception as error:  # of Spark's client, which has tried for long; the function gives up, too
+            log.warning("a streaming query's batches are not handled any more: %s", error)
+
+    def _answer_next(self) -> None:
+        text = self._session.conf.get(f"{self._key}.ask", None)
+        ask = None if text is None else Ask(**json.loads(text))
+        if ask is not None and ask.id != self._answer.ask:
+            error = self._handled(ask)
+            self._answer = Answer(self._answer.beat, ask.id, error)
+        self._say()
+
+    def _handled(self, ask: Ask) -> str:
+        """Handle a batch in a thread of its own while this one says that the client is alive; return what failed."""
+        if self._closing.is_set():
+            return f"batch {ask.batch}: the query is to end"
+        errors: list[str] = []
+
+        def handle() -> None:
+            try:
+                self._handle(self._frame_of(ask), ask.batch)
+            except Exception as error:  # the function raises it beside the server
+                errors.append(str(error) or type(error).__name__)
+
+        thread = threading.Thread(target=handle, name="ps2-batch", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self._say()
+            thread.join(POLL_S)
+        return errors[0] if errors else ""
+
+    def _say(self) -> None:
+        self._answer = Answer(self._answer.beat + 1, self._answer.ask, self._answer.error)
+        self._session.conf.set(f"{self._key}.answer", json.dumps(asdict(self._answer)))
+
+    def _frame_of(self, ask: Ask) -> Any:
+        if ask.session != self._frames.session_id:
+            self._frames = _connection_to(self._session, ask.session)
+        return self._frames._create_remote_dataframe(ask.relation)
+
+
+def _started(writer: Any) -> Any:
+    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again."""
+    from pyspark.errors import PySparkException
+
+    for attempt in range(STARTS):
+        try:
+            return writer.start()
+        except PySparkException as error:
+            if NOT_BEGUN not in str(error) or attempt + 1 == STARTS:
+                raise
+            log.warning("the streaming query is started again: the Python process of its batches began too slowly")
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _connection_to(session: Any, id: str) -> Any:
+    """Return a SparkSession of the same server and user for the session with this id."""
+    from pyspark.sql.connect.session import SparkSession
+
+    builder = copy.copy(session.client._builder)
+    builder._params = {**builder._params, "session_id": id}
+    if session.client._user_id is not None:
+        builder.set("user_id", session.client._user_id)
+    return SparkSession(connection=builder)
