@@ -15,13 +15,29 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 if ARCHIVE.exists():
     JAVA_OPTIONS += f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
+DAEMON = {"spark.python.daemon.module": "ps2.run.daemon"}
+# A quarter of Java's processor time, for tables of a few rows: Spark SQL compiles no expressions, does not check its
+# own rules, and describes plans in a line. Examples run with its defaults.
+QUICK_SQL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
+}
+
+
+def submit_options(settings: Mapping[str, str]) -> str:
+    """Return SPARK_SUBMIT_OPTS: what Java gets that runs a driver with these settings of Spark."""
+    options = [JAVA_OPTIONS, f"'-Dspark.executor.extraJavaOptions={JAVA_OPTIONS}'"]
+    return " ".join([*options, *(f"-D{name}={value}" for name, value in settings.items())])
+
+
 ENVIRONMENT = {
     # The Spark of this Python, and nothing that listens to other hosts.
     "PYSPARK_PYTHON": sys.executable,
     "SPARK_LOCAL_IP": "127.0.0.1",
     # Of drivers and, as a setting, their executors; of what starts them; of masters and workers.
-    "SPARK_SUBMIT_OPTS": f"{JAVA_OPTIONS} '-Dspark.executor.extraJavaOptions={JAVA_OPTIONS}' "
-    "-Dspark.python.daemon.module=ps2.run.daemon",
+    "SPARK_SUBMIT_OPTS": submit_options({**DAEMON, **QUICK_SQL}),
     "SPARK_LAUNCHER_OPTS": JAVA_OPTIONS,
     "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
 }

@@ -55,8 +55,6 @@ def spark(event_log):
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", event_log.as_uri())
         .config("spark.sql.shuffle.partitions", "2")
-        # A third of the processor time, for tables of a few rows.
-        .config("spark.sql.codegen.wholeStage", "false")
         # Seven calls of Java for each operation on a column.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.hadoop.fs.file.impl.disable.cache", "true")

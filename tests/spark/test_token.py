@@ -52,7 +52,7 @@ def test_token_when_used_by_tasks_then_not_in_settings(vector, token, sc):
 
 def test_token_when_used_by_tasks_then_not_on_settings_page(vector, token, sc):
     url = f"{sc.uiWebUrl}/api/v1/applications/{sc.applicationId}/environment"
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         shown = reply.read().decode()
     assert "sparkProperties" in json.loads(shown)
     assert token not in shown

@@ -14,7 +14,7 @@ from boosting import digest, trained
 
 from ps2 import PS2Context
 
-settings = {"spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
+settings = {"spark.ui.enabled": "false"}
 spark = SparkSession.builder.master("local[4]").config(map=settings).getOrCreate()
 for servers in (1, 2, 3):
     with PS2Context.getOrCreate(spark, servers=servers) as ps:
