@@ -112,6 +112,7 @@ class RunWatcher:
                 slowdown=_known(slowdowns[rank]),
                 failures=failures.get(rank, 0),
                 bars=_bars(tail, now_s - window_s),
+                log=run.log_urls.get(rank, ""),
             )
             for rank, tail in sorted(seen.tails.items())
         ]

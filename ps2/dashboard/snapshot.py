@@ -192,6 +192,7 @@ class WorkerView:
         slowdown: that, over the median of all workers.
         failures: attempts that have failed.
         bars: its recent past; none if the chart does not show it.
+        log: URL of its executor's log; "": Spark does not say.
     """
 
     rank: int
@@ -207,6 +208,7 @@ class WorkerView:
     slowdown: float | None
     failures: int
     bars: tuple[Bar, ...] = ()
+    log: str = ""
 
 
 @dataclass(frozen=True)

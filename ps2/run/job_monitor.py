@@ -18,6 +18,8 @@ EXECUTOR_TIMEOUT_S = 120.0
 # Spark's listeners may be late.
 CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
+# For the logs of executors.
+MAX_LOOKS = 5
 
 
 class WorkerTasks:
@@ -29,6 +31,7 @@ class WorkerTasks:
         self._run = run
         self._since_s: float | None = None
         self._checked_s = 0.0
+        self._lost = self._looks = 0
 
     def check(self) -> None:
         """Raise SlotsError if ranks have had no task for long and Spark is not starting one.
@@ -40,6 +43,7 @@ class WorkerTasks:
             return
         self._checked_s = now_s
         self._spark.check_alive()
+        self._find_logs()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
             self._check_workers_reach_driver()
@@ -53,6 +57,19 @@ class WorkerTasks:
                 f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
                 f"{self._spark.total_slots()}; ranks {absent} have had none for {timeout_s:.0f} s"
             )
+
+    def _find_logs(self) -> None:
+        """Note where the workers' executors keep their logs, once all workers are there, and after losses."""
+        lost = sum(self._run.attempts_lost.values())
+        if lost != self._lost:
+            self._lost, self._looks = lost, 0
+        if self._spark.is_local or self._looks == MAX_LOOKS or self._run.absent():
+            return
+        self._looks += 1  # Spark's records of tasks may be late
+        found = self._spark.log_urls(self._tag)
+        self._run.log_urls.update(found)
+        if len(found) == self._run.workers:
+            self._looks = MAX_LOOKS
 
     def _check_workers_reach_driver(self) -> None:
         """Raise ConfigError if a worker ended because it could not reach the driver, and no worker has reached it.

@@ -88,6 +88,7 @@ class RunState:
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
         self.lines = RunLines()
+        self.log_urls: dict[int, str] = {}  # of executors, by rank, where Spark says it
         self.turn_budget = TurnBudget(self.workers)
         self._cuts = CutLog()
         self.entries: dict[int, Entered] = {}

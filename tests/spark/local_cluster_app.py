@@ -78,6 +78,22 @@ def survive(sc):
     return int(total.sum()), attempts.value
 
 
+def logs(sc, ps):
+    """Return, by rank, where the live page says that the workers' executors keep their logs."""
+
+    def find(clock):
+        deadline_s = time.monotonic() + 30
+        while True:
+            shown = ps._coordinator.monitoring.watcher.snapshot().run.shown
+            if all(worker.log for worker in shown) or time.monotonic() > deadline_s:
+                return found.append([worker.log for worker in shown])
+            time.sleep(0.1)
+
+    found = []
+    ps.run(sc.parallelize(range(2), 2), lambda worker, rows: list(worker.clocks(1)), onClock=find)
+    return found[-1]
+
+
 def processes():
     return [psutil.Process(), *psutil.Process().children(recursive=True)]
 
@@ -105,12 +121,14 @@ with PS2Context.getOrCreate(spark, servers=2) as ps:
     weights = train(spark.sparkContext)
     in_argv = [command for command in map(command_of, processes()) if ps._coordinator.token in command]
     count = len(executors())
+    of_workers = logs(spark.sparkContext, ps)
     total, attempts = survive(spark.sparkContext)
 print(
     json.dumps(
         {
             "weights": weights.tolist(),
             "executors": count,
+            "logs": of_workers,
             "token in argv": in_argv,
             "total": total,
             "attempts": attempts,

@@ -43,6 +43,11 @@ def test_cluster_when_running_then_has_two_executor_processes(said):
     assert said["executors"] == 2
 
 
+def test_page_when_workers_run_then_links_to_executors_logs(said):
+    assert len(set(said["logs"])) == 2
+    assert all(url.startswith("http://") and url.endswith("stderr") for url in said["logs"])
+
+
 def test_the_token_when_executors_use_it_then_it_is_in_no_argv(said):
     assert said["token in argv"] == []
 

@@ -42,7 +42,16 @@ export function facts(node, pairs) {
   });
 }
 
-// A table in a box that scrolls. Columns are {name, of(row), number, wide, kind(row)}; ``mark(row)`` names a row's class.
+// A cell whose words are a link to another site.
+function linked(cell, words, address, about) {
+  if (!cell.firstElementChild) cell.replaceChildren(element("a", { target: "_blank", rel: "noreferrer", title: about }));
+  const link = cell.firstElementChild;
+  if (link.getAttribute("href") !== address) link.setAttribute("href", address);
+  text(link, words);
+}
+
+// A table in a box that scrolls. Columns are {name, of(row), number, wide, kind(row), link(row), about}; ``mark(row)`` names a row's
+// class.
 export class Table {
   constructor(label, columns, mark = () => "") {
     this.columns = columns;
@@ -64,7 +73,9 @@ export class Table {
       }
       className(line, this.mark(row) || "");
       columns.forEach((column, j) => {
-        text(line.cells[j], column.of(row));
+        const address = column.link && column.link(row);
+        if (address) linked(line.cells[j], column.of(row), address, column.about);
+        else text(line.cells[j], column.of(row));
         if (column.kind) className(line.cells[j], column.kind(row));
       });
     });

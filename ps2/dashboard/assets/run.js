@@ -16,7 +16,7 @@ export class Run {
     this.note = element("p", { class: "note" });
     const whole = (w) => w.parts.reduce((a, b) => a + b, 0) || 1;
     this.table = new Table("Workers", [
-      { name: "rank", of: (w) => w.rank, number: true },
+      { name: "rank", of: (w) => w.rank, number: true, link: (w) => w.log, about: "log of its executor" },
       { name: "now", of: (w) => (w.state === "working" ? `in clock ${number(w.clock)}` : w.state === "wait" ? `waits ${w.why}` : w.state === "onClock" ? `waits for ${w.why}` : w.state), wide: true },
       { name: "clock", of: (w) => number(w.clock), number: true },
       { name: "behind", of: (w) => (w.behind ? number(w.behind) : "–"), number: true },

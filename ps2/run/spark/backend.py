@@ -179,6 +179,12 @@ class SparkBackend(Protocol):
     def failure_messages(self, tag: str) -> list[str]:
         """Return the error messages of failed task attempts of jobs with a tag; none if Spark does not say."""
 
+    def log_urls(self, tag: str) -> dict[int, str]:
+        """Return where executors keep the logs of running tasks of jobs with a tag, by rdd_partition.
+
+        None for the tasks of which Spark does not say it: in local mode, with Spark Connect.
+        """
+
     def job_tag(self, tag: str) -> AbstractContextManager[None]:
         """Give the jobs that this thread starts inside a ``with`` block a tag."""
 

@@ -168,6 +168,13 @@ class ClassicSpark:
         messages: list[str] = self._unless_stopping(query, [])
         return messages
 
+    def log_urls(self, tag: str) -> dict[int, str]:
+        def query() -> dict[int, str]:
+            return dict(running_logs(self.context, list(self._scala.statusTracker().getJobIdsForTag(tag))))
+
+        urls: dict[int, str] = self._unless_stopping(query, {})
+        return urls
+
     @contextmanager
     def job_tag(self, tag: str) -> Iterator[None]:
         """Give the jobs that this thread starts a tag.
@@ -243,17 +250,29 @@ def is_context_stopped(spark_context: Any) -> bool:
 
 def failed_tasks(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int, str]]:
     """Yield index and error message of each failed task attempt of some jobs."""
+    for task in _tasks(spark_context, jobs, lambda stage: stage.numFailedTasks):
+        if task.errorMessage().isDefined():
+            yield task.index(), task.errorMessage().get()
+
+
+def running_logs(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yield index and URL of the log of each running task of some jobs."""
+    for task in _tasks(spark_context, jobs, lambda stage: stage.numActiveTasks):
+        logs = task.executorLogs()
+        if task.status() == "RUNNING" and logs.contains("stderr"):
+            yield task.index(), logs.apply("stderr")
+
+
+def _tasks(spark_context: Any, jobs: Iterable[int], has_wanted: Callable[[Any], int]) -> Iterator[Any]:
+    """Yield Java's records of the tasks of some jobs, of the stages that have wanted ones."""
     tracker = spark_context.statusTracker()
     infos = [tracker.getJobInfo(job) for job in jobs]
     for stage in (stage for info in infos if info is not None for stage in info.stageIds):
         info = tracker.getStageInfo(stage)
-        if info is None or not info.numFailedTasks:
+        if info is None or not has_wanted(info):
             continue
         tasks = spark_context._jsc.sc().statusStore().taskList(stage, info.currentAttemptId, MAX_TASKS)
-        for at in range(tasks.size()):
-            task = tasks.apply(at)
-            if task.errorMessage().isDefined():
-                yield task.index(), task.errorMessage().get()
+        yield from (tasks.apply(at) for at in range(tasks.size()))
 
 
 # -- jobs of workers -------------------------------------------------------------------------------------------------

@@ -236,6 +236,9 @@ class ConnectSpark:
     def failure_messages(self, tag: str) -> list[str]:
         return []
 
+    def log_urls(self, tag: str) -> dict[int, str]:
+        return {}
+
     @contextmanager
     def job_tag(self, tag: str) -> Iterator[None]:
         session = self.session
