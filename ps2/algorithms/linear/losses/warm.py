@@ -40,6 +40,8 @@ def warm() -> None:
         scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
         rows.take([0])
         _read_from_file(dtype)
+    for problem in _problems():
+        _predict(problem)
 
 
 def _problems() -> Iterator[Problem]:
@@ -55,6 +57,16 @@ def _read_from_file(dtype: Float) -> None:
         spill.append(Rows(x, np.ones(2)))
     rows, _ = spill.finished()
     rows.take([0, 2, 3])
+
+
+def _predict(problem: Problem) -> None:
+    """Call a loss's margins on rows as ``transform`` has them: 64-bit columns, and values that Arrow may own."""
+    w, b = np.zeros(2 * problem.width), np.zeros(problem.biases)
+    for writeable in (True, False):
+        values = np.ones(2)
+        values.flags.writeable = writeable
+        x = sp.csr_array((values, np.arange(2), np.array([0, 1, 2])), shape=(2, 2))
+        loss_of(problem).margins(x, w, b)
 
 
 def _rows(dtype: Float) -> LocalRows:
