@@ -39,7 +39,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test dashboard-test torch-test compat proto run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test dashboard-test torch-test compat proto keywords run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -84,7 +84,7 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@$(PYTHON) -m ruff check -q --output-format concise .
 	@$(PYTHON) -m ruff format -q --check .
 	@echo "check: mypy"
-	@$(PYTHON) -m mypy --no-error-summary ps2 benchmarks
+	@$(PYTHON) -m mypy --no-error-summary ps2 benchmarks tests/typed_api.py
 	@echo "check: imports"
 	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(PYTHON) scripts/cycles
@@ -93,6 +93,7 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@$(PYTHON) scripts/words
 	@echo "check: stubs"
 	@scripts/proto --check
+	@$(PYTHON) scripts/keywords --check
 	@echo "check: workflows"
 	@.venv/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@.venv/bin/pre-commit validate-config .pre-commit-config.yaml
@@ -160,6 +161,10 @@ compat: $(INSTALLED) ## run a short suite with other versions of Python, Spark, 
 proto: $(INSTALLED) ## write the stubs of proto/ to ps2/protocol/pb/
 	@scripts/proto
 	@echo "proto: done"
+
+keywords: $(INSTALLED) ## write the types of estimators' keywords to ps2/algorithms/estimators/keywords/
+	@$(PYTHON) scripts/keywords
+	@echo "keywords: done"
 
 run: $(WARM) ## train on a generated click log of a million features, beside pyspark.ml (ARGS: examples/clicks.py's)
 	@echo "run: examples/clicks.py"

@@ -30,7 +30,7 @@ def measure(asked: Asked) -> Part:
             max_iter=EPOCHS, tol=0.0, max_no_improvement=None, **common
         ),
     }
-    given = {"k": ATOMS, "regParam": ALPHA, "maxIter": ITERATIONS, "tol": 0.0}
+    given: dict[str, Any] = {"k": ATOMS, "regParam": ALPHA, "maxIter": ITERATIONS, "tol": 0.0}
     seconds: dict[str, list[float]] = {}
     objectives: dict[str, float] = {}
     with spark_and_fleet(asked) as spark:

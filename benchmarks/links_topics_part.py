@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
-    given = {"k": TOPICS, "numWorkers": WORKERS, **SAMPLING}
+    given: dict[str, Any] = {"k": TOPICS, "numWorkers": WORKERS, **SAMPLING}
     with spark_and_fleet(asked, "topics") as (spark, _):
         frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
         LDA(**given, maxIter=1).fit(frame)

@@ -54,7 +54,7 @@ class Fitted:
 
 def fit(points: Points, **params: Any) -> Fitted:
     """Train by FTSGD, without penalty and intercept."""
-    plain = {"solver": "ftsgd", "regParam": 0.0, "fitIntercept": False, "standardization": False}
+    plain: dict[str, Any] = {"solver": "ftsgd", "regParam": 0.0, "fitIntercept": False, "standardization": False}
     estimator = LinearRegression(**plain, **{"stepSize": RATE, "numWorkers": points.partitions, **params})
     began_s = time.monotonic()
     model = estimator.fit(points.frame)

@@ -59,7 +59,7 @@ def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
     with _spark_and_servers(asked) as spark, patch.object(trainer, "SamplingProgram", SlowProgram):
         frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
-        given = {"k": TOPICS, "numWorkers": WORKERS, **SAMPLING}
+        given: dict[str, Any] = {"k": TOPICS, "numWorkers": WORKERS, **SAMPLING}
         LDA(**given, maxIter=1).fit(frame)
         for _ in range(asked.rounds):
             for name, way in WAYS.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from benchmarks import trees_data
@@ -10,7 +12,14 @@ from benchmarks.trees_fit import alone
 from benchmarks.trees_part import Asked, spark_and_servers
 
 # As in the configuration of xgboost's example.
-PARAMS = {"defaults": "xgboost", "maxBins": 32, "maxDepth": 2, "stepSize": 1.0, "minSplitLoss": 1.0, "baseScore": 0.5}
+PARAMS: dict[str, Any] = {
+    "defaults": "xgboost",
+    "maxBins": 32,
+    "maxDepth": 2,
+    "stepSize": 1.0,
+    "minSplitLoss": 1.0,
+    "baseScore": 0.5,
+}
 # Errors that xgboost prints, by number of rounds.
 ERRORS = {1: 0.042831, 2: 0.021726, 10: 0.0}
 DIGIT = 1e-6

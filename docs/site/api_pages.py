@@ -15,7 +15,7 @@ from sphinx.util.docstrings import prepare_docstring
 log = logging.getLogger(__name__)
 
 # Modules whose ``__all__`` are the public names.
-PUBLIC = ("ps2", "ps2.algorithms", "ps2.torch", "ps2.serving", "ps2.data.hashing")
+PUBLIC = ("ps2", "ps2.algorithms", "ps2.torch", "ps2.serving", "ps2.data.hashing", "ps2.onnx")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -29,7 +29,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def skip_member(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Leave out what pyspark documents, and params with their getters and setters, which the table has."""
-    return True if is_of_pyspark(obj) or is_of_params(name, obj) else None
+    return True if name == "fit" or is_of_pyspark(obj) or is_of_params(name, obj) else None
 
 
 def is_of_pyspark(obj: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pyspark.ml import classification
@@ -70,6 +70,11 @@ from ps2.algorithms.trees.ml.params import TreeParams
 from ps2.algorithms.trees.model import GBTModel
 from ps2.errors import ConfigError, InputError, UsageError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import classification as keywords
+
 log = logging.getLogger(__name__)
 
 LOSSES_OF_TREES = ("logistic",)
@@ -85,6 +90,9 @@ class LogisticRegression(PathEstimator, LinearSetters, LogisticParams, Probabili
         model = LogisticRegression(regParam=0.01).fit(df)
         model.transform(df).select("label", "probability", "prediction").show()
     """
+
+    def __init__(self, **params: Unpack[keywords.LogisticRegression]) -> None:
+        super().__init__(**params)
 
     _CLASSES = 0
     _LOSSES = ("logistic", "softmax")
@@ -248,6 +256,9 @@ class LinearSVC(LinearEstimator, LinearSetters, _SVCParams, Classifier["LinearSV
         model = LinearSVC(regParam=0.01, loss="squaredHinge").fit(df)
     """
 
+    def __init__(self, **params: Unpack[keywords.LinearSVC]) -> None:
+        super().__init__(**params)
+
     _CLASSES = 2
     _LOSSES = ("hinge", "squaredHinge")
 
@@ -306,6 +317,9 @@ class FMClassifier(LinearEstimator, FactorSetters, ProbabilisticClassifier):
         model = FMClassifier(factorSize=8, stepSize=0.05).fit(df)
     """
 
+    def __init__(self, **params: Unpack[keywords.FMClassifier]) -> None:
+        super().__init__(**params)
+
     _CLASSES = 2
     _LOSSES = ("fmLogistic",)
 
@@ -344,6 +358,9 @@ class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
         model = GBTClassifier(maxIter=50, maxDepth=6, maxBins=256).fit(df)
         model.transform(df).select("label", "probability", "prediction").show()
     """
+
+    def __init__(self, **params: Unpack[keywords.GBTClassifier]) -> None:
+        super().__init__(**params)
 
     _CLASSES = 0
 
@@ -394,6 +411,9 @@ class RandomForestClassifier(ForestEstimator, _ForestParams, ProbabilisticClassi
         model = RandomForestClassifier(numTrees=100, maxDepth=10, maxBins=256).fit(df)
         model.transform(df).select("label", "probability", "prediction").show()
     """
+
+    def __init__(self, **params: Unpack[keywords.RandomForestClassifier]) -> None:
+        super().__init__(**params)
 
     _CLASSES = 0
     _IMPURITIES = IMPURITIES

@@ -31,6 +31,7 @@ from ps2.algorithms.estimators.heads import ClusterHead, SharesHead
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.scoring import FeatureScoring
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import TableSurvey, column
 from ps2.algorithms.estimators.unlabelled import survey_rows
@@ -58,6 +59,9 @@ from ps2.server.memory import available_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import clustering as keywords
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +87,9 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         model = LDA(k=20, maxIter=200).fit(df)  # featuresCol: counts of words
         model.describeTopics().show()
     """
+
+    def __init__(self, **params: Unpack[keywords.LDA]) -> None:
+        super().__init__(**params)
 
     def _plan(self) -> SamplingOptions | OnlineOptions:
         return options_of(self, self._name)
@@ -211,6 +218,13 @@ class LDAModel(FittedModel, LDAParams, Model):
         columns = ColumnNames(self._features, label=None)
         return with_predictions(dataset, columns, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
 
+    def scoring(self) -> FeatureScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        topics = self.topics
+        head, name = SharesHead(topics.topics), self.getTopicDistributionCol()
+        outputs = ((name, "raw"),) if name else ()
+        return FeatureScoring(f"{LDATopics.__module__}:LDATopics", topics.dim, False, self._features, head, outputs)
+
     def logLikelihood(self, dataset: DataFrame) -> float:
         """Return a lower bound of the documents' log-likelihood, as in pyspark.ml: see ``LDATopics.logLikelihood``."""
         return self._bound(dataset)[0]
@@ -308,6 +322,9 @@ class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel
         model.summary.trainingCost
     """
 
+    def __init__(self, **params: Unpack[keywords.KMeans]) -> None:
+        super().__init__(**params)
+
     setPredictionCol = setter(HasPredictionCol.predictionCol)
 
     def _plan(self) -> KMeansOptions:
@@ -388,6 +405,13 @@ class KMeansModel(FittedModel, KMeansParams, Model):
         # pyspark.ml's clusters are integers.
         metadata = found.schema[name].metadata
         return found.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
+
+    def scoring(self) -> FeatureScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        clusters, name = self.clusters, self.getPredictionCol()
+        outputs = ((name, "prediction"),) if name else ()
+        head, loader = ClusterHead(clusters.k), f"{KMeansClusters.__module__}:KMeansClusters"
+        return FeatureScoring(loader, clusters.dim, False, self._features, head, outputs)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = KMeansSummary(self, dataset, history, self._sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ from ps2.algorithms.estimators.key_hasher import KeyHasher as KeyHasher  # noqa:
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import compressed, rows_of, with_predictions
+from ps2.algorithms.estimators.scoring import FeatureScoring, WordScoring
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import SMALL_BYTES, Survey, TableSurvey, column, survey
 from ps2.algorithms.estimators.unlabelled import survey_rows
@@ -61,6 +62,11 @@ from ps2.errors import InputError, WorkerError
 from ps2.run.slots import cores_of_one
 from ps2.run.spark.backend_lookup import active_session, backend_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import feature as keywords
+
 SYNONYMS = "word string, similarity double not null"
 
 
@@ -72,6 +78,9 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         model = Word2Vec(vectorSize=100, inputCol="words", outputCol="vector").fit(df)  # words: arrays of strings
         model.findSynonyms("oak", 5).show()
     """
+
+    def __init__(self, **params: Unpack[keywords.Word2Vec]) -> None:
+        super().__init__(**params)
 
     _KIND = "word2vec"
 
@@ -164,6 +173,10 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
         """Like ``findSynonyms``, but return a list of pairs."""
         return self.embedding.similar(word, num)
 
+    def scoring(self) -> WordScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        return WordScoring(f"{Embedding.__module__}:Embedding", _input_column(self), self.getOutputCol())
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
         name, output = _input_column(self), self.getOutputCol()
@@ -207,6 +220,9 @@ class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningMod
         model = MetricLearning(rank=2, featuresCol="a", otherCol="b").fit(pairs)  # label 1: a and b are similar
         model.transform(df).select("metric").show()
     """
+
+    def __init__(self, **params: Unpack[keywords.MetricLearning]) -> None:
+        super().__init__(**params)
 
     def _plan(self) -> MetricOptions:
         return options_of(self, self._name)
@@ -296,6 +312,11 @@ class MetricLearningModel(FittedModel, MetricParams, Model):
         columns, head = ColumnNames(self._features, label=None), VectorHead(self.metric.rank)
         return with_predictions(dataset, columns, self.metric.dim, share, head, [(self.getOutputCol(), "raw")])
 
+    def scoring(self) -> FeatureScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        head, outputs = VectorHead(self.metric.rank), ((self.getOutputCol(), "raw"),)
+        return FeatureScoring(f"{Metric.__module__}:Metric", self.metric.dim, False, self._features, head, outputs)
+
     def _write_content(self, url: str) -> Any:
         return self.metric.write(url)
 
@@ -318,6 +339,9 @@ class DictionaryLearning(FleetEstimator, DictionarySetters, Estimator["Dictionar
         model = DictionaryLearning(k=100, regParam=0.5).fit(df)  # featuresCol: dense or sparse vectors
         model.transform(df).select("codes").show()
     """
+
+    def __init__(self, **params: Unpack[keywords.DictionaryLearning]) -> None:
+        super().__init__(**params)
 
     def _plan(self) -> DictionaryOptions:
         return dictionary_options_of(self, self._name)
@@ -380,6 +404,12 @@ class DictionaryLearningModel(FittedModel, DictionaryParams, Model):
         share, name = self._share(backend_of(dataset)), self.getOutputCol()
         columns, head = ColumnNames(self._features, label=None), VectorHead(self.coder.k)
         return compressed(with_predictions(dataset, columns, self.coder.dim, share, head, [(name, "raw")]), name)
+
+    def scoring(self) -> FeatureScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        head, outputs = VectorHead(self.coder.k), ((self.getOutputCol(), "raw"),)
+        loader = f"{SparseCoder.__module__}:SparseCoder"
+        return FeatureScoring(loader, self.coder.dim, False, self._features, head, outputs)
 
     def _write_content(self, url: str) -> Any:
         return self.coder.write(url)

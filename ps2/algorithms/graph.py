@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model, Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
@@ -25,6 +25,11 @@ from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWrit
 from ps2.algorithms.estimators.params import check_ranges
 from ps2.run.spark.backend_lookup import backend_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import graph as keywords
+
 
 class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
     """Random walks through a graph: from a DataFrame of edges to one of walks.
@@ -38,7 +43,7 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
     workers and servers, and wherever the graph lies.
     """
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: Unpack[keywords.RandomWalks]) -> None:
         super().__init__(**params)
         self._graphs: list[PlacedGraph] = []
 
@@ -89,6 +94,9 @@ class DeepWalk(WalkEstimator, Estimator["DeepWalkModel"]):
         model.similar("ann", 5)
     """
 
+    def __init__(self, **params: Unpack[keywords.DeepWalk]) -> None:
+        super().__init__(**params)
+
     _KIND = "deepwalk"
 
     @staticmethod
@@ -102,6 +110,9 @@ class DeepWalkModel(VertexModel, WalkTrainingParams, Model):
 
 class Node2Vec(WalkEstimator, BiasedWalkTrainingParams, Estimator["Node2VecModel"]):
     """Vectors of vertices from random walks biased by ``p`` and ``q`` (Grover and Leskovec 2016)."""
+
+    def __init__(self, **params: Unpack[keywords.Node2Vec]) -> None:
+        super().__init__(**params)
 
     _KIND = "node2vec"
 
@@ -118,6 +129,9 @@ class LINE(EdgeEstimator, Estimator["LINEModel"]):
     """Vectors of vertices from their edges (Tang et al. 2015). First order: vertices with an edge between them are
     similar. Second order: vertices with edges to the same vertices are. Or both.
     """
+
+    def __init__(self, **params: Unpack[keywords.LINE]) -> None:
+        super().__init__(**params)
 
     _KIND = "line"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.base import PredictionModel, Predictor
 from pyspark.ml.linalg import Vector
@@ -23,6 +23,11 @@ from ps2.algorithms.trees.ml.params import DEFAULTS, TreeParams
 from ps2.algorithms.trees.ml.ranking_summaries import RankingSummary, RankingTrainingSummary, check_relevance
 from ps2.algorithms.trees.model import GBTModel
 from ps2.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import ranking as keywords
 
 # xgboost's; LightGBM's is 30.
 PAIRS = 32
@@ -63,6 +68,9 @@ class GBTRanker(TreeEstimator, _GBTRankerParams, Predictor["GBTRankerModel"]):
         model = GBTRanker(groupCol="query", maxIter=100, maxDepth=6).fit(df)
         model.evaluate(df).ndcgAt(10)
     """
+
+    def __init__(self, **params: Unpack[keywords.GBTRanker]) -> None:
+        super().__init__(**params)
 
     setGroupCol = setter(_GBTRankerParams.groupCol)
     setLambdarankNumPairPerSample = setter(_GBTRankerParams.lambdarankNumPairPerSample)

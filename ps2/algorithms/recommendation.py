@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pyspark.ml import Estimator, Model, recommendation
@@ -18,6 +18,7 @@ from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.initial_model import HasInitialModel
 from ps2.algorithms.estimators.models import FittedModel
+from ps2.algorithms.estimators.scoring import PairScoring
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ml import frames
 from ps2.algorithms.factors.ml.params import FactorizationParams, FactorModelParams, options_of
@@ -36,6 +37,11 @@ from ps2.run.slots import cores_each
 from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import java_frame
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import recommendation as keywords
+
 E = TypeVar("E", bound="MatrixFactorization")
 
 # Bytes of a number of a vector, and numbers that a vector has beside its rank in a training.
@@ -52,6 +58,9 @@ class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["Matri
         model = MatrixFactorization(rank=32, maxIter=20, biases=True).fit(df)  # user, item: integers or strings; rating
         model.recommendForAllUsers(10).show()
     """
+
+    def __init__(self, **params: Unpack[keywords.MatrixFactorization]) -> None:
+        super().__init__(**params)
 
     # The model that the training goes on from.
     _initial: MatrixFactors | None = None
@@ -209,6 +218,12 @@ class MatrixFactorizationModel(FittedModel, FactorModelParams, Model):
         share = self._share(backend_of(dataset))
         rated = frames.with_ratings(dataset, share, self.factors, columns, name)
         return rated.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else rated
+
+    def scoring(self) -> PairScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark; they drop no row."""
+        ends = self.getUserCol(), self.getItemCol()
+        integers = self.factors.users.are_integers, self.factors.items.are_integers
+        return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *ends, self.getPredictionCol(), integers)
 
     def recommendForAllUsers(self, numItems: int) -> DataFrame:
         """Return the best items for every user, in order of the ids.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import regression
 from pyspark.ml.linalg import Vector
@@ -48,6 +48,11 @@ from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import LossName as LossOfTrees
 from ps2.errors import ConfigError, InputError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import regression as keywords
+
 LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
 IMPURITIES: tuple[ImpurityName, ...] = ("variance",)
 # Leaves are float32, and may be as large as the range of the labels.
@@ -73,6 +78,9 @@ class LinearRegression(PathEstimator, LinearSetters, _LinearParams, Regressor["L
 
         model = LinearRegression(regParam=0.1, elasticNetParam=0.5).fit(df)
     """
+
+    def __init__(self, **params: Unpack[keywords.LinearRegression]) -> None:
+        super().__init__(**params)
 
     _LOSSES = ("squared", "huber")
 
@@ -174,6 +182,9 @@ class FMRegressor(LinearEstimator, FactorSetters, Regressor["FMRegressionModel"]
         model = FMRegressor(factorSize=8, stepSize=0.05).fit(df)
     """
 
+    def __init__(self, **params: Unpack[keywords.FMRegressor]) -> None:
+        super().__init__(**params)
+
     _LOSSES = ("fmSquared",)
 
     def _problem(self, found: Survey) -> Problem:
@@ -223,6 +234,9 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
 
         model = GBTRegressor(maxIter=50, maxDepth=6, maxBins=256).fit(df)
     """
+
+    def __init__(self, **params: Unpack[keywords.GBTRegressor]) -> None:
+        super().__init__(**params)
 
     setLossType = setter(_GBTParams.lossType)
     setLossShape = setter(_GBTParams.lossShape)
@@ -295,6 +309,9 @@ class RandomForestRegressor(ForestEstimator, _ForestParams, Regressor["RandomFor
 
         model = RandomForestRegressor(numTrees=100, maxDepth=10, maxBins=256).fit(df)
     """
+
+    def __init__(self, **params: Unpack[keywords.RandomForestRegressor]) -> None:
+        super().__init__(**params)
 
     _IMPURITIES = IMPURITIES
 

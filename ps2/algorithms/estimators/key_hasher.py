@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.ml import Transformer
@@ -21,6 +21,11 @@ from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
 from ps2.run.spark.frames import map_in_arrow
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import estimators_key_hasher as keywords
+
 NAMES = "key bigint, field string, value string"
 Batches = Iterator[pa.RecordBatch]
 
@@ -37,6 +42,9 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
         hasher = KeyHasher(categoricalCols=["site", "ad"], bucketCols=["price"], crosses=["site:ad"])
         hasher.transform(df).select("keys", "values")
     """
+
+    def __init__(self, **params: Unpack[keywords.KeyHasher]) -> None:
+        super().__init__(**params)
 
     keysCol: Param[str] = own_param("keysCol", "new column of the keys: arrays of bigint", TypeConverters.toString)
     valuesCol: Param[str] = own_param("valuesCol", "new column of the values: arrays of float", TypeConverters.toString)

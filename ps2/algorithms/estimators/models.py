@@ -14,7 +14,9 @@ from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.notebook import model_html
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
-from ps2.algorithms.estimators.predict import Head, rows_of, with_predictions
+from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.predictions import Head
+from ps2.algorithms.estimators.scoring import FeatureScoring, Scoring
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
@@ -53,6 +55,19 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     def _predicting(self) -> Any:
         """The trained parameters that predictions are made with."""
         return self._fitted
+
+    @property
+    def fitted(self) -> Any:
+        """The trained parameters that predictions are made with, as an object of their own."""
+        return self._predicting
+
+    def scoring(self) -> Scoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
+
+        Raises:
+            UsageError: the model has no form without Spark.
+        """
+        raise UsageError(f"{type(self).__name__} has no form without Spark and servers")
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
@@ -114,6 +129,9 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
 class FleetModel(FittedModel, FleetParams):
     """A trained model that predicts. ``fit`` and ``load`` make it."""
 
+    # "module:class" whose ``load`` reads the saved model without Spark; "": there is none.
+    _LOADER = ""
+
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
@@ -155,6 +173,26 @@ class FleetModel(FittedModel, FleetParams):
         share = self._share(backend_of(dataset))
         columns = ColumnNames(self._features, label=None, margin=self._margin_column)
         return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
+
+    def scoring(self) -> Scoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
+
+        Raises:
+            UsageError: the model is a tree of a forest, which has no form of its own without Spark.
+        """
+        if not self._LOADER:
+            raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
+        outputs = tuple((name, what) for name, what in self._outputs() if name)
+        fitted = self._fitted
+        more = self._margin_column, self._rounds
+        head: Any = self._head()
+        sizes = int(fitted.dim), bool(fitted.takes_missing)
+        return FeatureScoring(self._LOADER, *sizes, self._features, head, outputs, *more)
+
+    @property
+    def _rounds(self) -> int | None:
+        """Number of rounds of trees that predict; None: all, or the model has none."""
+        return None
 
     # -- summaries -------------------------------------------------------------------------------------------------
 

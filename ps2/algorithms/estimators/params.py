@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -214,15 +215,39 @@ class FleetParams(ByName, HasFeaturesCols):
         return self
 
 
-class SaysParams:
-    """A class whose signature, as ``help`` shows it, lists its params."""
+class _ShowsParams(ABCMeta):
+    """Metaclass whose classes have the params as keywords in their signature, with defaults, as ``help`` shows it.
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        names = sorted(name for name in dir(cls) if isinstance(getattr(cls, name, None), Param))
-        names += ["initialModel"] * hasattr(cls, "setInitialModel")
-        keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
-        cls.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    A signature is made when somebody asks. As an attribute of the metaclass, it is not in ``dir`` of the class, all of
+    which pyspark reads as it makes an object.
+    """
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        if not cls.takes_keywords():
+            raise AttributeError("__signature__")
+        kind, known = inspect.Parameter.KEYWORD_ONLY, cls.keyword_defaults()
+        return inspect.Signature([inspect.Parameter(name, kind, default=known[name]) for name in sorted(known)])
+
+    def takes_keywords(cls) -> bool:
+        """Return whether objects of the class are made with params as keywords, and with nothing else."""
+        made: Any = cls
+        _, *others = inspect.signature(made.__init__).parameters.values()
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return issubclass(cls, ByName) and not inspect.isabstract(cls) and all(one.kind in variable for one in others)
+
+    def keyword_defaults(cls) -> dict[str, Any]:
+        """Return the keywords of a class that takes keywords, with their defaults; None: not set."""
+        made = cls()
+        known = {param.name: made.getOrDefault(param) if made.isDefined(param) else None for param in made.params}
+        if hasattr(cls, "setInitialModel"):
+            known["initialModel"] = None
+        # A default such as "uid__output" is another one for each object.
+        return {name: None if made.uid in str(value) else value for name, value in known.items()}
+
+
+class SaysParams(metaclass=_ShowsParams):
+    """A class whose signature, as ``help`` shows it, lists its params."""
 
 
 class FleetSetters(SaysParams, FleetParams):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
+from ps2.algorithms.estimators.predictions import Fitted, Head, predicted
 from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
@@ -39,56 +40,6 @@ _VECTOR = pa.struct(
     ]
 )
 _ARRAY = pa.list_(pa.float64())
-
-
-class Fitted(Protocol):
-    """Trained parameters, as far as predictions need them; picklable."""
-
-    @property
-    def dim(self) -> int:
-        """Number of features."""
-
-    @property
-    def classes(self) -> int | None:
-        """Number of classes; None: labels are numbers."""
-
-    @property
-    def takes_missing(self) -> bool:
-        """Whether NaN means a missing value rather than a fault."""
-
-    @property
-    def is_light(self) -> bool:
-        """Whether the parameters may travel inside the function that uses them."""
-
-    def margins(self, x: sp.csr_array) -> Float64s:
-        """Compute the margins of rows, before any link function; shape (n, outputs)."""
-
-
-class FittedTrees(Fitted, Protocol):
-    """Trained trees."""
-
-    def leaves(self, x: sp.csr_array) -> Any:
-        """Return the leaf that each row reaches in each tree, shape (n, trees)."""
-
-    def contributions(self, x: sp.csr_array) -> Any:
-        """Return what each feature, and then the base, contributes to the margins, shape (n, ..., features + 1)."""
-
-
-class Head(Protocol):
-    """Turns margins into predictions; picklable."""
-
-    @property
-    def classes(self) -> int | None:
-        """Number of classes; None: predictions are numbers."""
-
-    def raw(self, margins: Float64s) -> Float64s:
-        """Return raw predictions, shape (n, classes); (n, 1) for a regression."""
-
-    def probability(self, raw: Float64s) -> Float64s | None:
-        """Return probabilities, shape (n, classes); None: the model has none."""
-
-    def prediction(self, raw: Float64s) -> Float64s:
-        """Return classes or values, shape (n,)."""
 
 
 def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
@@ -148,8 +99,8 @@ def with_predictions(
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
     of_trees = {what for _, what in names} & {"leaf", "contrib"}
-    predicted = _vectorised(_predictor(share, head, columns, of_trees))(_input(frame, columns))
-    with_all = frame.select("*", predicted.alias(_WHOLE))
+    whole = _vectorised(_predictor(share, head, columns, of_trees))(_input(frame, columns))
+    with_all = frame.select("*", whole.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
 
@@ -220,15 +171,10 @@ def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, of
         for batch in batches:
             try:
                 x = _read(batch, name, before, fitted)
-                starts = _starts(batch, columns, before)
-                predicted = _predicted(head, fitted.margins(x) + starts)
-                if "leaf" in of_trees:
-                    predicted["leaf"] = list(cast(FittedTrees, fitted).leaves(x).astype(np.float64))
-                if "contrib" in of_trees:
-                    predicted["contrib"] = list(_contributions(cast(FittedTrees, fitted), x, starts))
+                found = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), of_trees))
             except UsageError as error:
-                predicted = _faulty(len(batch), str(error))
-            yield predicted
+                found = _faulty(len(batch), str(error))
+            yield found
             before += len(batch)
 
     return predict
@@ -242,24 +188,13 @@ def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
     return read_numbers(numbers, columns.margin, before)[:, None]
 
 
-def _contributions(fitted: FittedTrees, x: sp.csr_array, starts: Any) -> Float64s:
-    """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
-    found = fitted.contributions(x)
-    found = found[:, None] if found.ndim == 2 else found
-    found[:, :, -1] += starts
-    flat: Float64s = found.reshape(found.shape[0], found.shape[1] * found.shape[2])
-    return flat
-
-
-def _predicted(head: Head, margins: Float64s) -> pd.DataFrame:
-    raw = head.raw(margins)
-    probability = head.probability(raw)
-    found = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(raw)), "prediction": head.prediction(raw)})
-    found["raw"] = list(raw)
-    if probability is not None:
-        found["probability"] = list(probability)
-    found["fault"] = None
-    return found
+def _as_frame(found: dict[str, Float64s]) -> pd.DataFrame:
+    values = found["prediction"]
+    frame = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(values)), "prediction": values})
+    for what in found.keys() & set(_ARRAYS):
+        frame[what] = list(found[what])
+    frame["fault"] = None
+    return frame
 
 
 def _faulty(rows: int, fault: str) -> pd.DataFrame:

@@ -189,7 +189,7 @@ def _estimator(job: _Job) -> Any:
         for name, option in (("lossType", "--loss"), ("lossShape", "--loss-shape")):
             if name in job.params:
                 raise ConfigError(f"{option}: expected with --task regression only, got it with --task {job.task}")
-    held = {} if job.validation is None else {"validationIndicatorCol": HELD_OUT}
+    held: dict[str, Any] = {} if job.validation is None else {"validationIndicatorCol": HELD_OUT}
     estimator: Any = (GBTRegressor if job.task == "regression" else GBTClassifier)(
         defaults="xgboost", **job.params, **held
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
@@ -11,8 +12,14 @@ from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.ml.params import ClickParams
 from ps2.algorithms.estimators.key_predictions import with_class_predictions
+from ps2.algorithms.estimators.scoring import KeyScoring
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import deep_ml_click_models as keywords
 
 
 class _ClickModel(DeepFittedModel, ClickParams, Model):
@@ -23,6 +30,11 @@ class _ClickModel(DeepFittedModel, ClickParams, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return with_class_predictions(dataset, self.fitted.hasher, self._predictor().margins, self)
+
+    def scoring(self) -> KeyScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
+        names = self.getPredictionCol(), self.getProbabilityCol()
+        return KeyScoring(tuple(self.fitted.hasher.columns), *names, self.getThreshold())
 
 
 class _ClickEstimator(DeepEstimator, ClickParams):
@@ -49,6 +61,9 @@ class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):
         model.transform(df).select("label", "probability", "prediction").show()
     """
 
+    def __init__(self, **params: Unpack[keywords.DeepFM]) -> None:
+        super().__init__(**params)
+
     _KIND = "deepfm"
 
 
@@ -66,6 +81,9 @@ class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
 
         model = WideAndDeep(categoricalCols=["user", "ad"], crosses=["user:ad"]).fit(df)
     """
+
+    def __init__(self, **params: Unpack[keywords.WideAndDeep]) -> None:
+        super().__init__(**params)
 
     _KIND = "wide-deep"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,17 @@ from ps2.algorithms.deep.ml.params import TowerParams
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.scoring import KeyScoring
 from ps2.array_types import Float32s
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.frames import map_in_arrow
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import deep_ml_towers as keywords
 
 
 class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
@@ -36,6 +42,9 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
         model = TwoTower(categoricalCols=["user", "age", "item", "genre"], userCols=["user", "age"]).fit(df)
         model.userVectors(users)   # adds a column of vectors; the nearest items by inner product are the best ones
     """
+
+    def __init__(self, **params: Unpack[keywords.TwoTower]) -> None:
+        super().__init__(**params)
 
     def _label(self) -> str | None:
         return None if self.getLoss() == "softmax" else self.getLabelCol()
@@ -84,6 +93,10 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = [(self.getPredictionCol(), "prediction")]
         return with_key_predictions(dataset, self.fitted.hasher, self._predictor().margins, None, names)
+
+    def scoring(self) -> KeyScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
+        return KeyScoring(tuple(self.fitted.hasher.columns), self.getPredictionCol())
 
     def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
         """Add the users' vectors, of length 1, as arrays of floats; only the users' columns need to be there."""

@@ -28,6 +28,7 @@ from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.scoring import PairScoring
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
@@ -196,6 +197,12 @@ class VertexModel(EmbeddingModel, GraphParams):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.score(dataset)
+
+    def scoring(self) -> PairScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        loader, ends = f"{Embedding.__module__}:Embedding", (self.getSrcCol(), self.getDstCol())
+        integers = self.embedding.names.are_integers
+        return PairScoring(loader, *ends, SCORE, (integers, integers), self.getDirected())
 
 
 def _scores(share: Any, directed: bool) -> Any:

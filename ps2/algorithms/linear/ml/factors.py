@@ -57,6 +57,8 @@ class FactorSetters(FactorParams, TrainingSetters):
 class FactorModel(WeightsModel):
     """A trained factorization machine."""
 
+    _LOADER = "ps2.algorithms.linear.model:FactorizationMachine"
+
     @property
     def intercept(self) -> float:
         """Intercept."""

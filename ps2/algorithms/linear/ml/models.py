@@ -18,6 +18,8 @@ from ps2.errors import UsageError
 class WeightsModel(FleetModel):
     """A trained model of weights and biases."""
 
+    _LOADER = "ps2.algorithms.linear.model:LinearModel"
+
     @property
     def _weights(self) -> Weights:
         weights: Weights = self._fitted

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ps2.algorithms.online.ml.estimator import OnlineEstimator
 from ps2.algorithms.online.ml.models import OnlineModel
 from ps2.algorithms.online.ml.params import FactorParams, FactorSetters
 from ps2.algorithms.online.settings import OnlineSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import online_ml_click_models as keywords
 
 
 class OnlineLogisticRegressionModel(OnlineModel):
@@ -25,6 +31,9 @@ class OnlineLogisticRegression(OnlineEstimator):
         training.model.transform(rows)
     """
 
+    def __init__(self, **params: Unpack[keywords.OnlineLogisticRegression]) -> None:
+        super().__init__(**params)
+
     _MODEL = OnlineLogisticRegressionModel
 
 
@@ -39,6 +48,9 @@ class OnlineFM(FactorSetters, OnlineEstimator):
 
         model = OnlineFM(keysCol="keys", labelCol="click", factorSize=8).fit(rows)
     """
+
+    def __init__(self, **params: Unpack[keywords.OnlineFM]) -> None:
+        super().__init__(**params)
 
     _MODEL = OnlineFMModel
 

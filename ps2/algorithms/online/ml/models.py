@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.key_predictions import with_class_predictions
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
+from ps2.algorithms.estimators.scoring import KeyScoring
 from ps2.algorithms.online.ml.params import OnlineParams
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, probabilities
@@ -112,6 +113,11 @@ class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
         if PS2Context.getActive() is None:
             raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
         return with_class_predictions(dataset, self._live.hasher, self._live.program.margins, self)
+
+    def scoring(self) -> KeyScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
+        names = self.getPredictionCol(), self.getProbabilityCol()
+        return KeyScoring(tuple(self._live.hasher.columns), *names, self.getThreshold())
 
     def export(self, path: str, since: Any = None) -> Any:
         """Write the weights to a folder, for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""

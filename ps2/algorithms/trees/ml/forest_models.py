@@ -62,6 +62,8 @@ class RandomForestModel(FleetModel):
 class ForestOfTrees(RandomForestModel):
     """A trained random forest."""
 
+    _LOADER = "ps2.algorithms.trees.forests.random_forest:RandomForest"
+
     _TREE: type[ForestTree]
 
     @property

@@ -34,6 +34,8 @@ MAX_CONTRIBUTIONS = 20_000
 class ForestModel(FleetModel, TreeParams):
     """A trained model of boosted trees."""
 
+    _LOADER = "ps2.algorithms.trees.model:GBTModel"
+
     @property
     def _trained(self) -> GBTModel:
         trained: GBTModel = self._fitted
@@ -48,6 +50,10 @@ class ForestModel(FleetModel, TreeParams):
         if self._first is None or self._first[0] != count:
             self._first = count, self._trained.first(count)
         return self._first[1]
+
+    @property
+    def _rounds(self) -> int | None:
+        return self.getOrDefault("numTrees") if self.isSet("numTrees") else None
 
     _first: tuple[int, GBTModel] | None = None
     setNumTrees = setter(TreeParams.numTrees)

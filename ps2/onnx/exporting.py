@@ -1,0 +1,130 @@
+"""``export``: a trained model as an ONNX file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.estimators.scoring import FeatureScoring
+from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.tree import TreeBuilder
+from ps2.errors import UsageError
+from ps2.onnx.graph import FEATURES, Graph
+from ps2.onnx.heads import add_head
+from ps2.onnx.trees import add_trees
+from ps2.storage.files import place, write_whole
+from ps2.version import __version__
+
+# Protocol buffers cannot be larger.
+MAX_BYTES = 2**31 - 1
+FITTED = (Weights, GBTModel, RandomForest, KMeansClusters)
+KINDS = "linear models, factorization machines, boosted trees, random forests and k-means"
+
+
+def export(model: Any, path: str) -> None:
+    """Write a trained model as an ONNX file, which ONNX Runtime and others score.
+
+    The graph has one input, ``features``: float64 of shape (n, features), in the order of training. Its outputs are the
+    columns that ``transform`` adds, float64: of classes, rawPrediction and probability of shape (n, classes), and
+    prediction of shape (n,). All is computed in float64, so that thresholds of trees part the same values as in
+    ``transform``; a runtime refuses float32 input. NaN is a missing value for trees; rows with NaN or infinity, which
+    other models refuse in ``transform``, have the prediction NaN.
+
+    Args:
+        model: what ``fit`` or ``load`` returned: a linear model (LogisticRegression, LinearSVC, LinearRegression), a
+            factorization machine, boosted trees, a random forest, or k-means by Euclidean distances.
+        path: file, local or a URL that fsspec knows; what is there is replaced, once all is written.
+
+    Raises:
+        UsageError: ONNX cannot say the same as the model; the message says why.
+        RecoveryError: the file system refuses.
+    """
+    made = as_onnx(model)
+    size = made.ByteSize()
+    if size > MAX_BYTES:
+        raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, which an ONNX file may have, got {size:,}")
+    onnx.checker.check_model(made)
+    fs, place_of_file = place(path, "path")
+    write_whole(fs, place_of_file, [made.SerializeToString()])
+
+
+def as_onnx(model: Any) -> onnx.ModelProto:
+    """Return the graph that ``export`` writes; raises like it."""
+    scoring = model.scoring() if hasattr(model, "scoring") else None
+    fitted = model.fitted if isinstance(scoring, FeatureScoring) else None
+    if not isinstance(scoring, FeatureScoring) or not isinstance(fitted, FITTED):
+        raise UsageError(f"export: expected {KINDS}, got a {type(model).__name__}")
+    if scoring.margin is not None:
+        raise UsageError("export: baseMarginCol is set, and the graph has no such input: clear it first")
+    graph = Graph(scoring.dim)
+    margins, unusable = _margins(graph, fitted)
+    found = add_head(graph, scoring.head, margins, unusable)
+    for name, what in scoring.outputs:
+        if what not in found:
+            raise UsageError(f"export: column {name!r} cannot be computed by ONNX: set its param to '' first")
+        graph.output(name, *found[what])
+    names = [scoring.features] if isinstance(scoring.features, str) else list(scoring.features)
+    return graph.model(__version__, repr(model), {"model": type(model).__name__, "columns": json.dumps(names)})
+
+
+def _margins(graph: Graph, fitted: Any) -> tuple[str, str | None]:
+    """Add what the model computes of features; return the names of margins, and of what marks rows that it refuses."""
+    if isinstance(fitted, GBTModel):
+        forest = fitted.forest
+        # The operator wants a tree at least.
+        trees = forest.trees or tuple(TreeBuilder(0.0, 0.0, 0).finish() for _ in range(forest.width))
+        sums = add_trees(graph, trees, [[tree.value] for tree in trees], forest.width)
+        return graph.node("Add", sums, graph.constant(forest.base)), None
+    if isinstance(fitted, RandomForest):
+        trees = fitted.forest.trees
+        if fitted.shares:
+            said = [list(np.ascontiguousarray(shares.T)) for shares in fitted.shares]
+            return add_trees(graph, trees, said, fitted.classes or 1), None
+        sums = add_trees(graph, trees, [[tree.value] for tree in trees], 1)
+        return graph.node("Div", sums, graph.constant([float(len(trees))])), None
+    # 0 times NaN or infinity is NaN.
+    zeros = graph.node("Mul", FEATURES, graph.constant([0.0]))
+    unusable = graph.node("ReduceSum", zeros, graph.constant([1], np.int64), keepdims=1)
+    margins = _nearest(graph, fitted) if isinstance(fitted, KMeansClusters) else _weighted(graph, fitted)
+    return graph.node("Add", margins, unusable), unusable
+
+
+def _weighted(graph: Graph, weights: Weights) -> str:
+    """Add a linear model or a factorization machine; return its margins."""
+    problem, w = weights.problem, weights.array("export")
+    if not np.isfinite(weights.biases).all():
+        raise UsageError("export: all rows of the training were of one class, so that the intercept is infinite")
+    intercepts = graph.constant(weights.biases[: problem.outputs])
+    if not problem.loss.startswith("fm"):
+        return graph.node("Add", graph.node("MatMul", FEATURES, graph.constant(w)), intercepts)
+    # Of factors v, the products of all pairs are half of (x v)^2 - x^2 v^2, summed over the factors.
+    linear, factors = graph.constant(w[:, :1]), w[:, 1:]
+    summed = graph.node("MatMul", FEATURES, graph.constant(factors))
+    squares = graph.node("MatMul", graph.node("Mul", FEATURES, FEATURES), graph.constant(factors**2))
+    pairs = graph.node("Sub", graph.node("Mul", summed, summed), squares)
+    total = graph.node("ReduceSum", pairs, graph.constant([1], np.int64), keepdims=1)
+    crossed = graph.node("Mul", total, graph.constant([0.5]))
+    return graph.node("Add", graph.node("Add", graph.node("MatMul", FEATURES, linear), crossed), intercepts)
+
+
+def _nearest(graph: Graph, clusters: KMeansClusters) -> str:
+    """Add k-means; return the cluster of each row, shape (n, 1)."""
+    if clusters.distance != "euclidean":
+        raise UsageError(
+            f"export: expected k-means by Euclidean distances, got {clusters.distance!r}: rows without length, which "
+            "it refuses, would get a cluster"
+        )
+    features = FEATURES
+    if clusters.centres.dtype == np.float32:  # so does transform
+        features = graph.node("Cast", graph.node("Cast", FEATURES, to=TensorProto.FLOAT), to=TensorProto.DOUBLE)
+    rows = graph.node("Unsqueeze", features, graph.constant([1], np.int64))
+    apart = graph.node("Sub", rows, graph.constant(clusters.centres[None].astype(np.float64)))
+    distances = graph.node("ReduceSumSquare", apart, graph.constant([2], np.int64), keepdims=0)
+    return graph.node("Cast", graph.node("ArgMin", distances, axis=1, keepdims=1), to=TensorProto.DOUBLE)

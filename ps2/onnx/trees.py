@@ -1,0 +1,147 @@
+"""Forests as ``TreeEnsemble`` of ai.onnx.ml 5: thresholds, sets and leaves in float64, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import numpy_helper
+
+from ps2.algorithms.trees.tree import LEAF, Tree
+from ps2.array_types import Float64s
+from ps2.errors import UsageError
+from ps2.onnx.graph import FEATURES, ML, Graph
+
+# Modes of nodes.
+LEQ, MEMBER = 0, 6
+SUM, NO_TRANSFORM = 1, 0
+
+
+@dataclass
+class _Ensemble:
+    """The attributes of the operator, as they grow. A node's true branch is its first child."""
+
+    roots: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
+    splits: list[float] = field(default_factory=list)
+    children: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    leafs: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    missing: list[int] = field(default_factory=list)
+    members: list[float] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, tree: Tree, values: Float64s, target: int) -> None:
+        """Add a tree whose leaves add ``values``, by node, to a target."""
+        self.roots.append(len(self.features))
+        inner = np.flatnonzero(tree.feature != LEAF)
+        if not len(inner):  # the operator wants a node at least: both of its branches are the leaf
+            self._node(0, LEQ, 0.0, False)
+            self._link(0, [True, True], [self._leaf(float(values[0]), target)] * 2)
+            return
+        first = len(self.features)
+        places = {int(node): first + at for at, node in enumerate(inner)}
+        for node in inner.tolist():
+            children = [int(tree.left[node]), int(tree.right[node])]
+            if self._split(tree, node):
+                children.reverse()
+            are_leaves = [bool(tree.feature[child] == LEAF) for child in children]
+            ends = [
+                self._leaf(float(values[child]), target) if is_leaf else places[child]
+                for child, is_leaf in zip(children, are_leaves, strict=True)
+            ]
+            self._link(node, are_leaves, ends)
+
+    def _split(self, tree: Tree, node: int) -> bool:
+        """Add a node's split; return whether its true branch is the right child."""
+        feature, flags, to_left = int(tree.feature[node]), tree.set_of(node), bool(tree.default_left[node])
+        if not len(flags):
+            self._node(feature, LEQ, float(tree.threshold[node]), to_left)
+            return False
+        # Categories beyond the set, and missing ones, go to the default side, which is the false branch.
+        members = np.flatnonzero(~flags if to_left else flags)
+        if len(members):
+            self._node(feature, MEMBER, 0.0, False)
+            self.members += [*members.astype(float).tolist(), np.nan]
+        else:
+            self._node(feature, LEQ, -np.inf, False)
+        return to_left
+
+    def _node(self, feature: int, mode: int, split: float, missing: bool) -> None:
+        self.features.append(feature)
+        self.modes.append(mode)
+        self.splits.append(split)
+        self.missing.append(int(missing))
+
+    def _link(self, node: int, are_leaves: Sequence[bool], ends: Sequence[int]) -> None:
+        for branch in range(2):
+            self.leafs[branch].append(int(are_leaves[branch]))
+            self.children[branch].append(ends[branch])
+
+    def _leaf(self, value: float, target: int) -> int:
+        self.targets.append(target)
+        self.weights.append(value)
+        return len(self.weights) - 1
+
+
+def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Float64s]], targets: int) -> str:
+    """Add trees; return the name of the sums of what their leaves say, shape (n, targets).
+
+    Args:
+        values: for each tree, what its nodes add to each of the targets that it has, shape (nodes,); a tree with values
+            for one target adds to ``tree % targets``.
+        targets: number of sums of a row.
+
+    Raises:
+        UsageError: a feature is split by a threshold and by a set.
+    """
+    features, made = _with_whole_categories(graph, trees), _Ensemble()
+    for number, (tree, of_tree) in enumerate(zip(trees, values, strict=True)):
+        for target, said in enumerate(of_tree):
+            made.add(tree, said, target if len(of_tree) == targets else number % targets)
+    more = {}
+    if made.members:
+        more["membership_values"] = numpy_helper.from_array(np.array(made.members), "membership_values")
+    return graph.node(
+        "TreeEnsemble",
+        features,
+        domain=ML,
+        n_targets=targets,
+        aggregate_function=SUM,
+        post_transform=NO_TRANSFORM,
+        tree_roots=made.roots,
+        nodes_featureids=made.features,
+        nodes_modes=numpy_helper.from_array(np.array(made.modes, np.uint8), "nodes_modes"),
+        nodes_splits=numpy_helper.from_array(np.array(made.splits), "nodes_splits"),
+        nodes_truenodeids=made.children[0],
+        nodes_trueleafs=made.leafs[0],
+        nodes_falsenodeids=made.children[1],
+        nodes_falseleafs=made.leafs[1],
+        nodes_missing_value_tracks_true=made.missing,
+        leaf_targetids=made.targets,
+        leaf_weights=numpy_helper.from_array(np.array(made.weights), "leaf_weights"),
+        **more,
+    )
+
+
+def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
+    """Return the features, categories that are not whole as NaN: as in PS2's trees, they then go to the default side.
+
+    ONNX Runtime would take 2.5 for category 2.
+    """
+    is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
+    for tree in trees:
+        held = np.diff(tree.set_begin) > 0
+        is_set[tree.feature[held]] = True
+        is_cut[tree.feature[~held & (tree.feature != LEAF)]] = True
+    if (is_set & is_cut).any():
+        raise UsageError(
+            f"export: feature {np.argmax(is_set & is_cut)} is split by thresholds and by sets of categories"
+        )
+    if not is_set.any():
+        return FEATURES
+    whole = graph.node("Equal", FEATURES, graph.node("Floor", FEATURES))
+    kept = graph.node("Or", whole, graph.constant(~is_set[None], np.bool_))
+    return graph.node("Where", kept, FEATURES, graph.constant([np.nan]))
