@@ -22,6 +22,7 @@ from ps2.run.spark.jvm import silence_jvm_shutdown
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 STANDALONE = "spark://"
+CONNECT = "sc://"
 MASTER = re.compile(r"local(\[|$)|local-cluster\[|spark://|yarn$|k8s://")
 CONNECT_S = 5.0
 # How long a JVM gets to stop its Spark.
@@ -173,6 +174,11 @@ def _first_line(report: str) -> str:
 
 def _check_master(master: str) -> None:
     """Raise ConfigError for a master URL on which Spark cannot start; Spark itself reports that late and vaguely."""
+    if master.startswith(CONNECT):
+        raise ConfigError(
+            f"Spark's master: {master} is a Spark Connect server, and this command reads files through a SparkContext: "
+            "use the estimators in a program that connects to it"
+        )
     if not MASTER.match(master):
         raise ConfigError(
             f"Spark's master: expected local[2], spark://host:7077, yarn or k8s://https://host:443, got {master!r}"

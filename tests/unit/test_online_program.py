@@ -27,3 +27,13 @@ def test_advance_when_rows_are_older_then_time_stays(family, clock, now_s):
         program.advance(100.0)
         program.advance(50.0)  # the newest row of a later training
         assert program.table.keyStatus().nowS == now_s
+
+
+@pytest.mark.parametrize(("optimizer", "l2", "factor_l2"), [("ftrl", 0.3, 0.5), ("adagrad", 0.5, None)])
+def test_params_when_settings_differ_in_name_then_user_s(optimizer, l2, factor_l2):
+    of_keys = {"expireAfterS": 9.0, "clock": "event"}
+    found = OnlineSettings(2, optimizer, l2=0.3, decay=0.5, key_arguments=of_keys).params()
+    assert (found["l2"], found.get("factorL2")) == (l2, factor_l2)
+    assert (found["factorSize"], found["localSteps"], found["fitIntercept"]) == (2, True, True)
+    assert found["expireAfterS"] == 9.0
+    assert not {"clock", "life", "factors", "decay"} & set(found)

@@ -136,6 +136,11 @@ def test_master_when_it_is_none_then_says_which_there_are(master):
         spark_session._check_master(master)
 
 
+def test_master_when_it_is_of_connect_then_says_what_to_do():
+    with pytest.raises(ConfigError, match=r"sc://host:15002 is a Spark Connect server, .*: use the estimators"):
+        spark_session._check_master("sc://host:15002")
+
+
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local-cluster[2,1,1024]", "k8s://https://host"])
 def test_master_when_spark_knows_it_then_it_is_taken(master):
     spark_session._check_master(master)
