@@ -100,7 +100,7 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
         return survey_documents(dataset, columns)
 
-    def _found(
+    def _train_model(
         self, plan: SamplingOptions | OnlineOptions, found: Documents, dealt: Callable[..., Table]
     ) -> tuple[LDAModel, TrainingHistory]:
         recipe = replace(plan, vocabulary=found.dim)
@@ -116,7 +116,7 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
                 return train_online(ps, table, recipe, on_step)
             return train(ps, table, recipe, found.tokens, on_step)
 
-        fitted = self._trained(table, recipe.iterations, run)
+        fitted = self._train_in_context(table, recipe.iterations, run)
         topics = LDATopics(fitted.counts, fitted.alpha, fitted.beta, self._inference, self._seed)
         return LDAModel(topics), replace(fitted.history, placement=placement)
 
@@ -336,7 +336,9 @@ class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
         return survey_rows(dataset, columns)
 
-    def _found(self, plan: KMeansOptions, found: TableSurvey, dealt: Dealer) -> tuple[KMeansModel, TrainingHistory]:
+    def _train_model(
+        self, plan: KMeansOptions, found: TableSurvey, dealt: Dealer
+    ) -> tuple[KMeansModel, TrainingHistory]:
         options = replace(plan, dim=found.dim, clusters=min(plan.clusters, found.rows))
         placement = placed(options, found, dealt, self.getVia())
         table = dealt(placement.workers)
@@ -347,7 +349,7 @@ class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel
                 return found
             return train_kmeans(ps, table, options, on_step)
 
-        fitted = self._trained(table, options.iterations, run)
+        fitted = self._train_in_context(table, options.iterations, run)
         if len(fitted.centres) < plan.clusters:
             log.warning("k is %d, but there are %d different rows with weights", plan.clusters, len(fitted.centres))
         model = KMeansModel(KMeansClusters(fitted.centres, options.distance))

@@ -138,7 +138,7 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
             return None if outcome is None else result_of(outcome, on_step)
 
         try:
-            fitted = self._trained(table, self.getMaxIter(), run)
+            fitted = self._train_in_context(table, self.getMaxIter(), run)
         except WorkerError:
             if dataset.isEmpty():
                 return None
@@ -230,14 +230,14 @@ class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningMod
     def _columns(self) -> ColumnNames:
         return ColumnNames(self._features, self.getLabelCol())
 
-    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         if not self.isSet(self.otherCol):
-            return super()._looked_at(dataset)
+            return super()._survey_and_deal(dataset)
         rows, features = joined(dataset, (self.getFeaturesCol(), self.getOtherCol()), self.getLabelCol())
-        return self.copy({self.featuresCol: features})._looked_at_rows(rows)
+        return self.copy({self.featuresCol: features})._survey_and_deal_rows(rows)
 
-    def _looked_at_rows(self, rows: DataFrame) -> tuple[Any, Dealer]:
-        return super()._looked_at(rows)
+    def _survey_and_deal_rows(self, rows: DataFrame) -> tuple[Any, Dealer]:
+        return super()._survey_and_deal(rows)
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
         classes = 2 if self.isSet(self.otherCol) else 0
@@ -248,7 +248,7 @@ class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningMod
             raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {there[0]}")
         return found
 
-    def _found(self, plan: MetricOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+    def _train_model(self, plan: MetricOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         dim = found.dim // 2 if plan.pairs is None else found.dim
         plan.check(dim)
         placement = metric_placed(plan, dim, found, dealt, self.getVia())
@@ -263,7 +263,7 @@ class MetricLearning(FleetEstimator, MetricSetters, Estimator["MetricLearningMod
             )
             return alone
 
-        trained = self._trained(table, plan.steps, run)
+        trained = self._train_in_context(table, plan.steps, run)
         return MetricLearningModel(trained.metric), replace(trained.history, placement=placement)
 
 
@@ -352,7 +352,7 @@ class DictionaryLearning(FleetEstimator, DictionarySetters, Estimator["Dictionar
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
         return survey_rows(dataset, columns)
 
-    def _found(self, plan: DictionaryOptions, found: TableSurvey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+    def _train_model(self, plan: DictionaryOptions, found: TableSurvey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         options = replace(plan, dim=found.dim)
         options.check(found.rows)
         placement = placed(options, found, dealt, self.getVia())
@@ -364,7 +364,7 @@ class DictionaryLearning(FleetEstimator, DictionarySetters, Estimator["Dictionar
             alone: FittedDictionary = train_in_only_worker(ps, table, options.form, train_dictionary, options, on_step)
             return alone
 
-        fitted = self._trained(table, options.iterations, run)
+        fitted = self._train_in_context(table, options.iterations, run)
         coder = SparseCoder(fitted.dictionary, options.penalty, options.positive)
         return DictionaryLearningModel(coder), replace(fitted.history, placement=placement)
 

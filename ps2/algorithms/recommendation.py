@@ -147,7 +147,7 @@ class MatrixFactorization(HasInitialModel, FactorizationParams, Estimator["Matri
             return train(ps, dealt, survey, options, start, on_step)
 
         table = Table(dealt.frame, ColumnNames(survey.columns.user, label=None), dealt.workers)
-        fitted = self._trained(table, options.iterations, run)
+        fitted = self._train_in_context(table, options.iterations, run)
         why = f"numWorkers is {self.getNumWorkers()}" if is_set else "a worker for each task slot"
         placement = Placement(dealt.workers, threads, "servers", f"{why}, and at most one for each user")
         return replace(fitted, history=replace(fitted.history, placement=placement))

@@ -97,13 +97,17 @@ class Dispatch:
                 return self._run(plans, mutates)
 
     def _run(self, plans: Sequence[Plan[Any]], mutates: bool) -> list[Any]:
+        """Send plans after all queued additions, or, in a run, reads before them.
+
+        A worker of a run whose queue is long does not wait for it: it reads, and adds here what the answer lacks.
+        """
         if not self.writer.is_idle:
             if self._ids.run is not None and self.writer.is_backed_up and is_plain(plans):
                 self.writer.check()
                 results, reading = self.read(plans)
                 self.writer.forget(reading)
                 if not reading.is_void:
-                    reading.lay()
+                    reading.add_missing()
                     return _merged(plans, results)
             self.flush()
         if self.rollbacks.newest[0]:

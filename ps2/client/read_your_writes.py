@@ -1,4 +1,4 @@
-"""Reads that are sent while additions of this process wait: what they lack is laid over them. Pure.
+"""Reads that are sent while additions of this process wait: what they lack is added here. Pure.
 
 A read holds what was applied before it. Additions that had not been sent by then are added here to what it brought, as
 the servers will add them: read-my-writes without waiting (Xing et al., "Strategies and Principles of Distributed
@@ -40,7 +40,7 @@ class ReadYourWrites:
     """Collects what plain reads lack.
 
     Attributes:
-        is_void: they lack what cannot be laid over them.
+        is_void: they lack changes that cannot be added here.
     """
 
     def __init__(self, plans: Sequence[Plan[Any]]) -> None:
@@ -77,20 +77,20 @@ class ReadYourWrites:
         self.is_void = True
         self._missing.clear()
 
-    def lay(self) -> None:
+    def add_missing(self) -> None:
         """Add what is missing to the arrays that were read into."""
         for write in self._missing:
             begin = self._bounds[write.matrix][write.partition]
             for read in self._meant(write):
                 if _touches(write, read):
-                    lay(write, read, begin)
+                    add_overlap(write, read, begin)
         self._missing.clear()
 
     def _meant(self, write: Operation) -> list[Operation]:
         return [read for place in write.places for read in self._reads.get(place, ())]
 
 
-def lay(write: Operation, read: Operation, begin: int) -> None:
+def add_overlap(write: Operation, read: Operation, begin: int) -> None:
     """Add an addition to what was read of the same partition, where both are about the same rows and columns.
 
     Args:

@@ -119,7 +119,7 @@ class Prefetch:
         if error is not None and may_be_used and not isinstance(error, RolledBack):
             raise error
         if found is not None and may_be_used and not found[1].is_void:
-            found[1].lay()
+            found[1].add_missing()
             return self._plan.merge(found[0])  # type: ignore[arg-type]
         return self._session.dispatch.run([self._make_plan()])[0]
 

@@ -172,7 +172,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedModule:
             return train(ps, table.dealt, workers, self._program(options), on_step)
 
-        trained = done_anew(lambda: self._trained(table, self.getEpochs(), run))
+        trained = done_anew(lambda: self._train_in_context(table, self.getEpochs(), run))
         model = TorchModel(trained.module, trained.width, self.outputFn)._resetUid(self.uid)
         model = self._copyValues(model)
         model._summary = HistorySummary(trained.history)

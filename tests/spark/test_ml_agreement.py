@@ -94,8 +94,8 @@ NORMAL = [
 class Remembering(algorithms.LinearRegression):
     """Keeps how the training went."""
 
-    def _made(self, *given):
-        model, self.history = super()._made(*given)
+    def _survey_and_train(self, *given):
+        model, self.history = super()._survey_and_train(*given)
         return model, self.history
 
 

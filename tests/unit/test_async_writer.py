@@ -129,7 +129,7 @@ def test_read_when_additions_wait_then_they_are_laid_over_it(box):
             put(box, 3)
         box.forget(reading)
         put(box, 100)
-        reading.lay()
+        reading.add_missing()
     assert read.merge([]).tolist() == [6.0] * 10
 
 

@@ -94,7 +94,7 @@ def test_read_when_additions_are_missing_then_overlays_them(data):
         addition = data.draw(additions(target))
         reading.lacks(addition)
         apply(target, row, addition)
-    reading.lay()
+    reading.add_missing()
     found = read.merge([]).copy()
     serve(target, row, read)
     expected = read.merge([])
@@ -140,7 +140,7 @@ def test_rows_read_when_additions_are_missing_then_overlays_them(data):
         plan, added = data.draw(changes_of_rows(target))
         reading.lacks(plan)
         expected += added
-    reading.lay()
+    reading.add_missing()
     assert not reading.is_void
     assert np.array_equal(read.merge([]), expected[asked])
 
@@ -162,7 +162,7 @@ def test_addition_when_sent_in_16_bits_then_overlays_received(wire):
     addition = plans.push(target, "push_add", np.linspace(1000, 3000, DIM), 0, DIM)
     reading.lacks(addition)
     serve(target, row, read)
-    reading.lay()
+    reading.add_missing()
     apply(target, row, addition)
     assert read.merge([]).tolist() == row.tolist()
     assert row[1] != np.linspace(1000, 3000, DIM)[1]
@@ -180,7 +180,7 @@ def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
     reading = ReadYourWrites([read])
     reading.lacks(addition)
     serve(target, np.ones(10_000), read)
-    reading.lay()
+    reading.add_missing()
     assert read.merge([]).tolist() == (1.0 + np.arange(at.size)).tolist()
 
 
@@ -189,7 +189,7 @@ def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     reading = ReadYourWrites([read])
     reading.lacks(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
     serve(target_of(), np.zeros(DIM), read)
-    reading.lay()
+    reading.add_missing()
     assert not read.merge([]).any()
 
 

@@ -60,7 +60,9 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         if backend_of(dataset).is_stopped():
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
 
-    def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
+    def _train_in_context(
+        self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]
+    ) -> T:
         """Train on the servers of the active context, or of a new one.
 
         Args:
@@ -115,7 +117,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         return survey(dataset, columns, self._CLASSES)
 
     @abstractmethod
-    def _found(self, plan: Any, found: Any, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+    def _train_model(self, plan: Any, found: Any, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         """Train; return the model and the record of the training.
 
         Args:
@@ -127,15 +129,15 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
     def _fit(self, dataset: DataFrame) -> Any:
         self._check_frame(dataset)
         self._check()
-        made, history = self._made(self._plan(), dataset)
-        return self._completed(made, dataset, history)
+        made, history = self._survey_and_train(self._plan(), dataset)
+        return self._finish_model(made, dataset, history)
 
-    def _made(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
-        """Survey a table and train; see ``_found``."""
-        found, dealt = self._looked_at(dataset)
-        return done_anew(lambda: self._found(plan, found, dealt))
+    def _survey_and_train(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        """Survey a table and train; see ``_train_model``."""
+        found, dealt = self._survey_and_deal(dataset)
+        return done_anew(lambda: self._train_model(plan, found, dealt))
 
-    def _looked_at(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return what was found, and what brings its rows to the workers."""
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
@@ -144,7 +146,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         found = self._survey(dataset, columns)
         return found, Dealer(dataset, columns, found, workers)
 
-    def _completed(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
+    def _finish_model(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
         """Give a model the params of its estimator, and the history of its training."""
         model = self._copyValues(made._resetUid(self.uid))
         model._remember(dataset, history)

@@ -64,7 +64,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         self._check_frame(dataset)
         self._check()
         table = self._table(dataset, self._arranged(self._hasher(dataset)))
-        return self._completed(*done_anew(lambda: self._trained_on(table, None, self.getMaxIter())))
+        return self._finish_model(*done_anew(lambda: self._trained_on(table, None, self.getMaxIter())))
 
     def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:
         """Learn from rows once; return the model.
@@ -83,7 +83,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         hasher = self._arranged(self._hasher(dataset))
         table = self._table(dataset, hasher)
         if model is None:
-            return self._completed(*done_anew(lambda: self._trained_on(table, None, 1)))
+            return self._finish_model(*done_anew(lambda: self._trained_on(table, None, 1)))
         self._check_model(model, hasher)
         # Dropout is this estimator's.
         fitted = replace(model.fitted, architecture=self._architecture(hasher))
@@ -107,8 +107,8 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 "optimizer": self.getOptimizer(),
                 "life": self._key_arguments(),
             },
-            lambda name: self._completed(self._begin(hasher, name), None),
-            lambda name, ps: self._completed(self._existing(hasher, name, ps), None),
+            lambda name: self._finish_model(self._begin(hasher, name), None),
+            lambda name, ps: self._finish_model(self._existing(hasher, name, ps), None),
             lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
             reader,
         )
@@ -160,7 +160,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
                 return made, train(ps, table, made.parts, options, on_step, earlier)
 
         columns = ColumnNames((), table.label, table.weight)
-        return self._trained(Table(table.frame, columns, table.workers), options.epochs, run)
+        return self._train_in_context(Table(table.frame, columns, table.workers), options.epochs, run)
 
     def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
@@ -179,7 +179,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         counts = found.rows, found.weight, found.newest_s
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
 
-    def _completed(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
+    def _finish_model(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
         model = self._copyValues(self._MODEL(fitted)._resetUid(self.uid))
         model._summary = None if history is None else HistorySummary(history)
         return model

@@ -68,7 +68,7 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings:
             return Trainer(ps, table.frame, read, settings, frequencies, table.workers, on_step, **more).fit()
 
-        return self._trained(table, settings.epochs, run)
+        return self._train_in_context(table, settings.epochs, run)
 
     def _settings_for(self, vocabulary: int, total: int, **more: Any) -> EmbeddingSettings:
         """Return the settings that the params stand for."""

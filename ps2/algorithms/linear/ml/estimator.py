@@ -105,26 +105,26 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
             check_start(options, declared is not None and declared.catch_up is not None)
         return replace(options, name=self._name)
 
-    def _made(self, plan: SolverOptions, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+    def _survey_and_train(self, plan: SolverOptions, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         columns = self._columns()
         check_columns(dataset, columns)
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else 1
         # A model to begin with is no plain data, which a message to the worker is of; and one job keeps rows in memory.
         is_plain = self._initial is None and plan.spill != "always"
         if self.getVia() == "servers" or wanted != 1 or not is_plain or _why_on_servers(plan):
-            return super()._made(plan, dataset)
+            return super()._survey_and_train(plan, dataset)
         attempt = _OneJob(self, plan, dataset, columns)
         if attempt.bytes > SMALL_BYTES:
-            return super()._made(plan, dataset)
+            return super()._survey_and_train(plan, dataset)
         trained = done_anew(attempt.run)
         if trained is not None:
             return self._model(trained[0]), trained[1]
         found = attempt.found
         if found is None:
-            return super()._made(plan, dataset)
-        return done_anew(lambda: self._found(plan, found, attempt.dealer))
+            return super()._survey_and_train(plan, dataset)
+        return done_anew(lambda: self._train_model(plan, found, attempt.dealer))
 
-    def _found(self, plan: SolverOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+    def _train_model(self, plan: SolverOptions, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
         problem, options = self._objective(plan, found)
         weights, history = self._known(problem, found), NO_TRAINING
         if weights is None:
@@ -137,7 +137,7 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
                 trained = train(ps, table, problem, options, found.facts, on_step)
                 return Weights.of(problem, trained.weight, trained.biases), trained.history
 
-            weights, history = self._trained(table, options.steps, run)
+            weights, history = self._train_in_context(table, options.steps, run)
             history = replace(history, placement=placement)
         return self._model(weights), history
 
@@ -218,7 +218,7 @@ class _OneJob:
             return None if outcome is None else result_of(outcome, on_step)
 
         try:
-            trained = self._estimator._trained(table, self._plan.steps, run)
+            trained = self._estimator._train_in_context(table, self._plan.steps, run)
         except WorkerError:
             if self._dataset.isEmpty():
                 raise InputError(NO_ROWS) from None

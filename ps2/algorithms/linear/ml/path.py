@@ -134,7 +134,7 @@ class PathEstimator(LinearEstimator, PathParams):
         unit._check()
         path = PathOptions(given, self.getLambdaCount(), self.getLambdaRatio())
         options = replace(unit._plan(), path=path)
-        found, dealt = unit._looked_at(dataset)
+        found, dealt = unit._survey_and_deal(dataset)
         trained: _Path = done_anew(lambda: unit._path(options, found, dealt))
 
         def make(point: PathPoint) -> Any:
@@ -143,7 +143,7 @@ class PathEstimator(LinearEstimator, PathParams):
             problem = trained.problem
             scaled = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
             made = unit._model(Weights(scaled, weight, np.array([point.bias])))
-            model = unit._completed(made, dataset, point.history)
+            model = unit._finish_model(made, dataset, point.history)
             return model._set(regParam=point.strength)
 
         return ModelPath(trained.points, make)
@@ -195,4 +195,4 @@ class PathEstimator(LinearEstimator, PathParams):
             return _Path(problem, trained.path)
 
         models = len(path.strengths) or path.size
-        return self._trained(table, options.steps * models, run)
+        return self._train_in_context(table, options.steps * models, run)

@@ -82,7 +82,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
                 learning.enter_context(freed_on_failure(started))
             learning.enter_context(training_host(ps).streams.stream(started.name))
             learned = learn_frame(ps, self._program(started), reader, self._learner_options(), dataset, passes)
-        return self._completed(started, learned)
+        return self._finish_model(started, learned)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -107,9 +107,9 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         return self._model_of(LiveModel(name, settings, table, self._hasher()))
 
     def _model_of(self, live: LiveModel) -> OnlineModel:
-        return self._completed(self._MODEL(live), None)
+        return self._finish_model(self._MODEL(live), None)
 
-    def _completed(self, model: OnlineModel, learned: list[BatchProgress] | None) -> Any:
+    def _finish_model(self, model: OnlineModel, learned: list[BatchProgress] | None) -> Any:
         model = self._copyValues(model)
         model._resetUid(self.uid)
         if learned is not None:

@@ -93,7 +93,9 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
     def _plan(self) -> BoostingOptions:
         return replace(options_of(self), name=self._name)
 
-    def _found(self, plan: BoostingOptions, found: Survey, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
+    def _train_model(
+        self, plan: BoostingOptions, found: Survey, dealt: Callable[..., Table]
+    ) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
         Metric.parsed(plan.metric).check(objective.loss)
         signs = self.getMonotoneConstraints() if self.isSet("monotoneConstraints") else []
@@ -129,7 +131,7 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
 
             return train(ps, table, problem, options, found.facts, on_round)
 
-        trained = self._trained(table, options.rounds, run)
+        trained = self._train_in_context(table, options.rounds, run)
         placement = replace(placement, workers=table.workers)
         return self._model(GBTModel(trained.forest)), replace(trained.history, placement=placement)
 

@@ -85,7 +85,9 @@ class ForestEstimator(FleetEstimator, ForestSetters):
             name=self._name,
         )
 
-    def _found(self, plan: ForestOptions, found: Survey, dealt: Callable[..., Table]) -> tuple[Any, TrainingHistory]:
+    def _train_model(
+        self, plan: ForestOptions, found: Survey, dealt: Callable[..., Table]
+    ) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
         options = self._resolved(plan, found, objective)
         categories = categories_of(found.features)
@@ -102,7 +104,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> GrownForest:
             return grow(ps, table, problem, options, found.facts, on_step)
 
-        grown = self._trained(table, options.trees, run)
+        grown = self._train_in_context(table, options.trees, run)
         check_drawn(grown.forest, options)
         made = self._model(grown.forest)
         score = None
