@@ -127,7 +127,7 @@ class Supervisor:
                 log.warning("servers %s do not come back from their copies: %s", sorted(indices), error)
                 self._copies_broken = True
             else:
-                self._failed(indices, error)
+                self._note_failure(indices, error)
 
     def _ask_silent(self) -> None:
         """Ask the silent servers, all at once. A server that answers is not replaced, even without heartbeats."""
@@ -144,7 +144,8 @@ class Supervisor:
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)
 
-    def _failed(self, indices: Collection[int], error: PS2Error) -> None:
+    def _note_failure(self, indices: Collection[int], error: PS2Error) -> None:
+        """Pause before the next attempt; after ``give_up_after_s`` of attempts, make none."""
         now_s = time.monotonic()
         log.warning("servers %s are not back yet: %s", sorted(indices), error)
         self._failing_since_s = self._failing_since_s or now_s
@@ -163,6 +164,14 @@ class Supervisor:
         return "there is no checkpoint to get its shards back from"
 
     def _recover(self, indices: tuple[int, ...], source: Source, newest: Newest | None) -> None:
+        """Replace lost servers, restore their shards, and let clients reach them.
+
+        In this order: the lost processes are fenced, so that they change nothing any more; new processes start; their
+        shards are loaded while no matrix changes; the new processes begin to answer; the recovery is on record.
+
+        Args:
+            newest: the checkpoint to load; None: the shards come from their copies.
+        """
         lost = self._master.registry.fence(indices)
         began_s = time.monotonic()
         self._pending.update(indices)
@@ -176,13 +185,13 @@ class Supervisor:
             started_s = time.monotonic()
             together = False
             if newest is None:
-                nbytes = self._from_copies(indices, answering)
+                nbytes = self._restore_from_copies(indices, answering)
             else:
                 planned = source == "handover"
                 together = self._rolling_back or (
                     not planned and all_roll_back(self._policy, self._steps.can_resume(newest.path))
                 )
-                nbytes = self._from_checkpoint(indices, newest, together, answering)
+                nbytes = self._restore_from_checkpoint(indices, newest, together, answering)
             self._rolling_back = False
             self._pending.clear()
             self._master.registry.restored()
@@ -201,7 +210,7 @@ class Supervisor:
         members = self._master.registry.counts()
         try:
             with self._master.unchanging(), ExitStack() as answering:
-                nbytes = self._from_checkpoint((), newest, True, answering)
+                nbytes = self._restore_from_checkpoint((), newest, True, answering)
                 self._rolling_back = False
                 lost = Lost((), ASKED_FOR, 0.0, members)
                 costs = (0.0, time.monotonic() - began_s, nbytes)
@@ -243,8 +252,8 @@ class Supervisor:
             zeros=younger(newest.manifest, self._master) if newest is not None else (),
         )
 
-    def _from_copies(self, indices: Collection[int], answering: ExitStack) -> int:
-        """Restore shards from their copies; make new copies in the background."""
+    def _restore_from_copies(self, indices: Collection[int], answering: ExitStack) -> int:
+        """Restore shards from their copies, and make new copies in the background; return the bytes."""
         count, addresses, entries = self._launcher.servers, self._master.registry.addresses(), self._master.entries()
         nbytes = 0
         for index in indices:
@@ -259,8 +268,10 @@ class Supervisor:
         self._fleet.activate(seed=before)
         return nbytes
 
-    def _from_checkpoint(self, indices: Collection[int], newest: Newest, together: bool, answering: ExitStack) -> int:
-        """Load the shards of the lost servers, or of all servers."""
+    def _restore_from_checkpoint(
+        self, indices: Collection[int], newest: Newest, together: bool, answering: ExitStack
+    ) -> int:
+        """Load the shards of the lost servers, or of all if they roll back ``together``; return the bytes."""
         rolled_back = range(self._launcher.servers) if together else indices
         nbytes = self._fleet.load(newest, rolled_back, ids=True)
         self._fleet.end_stages(indices)
