@@ -35,6 +35,7 @@ def test_page_when_vectors_are_used_then_figures_move(ps, viewer):
     assert later["fleet"]["shown"][0]["uptime_s"] > first["fleet"]["shown"][0]["uptime_s"]
     assert viewer.vectors(find="OF THE PAGE")["found"] == 1
     assert viewer.vectors(find="no such name")["shown"] == []
+    vector.free()
 
 
 def test_servers_when_nobody_looks_then_report_nothing(ps, viewer, until):
