@@ -36,7 +36,7 @@ ARGS :=
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := tests/unit tests/contract
 # Benchmarks to run.
-BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard
+BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard first_use
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test dashboard-test torch-test compat proto keywords run bench clean

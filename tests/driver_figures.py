@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.dashboard.driver_metrics import CATEGORIES
 from ps2.dashboard.figures import DriverFigures, RunFigures
 from ps2.dashboard.fleet_view import ServerHealth, fleet_of
 from ps2.dashboard.snapshot import CheckpointView, RunView, TrainingView
+from ps2.run.accounting import NAMES
 
 INFO = {"version": "1.2", "fleet": "abc"}
 CHECKPOINT = CheckpointView("/c/3", 3, 7, bytes=10, pause_s=0.25, seconds=2.0, at_s=1e9)
 
 
 def run_of(workers, staleness=2):
-    counts = np.arange(workers * (2 + len(CATEGORIES)), dtype=float).reshape(workers, -1)
+    counts = np.arange(workers * (2 + len(NAMES)), dtype=float).reshape(workers, -1)
     figures = RunFigures(staleness, [5 + rank % 3 for rank in range(workers)], counts)
     view = RunView(
-        *(4, workers, "SSP", 12.5, False, 5, 0, 7, 1.0, ()),
-        outside_s=0.0,
+        *(4, workers, "SSP", 12.5, False, 5, 0, 7, 1.0, None, ()),
         window_s=1.0,
         states={"working": workers - 1, "no task": 1},
         shown=(),

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
-Kind = Literal["pull", "push", "wait", "on_clock"]
-KINDS: tuple[Kind, ...] = ("pull", "push", "wait", "on_clock")
+# Named as the fields of ``ClockTimes``.
+Kind = Literal["pull", "push", "kernels", "wait", "on_clock", "checkpoint", "coordinator", "imports"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class BusyTime:
@@ -72,11 +73,21 @@ class Stopwatch:
         if self._thread != threading.get_ident():
             yield
             return
-        self._count()
-        self._running.append(kind)
+        self.start(kind)
         try:
             yield
         finally:
+            self.stop()
+
+    def start(self, kind: Kind) -> None:
+        """Count the time until ``stop`` as of a kind, if this thread is measured."""
+        if self._thread == threading.get_ident():
+            self._count()
+            self._running.append(kind)
+
+    def stop(self) -> None:
+        """End what the last ``start`` began. A call that began before the measurement has no effect."""
+        if self._thread == threading.get_ident() and self._running:
             self._count()
             self._running.pop()
 

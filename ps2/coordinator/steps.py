@@ -162,11 +162,12 @@ class Steps:
         """Whether checkpoints are made at the end of steps."""
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
-    def end_clock(self, clock: int) -> None:
-        """Record that all workers of a run have finished a clock; make a checkpoint if one is due."""
+    def end_clock(self, clock: int) -> bool:
+        """Record that all workers of a run have finished a clock; make a checkpoint if one is due, and return that."""
         self.next = clock + 1
-        if self._due():
+        if is_due := self._due():
             self._automatic(lambda: self.checkpoint(None, None))
+        return is_due
 
     @shielded
     def begin_run(self, run: RunState) -> None:

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from ps2.dashboard.figures import DriverFigures
-from ps2.dashboard.run_view import CATEGORIES
 from ps2.dashboard.snapshot import TrainingView
+from ps2.run.accounting import CATEGORIES
 
 # Ranks with figures of their own. Further ranks are one, so that ``sum()`` stays right.
 MAX_RANKS = 512
@@ -87,7 +87,7 @@ def _of_ranks(figures: DriverFigures) -> Iterator[Metric]:
     counters = [
         ("ps2_run_clocks", "Clocks that a worker has ended"),
         ("ps2_run_lost_attempts", "Attempts of a worker that were lost"),
-        *((metric_of(category), f"Time of a worker: {category}") for category in CATEGORIES),
+        *((metric_of(category.name), f"Time of a worker: {category.what}") for category in CATEGORIES),
     ]
     for column, (name, what) in enumerate(counters):
         values = figures.counts[:, column].tolist() if len(figures.counts) else []

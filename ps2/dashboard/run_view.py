@@ -13,6 +13,8 @@ from ps2.array_types import Float64s
 from ps2.dashboard.figures import RunFigures
 from ps2.dashboard.series import ClockMeans
 from ps2.dashboard.snapshot import Bar, RunView, WorkerView
+from ps2.run.accounting import NAMES, ROW_PARTS, by_category
+from ps2.run.records import COLUMNS
 from ps2.run.state import RunState
 from ps2.run.timeline import discipline
 
@@ -24,16 +26,17 @@ MAX_TAIL = 2000
 # The chart shows about so many clocks, within these bounds of time.
 CLOCKS_SHOWN = 12
 WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
+# Nobody waits longer for the end of a run.
+MAX_LEFT_S = 30 * 86400.0
 # A straggler's clocks take so many times the median.
 SLOW = 1.5
 # Weight of the newest clocks in the mean of recent ones.
 NEWEST = 0.3
-# Columns of a timeline's rows (``ClockTimes``).
-CLOCK, BEGAN, COMPUTE, PULL, PUSH, WAIT, OUTSIDE, ON_CLOCK = range(8)
-PARTS = [WAIT, ON_CLOCK, PULL, COMPUTE, PUSH]
-ROW_ORDER = ("wait", "onClock", "pull", "compute", "push")
-ROW_PARTS = PARTS
-CATEGORIES = ("wait", "onClock", "pull", "compute", "push", "outside")
+# Columns of a timeline's rows.
+CLOCK, BEGAN, OUTSIDE = (COLUMNS.index(name) for name in ("clock", "began", "outside"))
+# Of a clock's work, and of its waits, by category.
+BUSY = [NAMES.index(name) for name in ("compute", "pull", "push", "kernels")]
+WAITS = [NAMES.index(name) for name in ("wait", "onClock", "checkpoint", "coordinator")]
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class RunWatcher:
         workers = self.run.workers
         self._seen = [0] * workers
         self._shown = list(range(min(workers, MAX_SHOWN)))
-        self._sums: Float64s = np.zeros((workers, len(PARTS)))
-        self._outside: Float64s = np.zeros(workers)
+        self._sums: Float64s = np.zeros((workers, len(NAMES)))
+        self._ends_s: Float64s = np.zeros(workers)
         self._clocks = np.zeros(workers, np.int64)
         self._recent: Float64s = np.full(workers, np.nan)
         self._epoch = self.run.epoch
@@ -107,7 +110,6 @@ class RunWatcher:
             WorkerView(
                 *(rank, seen.entered[rank], furthest - seen.entered[rank], *seen.live[rank], int(self._clocks[rank])),
                 parts=_rounded(self._sums[rank]),
-                outside_s=round(float(self._outside[rank]), 4),
                 busy_s=_known(self._recent[rank]),
                 slowdown=_known(slowdowns[rank]),
                 failures=failures.get(rank, 0),
@@ -123,8 +125,8 @@ class RunWatcher:
             first=run.first,
             furthest=furthest,
             per_s=per_s,
-            parts=_rounded(self._sums.sum(axis=0)),
-            outside_s=round(float(self._outside.sum()), 3),
+            left_s=None if seen.is_over else self._left(seen.applied, per_s),
+            parts=_rounded(np.append(sums := self._sums.sum(axis=0), max(0.0, self._ends_s.sum() - sums.sum()))),
             window_s=window_s,
             states=states,
             shown=tuple(workers),
@@ -136,7 +138,7 @@ class RunWatcher:
     def figures(self) -> RunFigures:
         """Return the figures of all workers, as of the last view."""
         lost = [self.run.attempts_lost.get(rank, 0) for rank in range(self.run.workers)]
-        counts = np.column_stack([self._clocks, lost, self._sums, self._outside])
+        counts = np.column_stack([self._clocks, lost, self._sums])
         return RunFigures(self.run.clocks.staleness, self._entered, counts)
 
     def _read(self, now_s: float) -> _Reading:
@@ -176,14 +178,15 @@ class RunWatcher:
     def _add(self, by_rank: Sequence[NDArray[np.float64]]) -> None:
         rows, workers = np.concatenate(by_rank), len(by_rank)
         ranks = np.repeat(np.arange(workers), [len(mine) for mine in by_rank])
-        outside = rows[:, OUTSIDE] != 0
-        self._outside += np.bincount(ranks[outside], rows[outside][:, PARTS].sum(axis=1), workers)
-        rows, ranks = rows[~outside], ranks[~outside]
-        np.add.at(self._sums, ranks, rows[:, PARTS])
+        seconds = by_category(rows)
+        np.add.at(self._sums, ranks, seconds)
+        np.maximum.at(self._ends_s, ranks, rows[:, BEGAN] + seconds.sum(axis=1))
+        inside = rows[:, OUTSIDE] == 0
+        seconds, ranks = seconds[inside], ranks[inside]
         counts = np.bincount(ranks, minlength=workers)
         self._clocks += counts
         there = counts > 0
-        busy_s = np.bincount(ranks, rows[:, [PULL, COMPUTE, PUSH]].sum(axis=1), workers)[there] / counts[there]
+        busy_s = np.bincount(ranks, seconds[:, BUSY].sum(axis=1), workers)[there] / counts[there]
         before_s = np.where(np.isnan(self._recent[there]), busy_s, self._recent[there])
         self._recent[there] = before_s + NEWEST * (busy_s - before_s)
 
@@ -205,9 +208,16 @@ class RunWatcher:
     def _window(self) -> float:
         """Return how many seconds the chart shows: several of the longest workers' clocks."""
         known = self._recent[~np.isnan(self._recent)]
-        waits_s = self._sums[:, :2].sum() / max(1, self._clocks.sum())
+        waits_s = self._sums[:, WAITS].sum() / max(1, self._clocks.sum())
         wanted_s = CLOCKS_SHOWN * (float(known.max()) + float(waits_s)) if len(known) else 0.0
         return next((window_s for window_s in WINDOWS_S if window_s >= wanted_s), WINDOWS_S[-1])
+
+    def _left(self, applied: Sequence[int], per_s: float) -> float | None:
+        """Return how long the rest of the workers' loops takes. Loops that ``STOP`` ends have any number of clocks."""
+        clocks = sum(max(0, self.run.until - mine) for mine in applied)
+        if not clocks or clocks > MAX_LEFT_S * per_s:
+            return None
+        return clocks / per_s
 
     def _rate(self, now_s: float, total: int) -> float:
         """Return the clocks in each second, over the last looks."""
@@ -218,13 +228,13 @@ class RunWatcher:
 
 def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
     """Return a worker's bars: one a clock, or, of many clocks, equally many in each."""
-    ends_s = rows[:, BEGAN] + rows[:, PARTS].sum(axis=1)
+    ends_s = rows[:, BEGAN] + rows[:, ROW_PARTS].sum(axis=1)
     rows = rows[ends_s >= from_s]
     if not len(rows):
         return ()
     size = -(-len(rows) // MAX_BARS)
     starts = np.arange(0, len(rows), size)
-    parts = np.round(np.add.reduceat(rows[:, PARTS], starts, axis=0), 5).tolist()
+    parts = np.round(np.add.reduceat(rows[:, ROW_PARTS], starts, axis=0), 5).tolist()
     lasts = np.append(starts[1:], len(rows)) - 1
     began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[lasts, CLOCK].astype(int).tolist()
     counts, outside = (lasts - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()

@@ -160,7 +160,7 @@ class RecoveryView:
 
 @dataclass(frozen=True)
 class Bar:
-    """Consecutive clocks of one worker, drawn as one: ``parts`` are wait, onClock, pull, compute, push, in seconds.
+    """Consecutive clocks of one worker, drawn as one: ``parts`` are seconds, in the order of ``ROW_ORDER``.
 
     Attributes:
         began_s: since the run began.
@@ -186,8 +186,7 @@ class WorkerView:
         why: what it waits for; "".
         since_s: when the state began, in seconds since the run began.
         clocks: that it has ended; a repeated one counts again.
-        parts: seconds of wait, onClock, pull, compute and push in all its clocks.
-        outside_s: seconds outside of clocks.
+        parts: seconds by category (``ps2.run.accounting``).
         busy_s: of a recent clock, without waiting; None before the first one.
         slowdown: that, over the median of all workers.
         failures: attempts that have failed.
@@ -203,7 +202,6 @@ class WorkerView:
     since_s: float
     clocks: int
     parts: Numbers
-    outside_s: float
     busy_s: float | None
     slowdown: float | None
     failures: int
@@ -228,7 +226,8 @@ class RunView:
         seconds: since it began.
         finished: clocks that all workers have finished, from the first clock on.
         per_s: clocks of all workers in each second, lately.
-        parts: seconds of all workers' wait, onClock, pull, compute and push.
+        left_s: seconds until all have done the clocks of their loops, at this pace; None: it is not known.
+        parts: seconds of all workers by category, and of what nobody measured.
         window_s: that the chart shows, up to ``seconds``.
         states: number of workers by state.
         shown: the workers of table and chart.
@@ -244,8 +243,8 @@ class RunView:
     first: int
     furthest: int
     per_s: float
+    left_s: float | None
     parts: Numbers
-    outside_s: float
     window_s: float
     states: dict[str, int]
     shown: tuple[WorkerView, ...]

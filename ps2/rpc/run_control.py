@@ -51,6 +51,7 @@ class Entered:
     Attributes:
         horizon: the highest clock that the other workers allow.
         on_clock: seconds of the wait that were spent in ``onClock``, not waiting for other workers.
+        checkpoint, others: seconds of the wait that a checkpoint took, and those for other workers.
         messages: number of messages that ``onClock`` had returned.
         message: the newest message, encoded; empty if there is none, or if the worker has it.
         end: the run ends before this clock; None if it goes on.
@@ -66,6 +67,8 @@ class Entered:
     message: bytes = b""
     end: int | None = None
     budget_s: float = math.inf
+    checkpoint: float = 0.0
+    others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,11 @@ class ClockTimes:
         left: the share of the block's work that is left for the next rotation.
         work: the part of ``compute`` spent on the block.
         transfer: time of background reads and writes.
+        kernels: time of loading and compiling numba's functions.
+        checkpoint: time spent waiting before the clock for a checkpoint alone.
+        coordinator: time spent waiting before the clock for nobody: messages, and the coordinator's own work.
+        connect, imports, spark: before a worker had joined, and after it had left: opening connections; starting Python
+            and importing modules; what Spark does. The coordinator's own entries have them.
     """
 
     clock: int
@@ -136,6 +144,34 @@ class ClockTimes:
     left: float = 0.0
     work: float = 0.0
     transfer: float = 0.0
+    kernels: float = 0.0
+    checkpoint: float = 0.0
+    coordinator: float = 0.0
+    connect: float = 0.0
+    imports: float = 0.0
+    spark: float = 0.0
+
+
+# What a worker sends.
+SENT_TIMES = tuple(field.name for field in pb.ClockTimes.DESCRIPTOR.fields)
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """How a task began, in seconds.
+
+    Attributes:
+        python_s: from the start of its Python process until the task began.
+        daemon_s: from the start of the Python process that forked it; 0 if none did.
+        connect_s: since the task began.
+    """
+
+    python_s: float = 0.0
+    daemon_s: float = 0.0
+    connect_s: float = 0.0
+
+
+UNKNOWN_START = StartTimes()
 
 
 class RunControl:
@@ -168,9 +204,9 @@ class RunControl:
         self._reached = False
         self._final: PS2Error | None = None
 
-    def join(self, rank: int, attempt: int, host: str, pid: int) -> Joined:
+    def join(self, rank: int, attempt: int, host: str, pid: int, start: StartTimes = UNKNOWN_START) -> Joined:
         """Get a rank; wait while another attempt holds it."""
-        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
+        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start)))
         return self._acquire_rank()
 
     def join_again(self) -> Joined:
@@ -192,22 +228,25 @@ class RunControl:
         metrics: Sequence[Logged] = (),
         messages: int = 0,
         reports: Sequence[Report] = (),
+        until: int = 0,
     ) -> Entered:
         """Wait until a clock may be entered; return the clock that was entered.
 
         Args:
             messages: number of the driver's messages that the worker has.
             reports: reports of earlier clocks.
+            until: the worker's loop ends before this clock.
         """
         self._epoch = epoch
-        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages)
+        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages, until=until)
         ask.reports.extend(pb.Report(clock=one.clock, merge=one.merge, value=one.value) for one in reports)
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
         end = reply.end if reply.HasField("end") else None
         budget_s = reply.budget if reply.HasField("budget") else math.inf
         return Entered(
-            *(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end, budget_s)
+            *(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end, budget_s),
+            *(reply.checkpoint, reply.others),
         )
 
     def messages(self, begin: int, end: int) -> list[bytes]:
@@ -375,7 +414,7 @@ def _checked(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
 
 
 def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
-    return None if times is None else pb.ClockTimes(**asdict(times))
+    return None if times is None else pb.ClockTimes(**{name: getattr(times, name) for name in SENT_TIMES})
 
 
 def _check_size(what: str, value: bytes) -> None:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 FOREVER = float("inf")
 # What a worker logs goes with its next message to the driver, or in a message of its own if the last one is this old.
 LOG_INTERVAL_S = 1.0
+# That a message can name.
+MAX_CLOCKS = 1 << 62
 
 
 class ClockLoop:
@@ -78,6 +80,7 @@ class ClockLoop:
         self.turn: Turn | None = None
         self._number = points  # in this phase
         self.reports: list[Report] = []
+        self._until = 0  # the loop ends before this clock
         self._end = FOREVER  # the run ends before this clock
         self.inbox.begin_again()
         self.ids.settled = 2 * joined.clock
@@ -146,6 +149,7 @@ class ClockLoop:
             self._begin(2 * n)
             return
         begin, beginning = self.clock, self.beginnings
+        self._until = min(n, MAX_CLOCKS)
         target = max(begin, self._resume)
         self._bring(target, is_last=False)
         times = self.lap()
@@ -229,9 +233,11 @@ class ClockLoop:
         known = self.ids.epoch
         reports = [one for one in self.reports if one.clock < clock]
         with self.session.stopwatch.running("wait"):
-            entry = self.control.arrive(*(clock, applied, known, times, self.take_metrics()), self.inbox.count, reports)
+            entry = self.control.arrive(
+                *(clock, applied, known, times, self.take_metrics()), self.inbox.count, reports, self._until
+            )
         self.reports = [one for one in self.reports if one.clock >= clock]
-        self.session.stopwatch.move(entry.on_clock, "wait", to="on_clock")
+        self._split_wait(entry)
         self.session.go_on(entry.epoch)
         if entry.epoch != known:
             self._resume = applied = entry.clock
@@ -243,6 +249,16 @@ class ClockLoop:
         self.ids.settled = 2 * min(applied, entry.clock)
         self.prefetches.enter(entry.clock, entry.horizon, entry.epoch)
         return entry
+
+    def _split_wait(self, entry: Entered) -> None:
+        """Sort the wait for a clock: what was neither for other workers nor a call in the driver was the coordinator's.
+
+        The wait is the only one of this lap: barriers are in clocks, or between loops, before it.
+        """
+        stopwatch = self.session.stopwatch
+        stopwatch.move(entry.on_clock, "wait", to="on_clock")
+        stopwatch.move(entry.checkpoint, "wait", to="checkpoint")
+        stopwatch.move(max(0.0, stopwatch.seconds["wait"] - entry.others), "wait", to="coordinator")
 
     def _begin(self, phase: int) -> None:
         if not (self._left and phase == self.ids.phase):  # a loop that goes on in a clock goes on counting

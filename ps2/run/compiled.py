@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import CacheImpl
 from numba.extending import is_jitted
 from numba.misc import appdirs
 
+from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import shipped_folder
 
 # Python files that Spark ships. YARN puts single files into a folder of their own.
+# Numba's event while it holds the lock of its compiler.
+LOADING = "numba:compiler_lock"
 SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 
 
@@ -52,6 +56,32 @@ def keep_compiled() -> None:
     locators: list[Any] = CacheImpl._locator_classes
     if ShippedLocator not in locators:
         locators.insert(0, ShippedLocator)
+
+
+class _KernelLoads(event.Listener):
+    """Counts the time in which numba loads functions from its cache, or compiles them."""
+
+    def __init__(self) -> None:
+        self.stopwatch: Stopwatch | None = None
+
+    def on_start(self, event: Any) -> None:
+        if self.stopwatch is not None:
+            self.stopwatch.start("kernels")
+
+    def on_end(self, event: Any) -> None:
+        if self.stopwatch is not None:
+            self.stopwatch.stop()
+
+
+_kernel_loads = _KernelLoads()
+
+
+def measure_kernel_loads(stopwatch: Stopwatch) -> None:
+    """Count in a stopwatch how long numba loads and compiles functions."""
+    if _kernel_loads.stopwatch is None:
+        register: Any = event.register
+        register(LOADING, _kernel_loads)
+    _kernel_loads.stopwatch = stopwatch
 
 
 class ShippedLocator:

@@ -34,12 +34,14 @@ from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
 from ps2.run.job_monitor import CallbackJobs, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
+from ps2.run.preparation import Preparation
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
 from ps2.run.run_progress import RunProgress
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
+from ps2.run.spans import Spans
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver
 from ps2.run.state import RunState
@@ -48,6 +50,8 @@ from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
+# Spark's setting spark.python.daemon.module, for workers that begin at once.
+DAEMON = "ps2.run.daemon"
 # Other jobs may be about to give slots back.
 SLOTS_TIMEOUT_S = 10.0
 # Wait for the run's tasks to end.
@@ -102,6 +106,7 @@ class Runs:
             raise UsageError("run: another run of this context is under way")
         self._thread = threading.current_thread()
         try:
+            before = Preparation()
             with Opening():
                 function = pickled(worker_fn, options.read)
             if options.on_clock is not None:
@@ -109,12 +114,14 @@ class Runs:
                 check_call("onClock", options.on_clock, "clock", *reports)
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
+            before.lap("coordinator")
             slots = most_slots(spark) or spark.total_slots()
             with Opening():
                 job = WorkerJob(spark, data, options.workers, slots)
             wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)
+            before.lap("spark")
             self.host.session.dispatch.flush()
-            return _RunDriver(self, spark, job, function, options).drive()
+            return _RunDriver(self, spark, job, function, options, before).drive()
         finally:
             self._one_at_a_time.release()
 
@@ -136,7 +143,13 @@ class _RunDriver:
     """One run, driven by the caller's thread."""
 
     def __init__(
-        self, runs: Runs, spark: SparkBackend, job: WorkerJob, function: Function, options: RunOptions
+        self,
+        runs: Runs,
+        spark: SparkBackend,
+        job: WorkerJob,
+        function: Function,
+        options: RunOptions,
+        before: Preparation,
     ) -> None:
         self._runs = runs
         self._host = host = runs.host
@@ -146,14 +159,18 @@ class _RunDriver:
         self._options = options
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
+        self._has_daemon = spark.setting("spark.python.daemon.module") == DAEMON
         self._over = False
         self._line: RunProgress | None = None
         self._closing = threading.Event()
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
         epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
+        self._before = before
         self._run = RunState(
-            job.workers, clocks, self._events, options.first_clock, epoch, calls_end, number=runs.count
+            *(job.workers, clocks, self._events, options.first_clock, epoch, calls_end),
+            number=runs.count,
+            began_s=before.began_s,
         )
 
     def drive(self) -> RunResult:
@@ -162,7 +179,9 @@ class _RunDriver:
         try:
             # The fleet may have rolled back before the line above.
             self._run.epoch = max(self._run.epoch, self._host.session.epoch)
+            self._before.lap("coordinator")
             steps.checkpoint_beginning()
+            self._before.lap("checkpoint")
             return self._drive()
         finally:
             steps.end_run()
@@ -186,6 +205,8 @@ class _RunDriver:
         self._tasks = WorkerTasks(self._spark, tag, self._run)
         self._calls = CallbackJobs(self._spark, f"{tag}-onClock", self._job.workers)
         began_s = time.monotonic()
+        self._before.lap("coordinator")
+        self._run.spans = Spans(self._before.seconds, self._before.last_s - self._run.began_s)
         guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
         try:
             self._job.start(ref, self._function, tag, self._ended)
@@ -205,14 +226,26 @@ class _RunDriver:
                 if guard.ident is not None:
                     ending.callback(join, guard)
                 ending.callback(self._end_tasks)
+        results = tuple(self._result(rank) for rank in range(self._job.workers))
+        self._note_endings()
         return RunResult(
-            tuple(self._result(rank) for rank in range(self._job.workers)),
-            time.monotonic() - began_s,
+            results,
+            time.monotonic() - self._run.began_s,
             self._options.staleness,
             self._options.first_clock,
             tuple(map(to_table, self._run.timeline)),
             tuple(self._run.metrics),
+            self._has_daemon,
         )
+
+    def _note_endings(self) -> None:
+        """Record the times of the workers since they had returned."""
+        run = self._run
+        with run.lock:
+            endings = run.spans.endings(run.clocks.applied, time.monotonic() - run.began_s)
+            for timeline, times in zip(run.timeline, endings, strict=True):
+                for each in times:
+                    timeline.append(each)
 
     def _result(self, rank: int) -> Any:
         try:
@@ -275,6 +308,7 @@ class _RunDriver:
             self._show()
 
     def _ended(self) -> None:
+        self._run.spans.ended_s = time.monotonic() - self._run.began_s
         self._over = True
         self._events.wake()
 
@@ -288,20 +322,31 @@ class _RunDriver:
             elif run.epoch == epoch:
                 return  # the run has ended, or is about to roll back; then it calls again
         end, ending = options.on_end, run.end_due()
-        if end is not None and ending is not None and self._completes(ending, lambda: _call_user(end)):
+        if end is not None and ending is not None and self._completes(ending, lambda: self._call_end(end)):
             run.end_called(ending)
 
     def _end_clock(self, clock: int, epoch: int) -> None:
         on_clock = self._options.on_clock
         if on_clock is not None:
             reports = [merged(clock, self._run.reports(clock))] if self._takes_reports else []
+            began_s = time.monotonic()
             returned = _call_user(on_clock, clock, *reports)
             if isinstance(returned, Message):
                 self._run.publish(clock, epoch, returned.encoded)
             elif returned is STOP:
                 self._run.publish(clock, epoch, None, stop=True)
-        self._host.session.dispatch.flush()
-        self._host.steps.end_clock(clock)
+            self._host.session.dispatch.flush()
+            self._run.note_call("on_clock", began_s)
+        else:
+            self._host.session.dispatch.flush()
+        began_s = time.monotonic()
+        if self._host.steps.end_clock(clock):
+            self._run.note_call("checkpoint", began_s)
+
+    def _call_end(self, end: Callable[[], object]) -> None:
+        began_s = time.monotonic()
+        _call_user(end)
+        self._run.note_call("on_clock", began_s)
 
     def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
         """Run a callback; return False if the fleet rolled back meanwhile, so that the callback does not count.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
 from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, dress
+from ps2.run.accounting import NAMES, ROW_ORDER
 from ps2.run.timeline import (
-    KINDS,
     ClockTable,
     clocks_span,
     count,
@@ -46,16 +46,24 @@ NUMBER_ROOM = 0.016
 # it if that is not much longer.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
-# Waiting has the warm colours.
+# Waiting has the warm colours, and what comes before the work the pale ones.
 COLORS = {
-    "outside": GREY,
     "compute": BLUE,
     "pull": SKY,
     "push": GREEN,
     "wait": "#F0B27A",
     "onClock": PINK,
+    "checkpoint": "#8E4585",
+    "coordinator": "#E7C4D8",
+    "kernels": "#1B3A57",
+    "outside": GREY,
+    "connect": "#C9D6B8",
+    "imports": "#B9C7D9",
+    "spark": "#D9D9D9",
 }
 LABELS = {"outside": "outside of clocks"}
+# A chart names these only where there are any.
+ALWAYS = ("compute", "pull", "push", "wait", "onClock", "outside")
 HEIGHT = 0.8  # of a lane, in lanes
 # Below it, in a rotation, a band with the colours of the blocks, which repeat.
 BAND = 0.08
@@ -70,10 +78,16 @@ class Bars:
     begins: Floats
     ends: Floats
 
+    @property
+    def drawn(self) -> set[int]:
+        return set(self.kinds[self.ends > self.begins].tolist())
+
 
 # Order of shares, from the bottom of a lane to its top.
-ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
-LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
+ORDER = (
+    *("compute", "kernels", "outside", "pull", "push", "connect", "imports", "spark"),
+    *("coordinator", "checkpoint", "onClock", "wait"),
+)
 
 
 def draw(
@@ -110,7 +124,8 @@ def draw(
         said = "; numbers and bands: clock, block of a rotation"
     dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{said}", "rank", grid="x")
     _set_scales(axes, ranks, view_s)
-    _add_legend(axes, is_own=ax is None)
+    drawn = {ORDER[kind] for table in shown for kind in _bars(table).drawn}
+    _add_legend(axes, [name for name in NAMES if name in ALWAYS or name in drawn], is_own=ax is None)
     _tell_what_is_cut_off(axes, whole_s, view_s)
     _tell_of_empty_lanes(axes, shown, view_s)
     return axes
@@ -146,11 +161,11 @@ def _within(table: ClockTable, clocks: range | tuple[int, int] | None) -> ClockT
 
 
 def _bars(table: ClockTable) -> Bars:
-    """Return the bars of a lane in order of time. The parts of a row are ordered as in ``KINDS``."""
-    lengths = np.stack([table[kind] for kind in KINDS], axis=1)
+    """Return the bars of a lane in order of time. The parts of a row are ordered as in ``ROW_ORDER``."""
+    lengths = np.stack([table[kind] for kind in ROW_ORDER], axis=1)
     ends = table.began[:, None] + lengths.cumsum(axis=1)
-    kinds = np.tile([ORDER.index(kind) for kind in KINDS], (len(table), 1))
-    kinds[table.outside, KINDS.index("compute")] = ORDER.index("outside")
+    kinds = np.tile([ORDER.index(kind) for kind in ROW_ORDER], (len(table), 1))
+    kinds[table.outside, ROW_ORDER.index("compute")] = ORDER.index("outside")
     return Bars(kinds.ravel(), (ends - lengths).ravel(), ends.ravel())
 
 
@@ -221,10 +236,10 @@ def _set_scales(axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
 
 
-def _add_legend(axes: Axes, is_own: bool) -> None:
+def _add_legend(axes: Axes, names: Sequence[str], is_own: bool) -> None:
     """Add the legend below: of a figure of the chart's own, below everything; else below the axis's label."""
-    patches = [Patch(color=COLORS[kind], label=LABELS.get(kind, kind)) for kind in LEGEND]
-    look = {"handles": patches, "ncols": len(patches), "frameon": False, "fontsize": TICK}
+    patches = [Patch(color=COLORS[name], label=LABELS.get(name, name)) for name in names]
+    look = {"handles": patches, "ncols": min(len(patches), 8), "frameon": False, "fontsize": TICK}
     if is_own:
         axes.figure.legend(loc="outside lower center", **look)
     else:

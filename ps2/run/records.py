@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from array import array
 from collections.abc import Sequence
-from dataclasses import astuple
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,18 @@ from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Of one run: 96 MiB of times for all workers together, and 32 MiB of metrics.
+# Of one run: 128 MiB of times for all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
+
+
+# The fields of ``ClockTimes`` that are kept, in their order in a row.
+COLUMNS = (
+    *("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left"),
+    *("kernels", "checkpoint", "coordinator", "connect", "imports", "spark"),
+)
+_WHOLE = {"clock": int, "block": int, "outside": bool}
+_values = attrgetter(*COLUMNS)
 
 
 class _Rows:
@@ -91,14 +100,14 @@ class Timeline(_Records):
     """The ``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
-        self._rows = _Rows(12, limit, "clocks of a worker")
+        self._rows = _Rows(len(COLUMNS), limit, "clocks of a worker")
 
     def append(self, times: ClockTimes) -> None:
-        self._rows.append(astuple(times))
+        self._rows.append(_values(times))
 
     def _record(self, index: int) -> ClockTimes:
-        clock, began, compute, pull, push, wait, outside, on_clock, block, *rest = self._rows[index]
-        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock, int(block), *rest)
+        row = zip(COLUMNS, self._rows[index], strict=True)
+        return ClockTimes(**{name: _WHOLE.get(name, float)(value) for name, value in row})
 
 
 class Metrics(_Records):

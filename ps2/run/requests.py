@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ps2.errors import StoppedError
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.rpc.run_control import Entered, Joined, Report
+from ps2.rpc.run_control import UNKNOWN_START, Entered, Joined, Report, StartTimes
 from ps2.run.rank_leases import RankLease, Wake
 from ps2.run.state import Coroutine, RunState
 from ps2.run.sync_points import Point, where
@@ -22,7 +22,7 @@ class WorkerRequests:
     def __init__(self, run: RunState) -> None:
         self._run = run
 
-    def acquire_rank(self, lease: RankLease) -> Coroutine[Joined]:
+    def acquire_rank(self, lease: RankLease, start: StartTimes = UNKNOWN_START) -> Coroutine[Joined]:
         """Give an attempt its rank; wait while another attempt holds it.
 
         The same attempt on a newer connection takes the rank over. If the rank has already returned a result, the
@@ -41,15 +41,30 @@ class WorkerRequests:
             run.release_rank(before)
         run.leases.grant(lease)
         run.failures.pop(rank, None)  # it has another attempt
-        return Joined(run.workers, run.clocks.applied[rank], run.epoch, time.monotonic() - run.began_s, done=False)
+        clock = run.clocks.applied[rank]
+        now_s = time.monotonic() - run.began_s
+        if (times := run.spans.joined(lease, clock, start, now_s)) is not None:
+            run.timeline[rank].append(times)
+        return Joined(run.workers, clock, run.epoch, now_s, done=False)
 
     def arrive(
-        self, lease: RankLease, clock: int, applied: int, epoch: int, reports: Sequence[Report] = ()
+        self,
+        lease: RankLease,
+        clock: int,
+        applied: int,
+        epoch: int,
+        reports: Sequence[Report] = (),
+        until: int = 0,
     ) -> Coroutine[Entered]:
-        """Let a worker enter a clock once the other workers have come far enough."""
+        """Let a worker enter a clock once the other workers have come far enough.
+
+        Args:
+            until: its loop ends before this clock.
+        """
         run = self._run
         yield from run.check(lease)
         rank = lease.rank
+        run.until = max(run.until, until)
         if epoch != run.epoch:  # the fleet rolled back: the worker's changes since then are gone
             clock = applied = run.clocks.applied[rank]
         else:
@@ -146,7 +161,9 @@ class WorkerRequests:
         yield from run.check(lease)
         if epoch != run.epoch:
             return False
-        run.results.setdefault(lease.rank, result)
+        if lease.rank not in run.results:
+            run.results[lease.rank] = result
+            run.spans.left(lease.rank, time.monotonic() - run.began_s)
         run.note_leaving(lease)
         run.apply(lambda: run.clocks.leave(lease.rank, clock))
         yield from run.wait(lease, lambda: run.is_over or lease.rank not in run.results)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ps2.errors import NotFoundError
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.rpc.run_control import Logged
-from ps2.run.summary import summary, summary_parts
+from ps2.run.summary import RunTimes, shares_by_category, summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rows
 from ps2.text_tables import to_html
 
@@ -40,6 +40,7 @@ class RunResult(Sequence[Any]):
     firstClock: int
     _tables: tuple[ClockTable, ...] = field(repr=False)
     _logged: tuple[tuple[int, Logged], ...] = field(repr=False, default=())
+    _has_daemon: bool = field(repr=False, default=True)
 
     def __getitem__(self, rank: Any) -> Any:
         return list(self.results[rank]) if isinstance(rank, slice) else self.results[rank]
@@ -60,20 +61,26 @@ class RunResult(Sequence[Any]):
         return f"RunResult({reprlib.repr(list(self))}, seconds={self.seconds:.3g})"
 
     def _repr_html_(self) -> str:
-        return to_html(repr(self), *summary_parts(self._tables, self.seconds, self.staleness))
+        return to_html(repr(self), *summary_parts(self._times))
+
+    @property
+    def _times(self) -> RunTimes:
+        return RunTimes(self._tables, self.seconds, self.staleness, self._has_daemon)
 
     @cached_property
     def timeline(self) -> tuple[ClockTable, ...]:
         """The times of each rank, clock by clock.
 
         By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
-        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds); then
-        ``block`` (int64), that it had in a rotation, or -1, and ``left`` (float64), the share of its work that was left
-        for the next one. ``began`` is counted from the run's start: when the worker came to stand before the clock.
-        ``wait`` is for other workers, at the clock's beginning and at its barriers; ``onClock`` for the driver, where
-        the others would have let it go: for that function, and for a checkpoint with it. ``push`` holds everything that
-        changes vectors, ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is
-        where the next row begins. A clock that was done again, by a task that was started again or from a checkpoint
+        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait``, ``onClock``, ``checkpoint``,
+        ``coordinator``, ``kernels`` and ``imports`` (float64, seconds); then ``block`` (int64), that it had in a
+        rotation, or -1, and ``left`` (float64), the share of its work that was left for the next one. ``began`` is
+        counted from the call of ``ps.run``: when the worker came to stand before the clock. ``wait`` is for other
+        workers, at the clock's beginning and at its barriers. ``onClock`` and ``checkpoint`` are for the driver, where
+        the others would have let it go. ``coordinator`` is what is left of that wait: messages, and the coordinator's
+        own work. ``push`` holds everything that changes vectors, ``kernels`` what numba takes to load or compile
+        functions, ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is where the
+        next row begins. A clock that was done again, by a task that was started again or from a checkpoint
         on, has a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of
         all ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
         """
@@ -81,10 +88,11 @@ class RunResult(Sequence[Any]):
 
     @property
     def outside(self) -> tuple[ClockTable, ...]:
-        """The times of each rank outside of clocks; columns as in ``timeline``.
+        """The times of each rank outside of clocks; columns as in ``timeline``, and ``connect`` and ``spark``.
 
-        Rows being read before the first clock (from when the task had started), what is between two loops, and what
-        comes after the last one, the wait for the others to end it included. ``clock`` is the next one.
+        For each attempt what came before it had joined the run; then rows being read before the first clock, what is
+        between two loops, and what comes after the last one, the wait for the others to end it included; and two rows
+        for the time from when the worker had returned to the return of ``ps.run``. ``clock`` is the next one.
         """
         return tuple(rows(table, outside=True) for table in self._tables)
 
@@ -144,8 +152,17 @@ class RunResult(Sequence[Any]):
         return frame.sort_values(["rank", "clock"], kind="stable", ignore_index=True)
 
     def summary(self) -> None:
-        """Print a table by rank: clocks and their times; and the ranks that the others waited for most."""
-        print(summary(self._tables, self.seconds, self.staleness))
+        """Print where the workers' time went, by category and by rank; and the ranks that others waited for most."""
+        print(summary(self._times))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each category in the time of all workers, from the call of ``ps.run`` to its return.
+
+        They add up to 1. The categories are those of ``timeline``, and "outside": the function's own work outside of
+        clocks; "connect", "imports" and "spark": around the tasks; "other": what nobody measured.
+        """
+        return shares_by_category(self._times)
 
     def plot(
         self, path: PlotPath = None, clocks: range | tuple[int, int] | None = None, *, ax: Axes | None = None

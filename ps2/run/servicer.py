@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from ps2.errors import OutOfRangeError, ProtocolError, PS2Error
 from ps2.protocol.error_details import to_detail
 from ps2.protocol.pb import run_pb2 as pb
-from ps2.rpc.run_control import ClockTimes, Logged, LogLine, LogLines, Report
+from ps2.rpc.run_control import SENT_TIMES, ClockTimes, Logged, LogLine, LogLines, Report, StartTimes
 from ps2.run.rank_leases import RankLease
 from ps2.run.requests import WorkerRequests
 from ps2.run.state import Coroutine, RunState
@@ -63,7 +63,8 @@ class WorkerServicer:
             raise OutOfRangeError(f"rank {join.rank}: this run has {self._run.workers} workers")
         log.debug("rank %d: attempt %d has come, process %d on %s", join.rank, join.attempt, join.pid, join.host)
         caller.lease = self._run.new_lease(join.rank, join.attempt, caller.wake)
-        joined = yield from self._requests.acquire_rank(caller.lease)
+        start = StartTimes(join.python_s, join.daemon_s, join.connect_s)
+        joined = yield from self._requests.acquire_rank(caller.lease, start)
         return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
 
     def _ahead(self, caller: ClientConnection, ask: pb.Ahead) -> Answer:
@@ -82,9 +83,9 @@ class WorkerServicer:
         if ask == "arrive":
             arrive = message.arrive
             reports = [Report(report.clock, report.merge, report.value) for report in arrive.reports]
-            entry = yield from requests.arrive(lease, arrive.clock, arrive.applied, epoch, reports)
+            entry = yield from requests.arrive(lease, arrive.clock, arrive.applied, epoch, reports, arrive.until)
             enter = pb.Enter(clock=entry.clock, horizon=entry.horizon, epoch=entry.epoch, on_clock=entry.on_clock)
-            enter.messages = entry.messages
+            enter.messages, enter.checkpoint, enter.others = entry.messages, entry.checkpoint, entry.others
             if entry.end is not None:
                 enter.end = entry.end
             if math.isfinite(entry.budget_s):
@@ -131,4 +132,4 @@ def _times(message: pb.WorkerMessage) -> ClockTimes | None:
     part = message.leave if message.WhichOneof("ask") == "leave" else message.arrive
     if not part.HasField("times"):
         return None
-    return ClockTimes(**{field.name: getattr(part.times, field.name) for field in fields(ClockTimes)})
+    return ClockTimes(**{name: getattr(part.times, name) for name in SENT_TIMES})

@@ -23,6 +23,7 @@ from ps2.run.rank_leases import RankLease, RankLeases, Wake
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
 from ps2.run.reports import ReportLog
 from ps2.run.rotation import IDLE
+from ps2.run.spans import Call, Spans
 from ps2.run.sync_points import SyncPoints
 from ps2.run.turn_budget import TurnBudget
 from ps2.run.worker_log import RunLines
@@ -63,6 +64,9 @@ class RunState:
         failures: the last error of each rank, as (clock, traceback).
         results: pickled, by rank.
         journal: what ``onClock`` has returned.
+        began_s: when the run began (``time.monotonic``).
+        spans: what the driver measures.
+        until: the workers' loops end before this clock, as far as they have said.
         timeline: by rank.
         lines: what workers have logged.
         lock: held while a coroutine runs.
@@ -79,11 +83,13 @@ class RunState:
     metrics: Metrics = field(default_factory=Metrics)
     journal: Journal = field(default_factory=Journal)
     number: int = 0
+    began_s: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - tests replace the clock
+    spans: Spans = field(default_factory=Spans)
+    until: int = 0
 
     def __post_init__(self) -> None:
         self.timeline = tuple(Timeline(MAX_TIMES // self.workers) for _ in range(self.workers))
         self.lock = RLock()
-        self.began_s = time.monotonic()
         self.points = SyncPoints(self.workers, self.first)
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
@@ -135,6 +141,7 @@ class RunState:
             self.entries.pop(lease.rank, None)
             self.blocked.pop(lease.rank, None)
             self.points.gone(lease.rank)
+            self.spans.released(lease.rank, time.monotonic() - self.began_s)
             if not self.clocks.is_done(lease.rank):
                 self._note_lost_attempt(lease.rank)
                 self.clocks.gone(lease.rank)
@@ -197,6 +204,11 @@ class RunState:
             self._calling = self.clocks.due() if self._error is None and not self._paused else None
             return None if self._calling is None else (self._calling, self.epoch)
 
+    def note_call(self, call: Call, began_s: float) -> None:
+        """Record that the driver has done something between two clocks since a moment (``time.monotonic``)."""
+        with self.lock:
+            self.spans.called(call, began_s - self.began_s, time.monotonic() - self.began_s)
+
     def called_back(self, clock: int) -> None:
         """Record that ``onClock`` has returned. A call that began before a rollback does not count."""
         with self.lock:
@@ -235,7 +247,7 @@ class RunState:
         with self.lock:
             if epoch == self.epoch and not self._paused and self._all_returned():
                 self._end_called = True
-                self._wake_all()
+                self._let_go()
 
     def fail(self, error: PS2Error) -> None:
         """End the run. Every waiting worker gets the error, and so does each later request."""
@@ -314,6 +326,7 @@ class RunState:
                 self.fail(cut)
                 return False
             self.results.clear()
+            self.spans.roll_back()
             self.journal_before, self.journal = self.journal, cut.journal
             self.report_log.restore(cut.reports)
             self.unblock(self.points.roll_back(min(cut.applied), max(cut.applied)))
@@ -341,12 +354,16 @@ class RunState:
         if self.clocks.due() is not None:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
         for release in releases:
-            waits_s = max(self.arrived_s[release.rank], self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            arrived_s = self.arrived_s[release.rank]
+            waits_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            on_clock_s, checkpoint_s = self.spans.calls_within(waits_s - self.began_s, now_s - self.began_s)
             stopped = self.journal.stopped
             self.entries[release.rank] = Entered(
-                *(release.clock, release.horizon, self.epoch, now_s - waits_s),
+                *(release.clock, release.horizon, self.epoch, on_clock_s),
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
                 budget_s=self.turn_budget.seconds,
+                checkpoint=checkpoint_s,
+                others=waits_s - arrived_s,
             )
             self.released_s[release.rank] = now_s
             self.leases.wake(release.rank)
@@ -356,11 +373,16 @@ class RunState:
             self._due_announced = due
             self.listener.clock_due()
         if self._is_over():
-            self._wake_all()
+            self._let_go()
         elif self._all_returned() and not self._end_announced:
             self._end_announced = True
             self.listener.clock_due()
         self._check_deadlock()
+
+    def _let_go(self) -> None:
+        if self.spans.over_s is None:
+            self.spans.over_s = time.monotonic() - self.began_s
+        self._wake_all()
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 
 import numpy as np
 
+from ps2.run.accounting import CATEGORIES, NAMES, OTHER, of_table, shares
 from ps2.run.timeline import (
     ClockTable,
     WaitedFor,
@@ -14,90 +16,143 @@ from ps2.run.timeline import (
     clocks_done,
     count,
     discipline,
+    ended,
     progress,
     some_ranks,
-    waited,
     waited_for,
 )
 from ps2.text_tables import Column, Table
 
 MAX_RANKS = 32
 WIDTH = 80
-SHOWN = ("compute", "pull", "push", "wait", "onClock")
-HEAD = f"{'rank':>4}{'clocks':>8}{'outside':>8}" + "".join(f"{kind:>8}{'%':>4}" for kind in SHOWN)
+# Columns of the table by rank; "rest" is what makes them add up to the run's time.
+SHOWN = ("compute", "pull", "push", "wait", "onClock", "kernels", "outside")
+HEAD = f"{'rank':>4}{'clocks':>8}" + "".join(f"{name:>8}" for name in (*SHOWN, "rest"))
+# Categories that took less are not listed.
+SHOWN_S = 5e-5
+# Of imports in the first task, the advice about the daemon.
+LONG_IMPORTS_S = 0.5
+ADVICE = (
+    "Python workers spent that on imports: set spark.python.daemon.module to ps2.run.daemon before the SparkSession "
+    "is made, and later ones are forks of a process that has imported all"
+)
 
 
-def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> str:
-    """Return the text.
+@dataclass(frozen=True)
+class RunTimes:
+    """What a summary is made of.
 
-    Args:
+    Attributes:
         tables: by rank.
-        seconds: that the run took.
+        seconds: from the call of ``ps.run`` to its return.
+        staleness: of the run.
+        has_daemon: Spark forks its Python workers from ``ps2.run.daemon``.
     """
+
+    tables: Sequence[ClockTable]
+    seconds: float
+    staleness: int | None
+    has_daemon: bool = True
+
+
+def shares_by_category(run: RunTimes) -> dict[str, float]:
+    """Return the share of each category in the time of all workers, and of "other"; they add up to 1."""
+    seconds = sum((of_table(table) for table in run.tables), np.zeros(len(NAMES)))
+    found = shares(seconds, run.seconds * len(run.tables))
+    return dict(zip((*NAMES, OTHER.name), found.tolist(), strict=True))
+
+
+def summary(run: RunTimes) -> str:
+    """Return the text."""
+    tables = run.tables
     shown = some_ranks(tables, MAX_RANKS)
-    header, whole = _header(tables, seconds, staleness)
+    header, whole = _header(run)
     lines = [
         *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
         "",
-        "seconds (or hours, h), and % of the time in clocks:",
+        "where the workers' time went, in seconds of all workers (or hours, h) and %:",
+        *(f"{name:>13}{seconds:>9}{share:>7}  {what}" for name, seconds, share, what in _categories(run)),
+        "",
+        f"seconds by rank, of {_seconds(run.seconds)}:",
         HEAD,
-        *(_line(str(rank), [tables[rank]]) for rank in shown),
+        *(_line(rank, run) for rank in shown),
     ]
     if len(shown) < len(tables):
         lines.append(f"      (the busiest and some more of {len(tables)} ranks)")
-    if len(tables) > 1:
-        lines.append(_line("all", tables))
-    lines += ["", *_remarks(tables, staleness)]
+    lines += ["", *(line for remark in _remarks(run) for line in wrap(remark, WIDTH, subsequent_indent="  "))]
     return "\n".join(lines).rstrip()
 
 
-def summary_parts(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> list[str | Table]:
-    """Return the same for a notebook, as paragraphs and a table; arguments as of ``summary``."""
-    groups = [(str(rank), [tables[rank]]) for rank in some_ranks(tables, MAX_RANKS)]
-    if len(tables) > 1:
-        groups.append(("all", list(tables)))
-    header = "; ".join(_header(tables, seconds, staleness))
-    return [header, "seconds (or hours, h), and % of the time in clocks:", _table(groups), *_remarks(tables, staleness)]
+def summary_parts(run: RunTimes) -> list[str | Table]:
+    """Return the same for a notebook, as paragraphs and tables."""
+    heads = [Column("of the workers' time"), Column("seconds", right=True), Column("%", right=True), Column("")]
+    titles = ("rank", "clocks", *SHOWN, "rest")
+    ranks = [[str(rank), *_numbers(rank, run)] for rank in some_ranks(run.tables, MAX_RANKS)]
+    return [
+        "; ".join(_header(run)),
+        Table(heads, [list(row) for row in _categories(run)]),
+        f"seconds by rank, of {_seconds(run.seconds)}:",
+        Table([Column(title, right=True) for title in titles], ranks),
+        *_remarks(run),
+    ]
 
 
-def _header(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> tuple[str, str]:
-    header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
+def _header(run: RunTimes) -> tuple[str, str]:
+    header = f"{count(len(run.tables), 'worker')}, {discipline(run.staleness)}: {progress(run.tables)}"
     # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
-    return header, f"{_seconds(seconds)} s from call to return"
+    return header, f"{_seconds(run.seconds)} s from call to return"
 
 
-def _remarks(tables: Sequence[ClockTable], staleness: int | None) -> list[str]:
-    slow = [*_slowest(tables), *_most_waited_for(waited_for(tables, staleness))]
-    return [*slow, *_done_again(tables), *_left(tables)]
+def _categories(run: RunTimes) -> list[tuple[str, str, str, str]]:
+    """Return name, seconds, share and meaning of each category that took any time, and of "other"."""
+    found = shares_by_category(run)
+    whole_s = run.seconds * len(run.tables)
+    return [
+        (one.name, _cell(found[one.name] * whole_s), f"{100 * found[one.name]:.1f}", one.what)
+        for one in (*CATEGORIES, OTHER)
+        if found[one.name] * whole_s >= SHOWN_S or one is OTHER
+    ]
 
 
-def _table(groups: Sequence[tuple[str, Sequence[ClockTable]]]) -> Table:
-    titles = ("rank", "clocks", "outside", *SHOWN)
-    rows = []
-    for name, tables in groups:
-        clocks, outside_s, parts = _times(tables)
-        whole_s = sum(parts) or 1.0
-        shares = (f"{_cell(part)} ({100 * part / whole_s:.0f}%)" for part in parts)
-        rows.append([name, f"{clocks:,}", _cell(outside_s), *shares])
-    return Table([Column(title, right=True) for title in titles], rows)
+def _remarks(run: RunTimes) -> list[str]:
+    tables = run.tables
+    slow = [*_slowest(tables), *_most_waited_for(waited_for(tables, run.staleness))]
+    return [*_before_workers(run), *slow, *_done_again(tables), *_left(tables)]
 
 
-def _line(name: str, tables: Sequence[ClockTable]) -> str:
-    clocks, outside_s, parts = _times(tables)
-    whole_s = sum(parts) or 1.0
-    line = f"{name:>4}{clocks:>8}{_cell(outside_s):>8}"
-    return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
+def _line(rank: int, run: RunTimes) -> str:
+    clocks, *seconds = _numbers(rank, run)
+    return f"{rank:>4}{clocks:>8}" + "".join(f"{cell:>8}" for cell in seconds)
 
 
-def _times(tables: Sequence[ClockTable]) -> tuple[int, float, list[float]]:
-    """Return how many clocks were done, the seconds outside of them, and those inside by kind."""
-    inside = [table[~table.outside] for table in tables]
-    outside_s = sum(float((busy(table) + waited(table))[table.outside].sum()) for table in tables)
-    return (
-        sum(map(clocks_done, tables)),
-        outside_s,
-        [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN],
-    )
+def _numbers(rank: int, run: RunTimes) -> list[str]:
+    """Return how many clocks a rank was in, its seconds in the columns that are shown, and the rest."""
+    table = run.tables[rank]
+    seconds = dict(zip(NAMES, of_table(table), strict=True))
+    shown = [seconds[name] for name in SHOWN]
+    return [f"{clocks_done(table):,}", *map(_cell, (*shown, max(0.0, run.seconds - sum(shown))))]
+
+
+def _before_workers(run: RunTimes) -> list[str]:
+    """Say what came before the last worker was at work: its first row."""
+    starts = [table[:1] for table in run.tables if len(table) and table.spark[0] > 0]
+    if not starts:
+        return []
+    last = max(starts, key=lambda row: float(ended(row)[0]))
+    parts = [
+        f"{_seconds(last[name][0])} s {words}"
+        for name, words in (
+            ("spark", "of Spark's plan and tasks"),
+            ("imports", "of Python's start and imports"),
+            ("connect", "of connections"),
+            ("checkpoint", "of a checkpoint"),
+            ("coordinator", "of the coordinator"),
+        )
+        if last[name][0] >= SHOWN_S
+    ]
+    said = f"before workers: {_seconds(float(ended(last)[0]))} s: {', '.join(parts)}"
+    advice = not run.has_daemon and last.imports[0] >= LONG_IMPORTS_S
+    return [said, *([ADVICE] if advice else [])]
 
 
 def _slowest(tables: Sequence[ClockTable]) -> list[str]:

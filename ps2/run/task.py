@@ -24,13 +24,17 @@ from ps2.config import WireConfig
 from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError
 from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.rpc.run_control import RunControl
+from ps2.rpc.run_control import RunControl, StartTimes
 from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
-from ps2.run.compiled import keep_compiled
+from ps2.run.compiled import keep_compiled, measure_kernel_loads
+from ps2.run.process_age import python_ages_s
 from ps2.run.run_ref import RunRef
 from ps2.run.spark.errors import failure_message
 from ps2.run.worker import Worker
 from ps2.run.worker_log import LineCollector
+
+# No task of a run has begun in this process.
+_is_fresh = True
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
 WENT_BACK = (
@@ -61,13 +65,15 @@ class Function:
 
 def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     """Run a worker to its end; return its rank."""
+    began_s, ages_s = time.monotonic(), _python_ages_s()
     context: Any = task_context()
     rank = context.partitionId()
     session = session_of(ref.fleet)
     access = unseal(str(task_access()))
     control = RunControl(ref.address, access.run_token_of(ref.fleet), WireConfig(tls=access.tls))
     try:
-        joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
+        start = StartTimes(*ages_s, time.monotonic() - began_s)
+        joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid(), start)
         if joined.done:
             return rank
         ids = RunIds(ref.series, ref.number, rank)
@@ -80,6 +86,13 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
         return rank
     finally:
         control.close()
+
+
+def _python_ages_s() -> tuple[float, float]:
+    """Return the ages of this process and of its daemon; 0 if a task of a run has begun here before."""
+    global _is_fresh
+    was_fresh, _is_fresh = _is_fresh, False
+    return python_ages_s() if was_fresh else (0.0, 0.0)
 
 
 @contextmanager
@@ -112,9 +125,11 @@ def _logging(loop: ClockLoop) -> Iterator[None]:
 def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: bool) -> None:
     worker = Worker(loop)
     keep_compiled()  # before the users' modules are imported
+    measure_kernel_loads(loop.session.stopwatch)
     try:
         rows = _nonempty(rows, worker)
-        read, work = cloudpickle.loads(function.code)
+        with loop.session.stopwatch.running("imports"):
+            read, work = cloudpickle.loads(function.code)
 
         def finish(held: Any) -> None:
             result = work(worker, held)

@@ -14,20 +14,13 @@ from ps2.rpc.run_control import ClockTimes
 
 # A table has a row for each stay of a worker in a clock, or between clocks, in order of time.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know
-KINDS = ("wait", "onClock", "pull", "compute", "push")
-NAMES = {
-    "clock": "i8",
-    "began": "f8",
-    "compute": "f8",
-    "pull": "f8",
-    "push": "f8",
-    "wait": "f8",
-    "onClock": "f8",
-    "block": "i8",
-    "left": "f8",
-}
-FIELDS = np.dtype([*NAMES.items()])
-ALL_FIELDS = np.dtype([*NAMES.items(), ("outside", "?")])
+IN_CLOCKS = ("compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "imports")
+AROUND_TASKS = ("connect", "spark")
+FIELDS = np.dtype(
+    [("clock", "i8"), ("began", "f8"), *((name, "f8") for name in IN_CLOCKS), ("block", "i8"), ("left", "f8")]
+)
+ALL_FIELDS = np.dtype([*FIELDS.descr, *((name, "f8") for name in AROUND_TASKS), ("outside", "?")])
+OUTSIDE_FIELDS = np.dtype(ALL_FIELDS.descr[:-1])
 TIMES = attrgetter(*(name if name != "onClock" else "on_clock" for name in ALL_FIELDS.names or ()))
 
 
@@ -37,27 +30,28 @@ def to_table(times: Iterable[ClockTimes]) -> ClockTable:
 
 
 def rows(table: ClockTable, outside: bool) -> ClockTable:
-    """Return the rows of clocks, or the rows between clocks, without the column that says which."""
+    """Return the rows of clocks, or the rows outside of clocks, without the column that says which."""
     chosen = table[table.outside == outside]
-    short = np.empty(len(chosen), FIELDS)
-    for name in FIELDS.names or ():
+    fields = OUTSIDE_FIELDS if outside else FIELDS
+    short = np.empty(len(chosen), fields)
+    for name in fields.names or ():
         short[name] = chosen[name]
     return short.view(np.recarray)
 
 
 def busy(table: ClockTable) -> NDArray[np.float64]:
     """Return the seconds of each row without waiting."""
-    return np.asarray(table.compute + table.pull + table.push)
+    return np.asarray(table.compute + table.pull + table.push + table.kernels + table.imports)
 
 
 def waited(table: ClockTable) -> NDArray[np.float64]:
-    """Return the seconds that each row waited, for others and for ``onClock``."""
-    return np.asarray(table.wait + table.onClock)
+    """Return the seconds that each row waited, for others and for the driver."""
+    return np.asarray(table.wait + table.onClock + table.checkpoint + table.coordinator)
 
 
 def ended(table: ClockTable) -> NDArray[np.float64]:
     """Return when each row ended, in seconds since the run began."""
-    return np.asarray(table.began + waited(table) + busy(table))
+    return np.asarray(table.began + waited(table) + busy(table) + table.connect + table.spark)
 
 
 def clocks_done(table: ClockTable) -> int:

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2 import PS2Conf, PS2Context
-from ps2.dashboard.driver_metrics import CATEGORIES, metric_of
+from ps2.dashboard.driver_metrics import metric_of
+from ps2.run.accounting import NAMES
 
 pytestmark = pytest.mark.usefixtures("by_value")
 CLOCKS = 4
@@ -86,7 +87,7 @@ def test_metrics_when_a_run_is_over_then_times_add_up(run):
     assert after["ps2_checkpoints_total",] > before["ps2_checkpoints_total",]
     for rank in "01":
         assert after["ps2_run_clocks_total", rank] - before.get(("ps2_run_clocks_total", rank), 0) == CLOCKS
-        names = [(f"{metric_of(category)}_total", rank) for category in CATEGORIES]
+        names = [(f"{metric_of(category)}_total", rank) for category in NAMES]
         assert all(after[name] >= during[name] >= before.get(name, 0) for name in names)
         whole_s = sum(after[name] - before.get(name, 0) for name in names)
         assert 0 < whole_s <= 1.01 * result.seconds
@@ -104,7 +105,7 @@ def test_spans_when_a_run_is_over_then_clocks_are_its_children(run, observed):
     for span in clocks:
         mine = span.context.span_id
         parts = [one for each in spans.values() for one in each if one.parent and one.parent.span_id == mine]
-        assert {one.name for one in parts} <= {f"ps2.{category}" for category in CATEGORIES}
+        assert {one.name for one in parts} <= {f"ps2.{category}" for category in NAMES}
         assert sum(one.end_time - one.start_time for one in parts) == pytest.approx(span.end_time - span.start_time)
         assert of_run.start_time <= span.start_time <= span.end_time <= of_run.end_time
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
+from ps2.run.timeline import ended
 
 DEADLINE_S = 60.0
 
@@ -230,8 +231,8 @@ def test_once_when_function_raises_then_error_is_the_tasks(ps, rdd):
 def assert_no_time_is_lost(result):
     """Each row begins where the one before it ended."""
     for table in result._tables:
-        ended = table.began + table.wait + table.onClock + table.pull + table.compute + table.push
-        np.testing.assert_allclose(table.began[1:], ended[:-1], rtol=0, atol=1e-9)
+        until_returned = table[:-2]
+        np.testing.assert_allclose(until_returned.began[1:], ended(until_returned)[:-1], rtol=0, atol=1e-9)
         assert all((table[kind] >= 0).all() for kind in ("wait", "pull", "compute", "push"))
 
 
@@ -253,7 +254,7 @@ def test_timeline_when_run_is_over_then_parts_sum_to_clock_time(ps, rdd):
     assert_no_time_is_lost(result)
     for inside, outside in zip(result.timeline, result.outside, strict=True):
         assert inside.clock.tolist() == [0, 1, 2, 3, 4]
-        assert outside.clock.tolist() == [0, 3, 5]
+        assert outside.clock.tolist() == [0, 0, 3, 5, 5, 5]  # with its start, and two of its end
         assert all((inside[kind] > 0).all() for kind in ("wait", "pull", "compute", "push"))
         assert (inside.onClock > 0).tolist() == [
             False,
@@ -262,8 +263,22 @@ def test_timeline_when_run_is_over_then_parts_sum_to_clock_time(ps, rdd):
             False,
             True,
         ]  # clock 3 is entered after a loop's end
-        assert (outside.onClock > 0).tolist() == [False, True, True]
+        assert (outside.onClock > 0).tolist()[:4] == [False, False, True, True]
         assert outside.began[-1] < result.seconds
+
+
+def test_shares_when_run_is_over_then_little_is_unaccounted(ps, rdd):
+    weight = DCV.dense(1000)
+
+    def work(worker, rows):
+        sum(rows)
+        for _ in worker.clocks(20):
+            weight.add(weight.pull())
+
+    found = ps.run(rdd, work, onClock=lambda t: weight.zero()).shares
+    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    assert found["other"] < 0.1
+    assert all(found[name] > 0 for name in ("pull", "push", "onClock", "coordinator", "connect", "spark"))
 
 
 def test_timeline_when_worker_waits_at_barrier_then_is_wait(ps, rdd):
@@ -298,6 +313,6 @@ def test_timeline_when_task_restarts_then_shows_both_attempts(ps, rdd):
     result = ps.run(rdd, work)
     assert result.timeline[0].clock.tolist() == [0, 1, 1, 2]
     assert result.timeline[1].clock.tolist() == [0, 1, 2]
-    assert result.outside[0].clock.tolist() == [0, 0, 3]
-    assert (np.diff(result._tables[0].began) > 0).all()
+    assert result.outside[0].clock.tolist() == [0, 0, 1, 0, 3, 3, 3]
+    assert (np.diff(result._tables[0].began) >= 0).all()
     assert result.metrics("try_").tolist() == [[0, 1, 1], [0, 0, 0]]

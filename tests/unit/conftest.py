@@ -39,7 +39,7 @@ class ControlInProcess:
         self.entry = None
         return self.join()
 
-    def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=()):
+    def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=(), until=0):
         self.arrivals.append((clock, applied))
         self.times.append(times)
         self.run.note(self.lease, len(self.times), metrics, times)

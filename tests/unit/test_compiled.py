@@ -6,9 +6,10 @@ import numba
 import pytest
 from numba import njit
 
+from ps2.client.stopwatch import Stopwatch
 from ps2.ops.kernels import gather
 from ps2.run import compiled
-from ps2.run.compiled import ShippedLocator, importable_name
+from ps2.run.compiled import ShippedLocator, importable_name, measure_kernel_loads
 
 
 def function():
@@ -80,3 +81,12 @@ def test_compiled_function_when_module_goes_by_value_then_too(by_value):
 )
 def test_compiled_function_when_not_in_module_then_not_by_name(other):
     assert importable_name(other, ()) is None
+
+
+def test_stopwatch_when_numba_compiles_then_counts_kernels():
+    stopwatch = Stopwatch()
+    stopwatch.reset()
+    measure_kernel_loads(stopwatch)
+    with stopwatch.running("pull"):
+        assert njit(lambda number: number + 1)(1) == 2
+    assert stopwatch.seconds["kernels"] > stopwatch.seconds["pull"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ps2.dashboard.encoding import to_json
 from ps2.dashboard.run_view import MAX_BARS, MAX_SHOWN, RunWatcher
 from ps2.dashboard.series import MAX_POINTS, ClockMeans, thinned
 from ps2.rpc.run_control import ClockTimes, Logged
+from ps2.run.accounting import NAMES
 from ps2.run.clocks import Clocks
 from ps2.run.state import RunState
 
@@ -88,7 +90,8 @@ def test_sums_when_looked_at_twice_then_count_once():
         for rank in range(2):
             watched.ended(rank, clock, 0.2)
         view = watched.look()
-    assert view.parts == pytest.approx((0.6, 0.0, 0.12, 1.2, 0.18))
+    found = {name: part for name, part in zip((*NAMES, "other"), view.parts, strict=True) if part}
+    assert found == pytest.approx({"wait": 0.6, "pull": 0.12, "compute": 1.2, "push": 0.18, "other": 0.6})
     assert [worker.clocks for worker in view.shown] == [3, 3]
     assert [bar.clock for bar in view.shown[0].bars] == [0, 1, 2]
 
@@ -100,6 +103,21 @@ def test_worker_when_it_is_slow_then_is_a_straggler():
     view = watched.look()
     assert view.stragglers == (2,)
     assert view.shown[2].slowdown == pytest.approx(0.95 / 0.25)
+
+
+def test_time_left_when_loops_have_an_end_then_is_of_the_pace(monkeypatch):
+    watched = Watched(2)
+    now_s = [watched.run.began_s]
+    monkeypatch.setattr("ps2.dashboard.run_view.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    watched.run.until = 1 << 40
+    for clock in range(4):
+        now_s[0] += 2.0
+        for rank in range(2):
+            watched.ended(rank, clock, 0.2)
+            watched.arrive(rank, clock + 1)
+        assert watched.look().left_s is None  # one that ends by STOP
+    watched.run.until = 10
+    assert watched.look().left_s == pytest.approx(6 * 2.0)
 
 
 def test_clocks_when_they_are_many_then_share_bars():

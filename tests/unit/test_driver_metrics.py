@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from ps2.dashboard.driver_metrics import CATEGORIES, MAX_RANKS, DriverCollector, metric_of
+from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, metric_of
 from ps2.dashboard.figures import NO_COUNTS, added
+from ps2.run.accounting import NAMES
 from tests.driver_figures import figures_of, run_of
 
 
@@ -36,7 +37,7 @@ def test_figures_when_scraped_then_are_those_of_the_driver():
     assert [found["ps2_run_clock", str(rank)] for rank in range(3)] == [5, 6, 7]
     table = run_of(3)[1].counts
     assert found["ps2_run_lost_attempts_total", "1"] == table[1, 1]
-    for column, category in enumerate(CATEGORIES):
+    for column, category in enumerate(NAMES):
         assert found[f"{metric_of(category)}_total", "2"] == table[2, 2 + column]
     assert (found["ps2_training_loss",], found["ps2_training_remaining_seconds",]) == (0.5, 12)
 
@@ -58,7 +59,7 @@ def test_ranks_when_there_are_many_then_rest_is_one_sum():
     found = scrape(figures_of(workers))
     waits = {key[1]: value for key, value in found.items() if key[0] == "ps2_run_wait_seconds_total"}
     assert len(waits) == MAX_RANKS + 1
-    column = 2 + CATEGORIES.index("wait")
+    column = 2 + NAMES.index("wait")
     assert sum(waits.values()) == pytest.approx(run_of(workers)[1].counts[:, column].sum())
     assert found["ps2_run_clock", "others"] == 5
 

@@ -90,10 +90,11 @@ def test_status_when_shown_then_has_its_tables():
 
 
 def test_result_when_shown_then_has_times_by_rank():
-    result = RunResult((1,), 2.0, 0, 0, (to_table([ClockTimes(0, 0.0, 3.0, 1.0, 0.0, 0.0)]),))
+    result = RunResult((1,), 4.0, 0, 0, (to_table([ClockTimes(0, 0.0, 3.0, 1.0, 0.0, 0.0)]),))
     html = result._repr_html_()
     assert "1 worker, BSP" in html
-    assert cells(html)[8:] == ["0", "1", "0.0000", "3.000 (75%)", "1.000 (25%)", *["0.0000 (0%)"] * 3]
+    assert cells(html)[4:7] == ["compute", "3.000", "75.0"]
+    assert cells(html)[-10:] == ["0", "1", "3.000", "1.000", *["0.0000"] * 6]
 
 
 def test_model_when_shown_then_has_the_params_that_were_set():

@@ -109,8 +109,13 @@ def test_arrive_when_onclock_is_slow_then_its_wait_is_separate(start, monkeypatc
     until(lambda: len(workers.run.clocks.waiting) == 2, "rank 1 waits")
     assert workers.run.call_due() == (0, 0)
     now_s[0] = 5.0  # for onClock
+    workers.run.note_call("on_clock", 2.0)
+    now_s[0] = 5.5
+    workers.run.note_call("checkpoint", 5.0)
+    now_s[0] = 5.75  # for nothing that was measured
     workers.run.called_back(0)
-    assert [entry.result(5).on_clock for entry in (early, late)] == [3.0, 3.0]
+    waits = [entry.result(5) for entry in (early, late)]
+    assert [(one.others, one.on_clock, one.checkpoint) for one in waits] == [(2.0, 3.0, 0.5), (0.0, 3.0, 0.5)]
 
 
 def test_clocks_when_many_workers_make_many_then_none_is_blocked(start):
@@ -177,7 +182,7 @@ def test_note_when_a_message_comes_twice_then_counts_once(start):
     for number in (1, 1, 2):
         workers.run.note(lease, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
     assert list(workers.run.metrics) == workers.run.listener.metrics == [(0, metric)] * 2
-    assert len(workers.run.timeline[0]) == 2
+    assert len(workers.run.timeline[0]) == 1 + 2  # the first is of before it has joined
 
 
 # -- who waits forever --------------------------------------------------------------------------------------------

@@ -3,7 +3,13 @@
 import { element, show, text } from "./dom.js";
 import { span } from "./format.js";
 
-export const KINDS = ["wait", "onClock", "pull", "compute", "push"];
+// The categories of a run's time, and the order of a bar's parts: those of ps2/run/accounting.py.
+export const CATEGORIES = [
+  "compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "outside", "connect", "imports", "spark", "other",
+];
+export const ROW_ORDER = [
+  "spark", "imports", "connect", "wait", "onClock", "checkpoint", "coordinator", "kernels", "pull", "compute", "push",
+];
 const LEFT = 46, AXIS = 18;
 const FRAME_MS = 100;
 
@@ -56,7 +62,7 @@ export class Gantt {
     }
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const colours = Object.fromEntries([...KINDS, "rest", "ink", "quiet", "line", "card"].map((name) => [name, colour(name)]));
+    const colours = Object.fromEntries([...CATEGORIES, "rest", "ink", "quiet", "line", "card"].map((name) => [name, colour(name)]));
     const c = canvas.getContext("2d");
     c.setTransform(sharp, 0, 0, sharp, 0, 0);
     c.clearRect(0, 0, width, height);
@@ -93,10 +99,9 @@ export class Gantt {
     for (const bar of worker.bars) {
       let at = bar.began_s;
       bar.parts.forEach((s, k) => {
-        if (s > 0) fill(at, at + s, colours[KINDS[k]]);
+        if (s > 0) fill(at, at + s, colours[bar.outside && ROW_ORDER[k] === "compute" ? "outside" : ROW_ORDER[k]]);
         at += s;
       });
-      if (bar.outside) { c.globalAlpha = 0.55; fill(bar.began_s, at, colours.card); c.globalAlpha = 1; }
       const x = px(bar.began_s), room = px(at) - x;
       if (bar.clocks === 1 && !bar.outside && room > 34 && x >= LEFT) {
         c.fillStyle = colours.card; c.globalAlpha = 0.85; c.fillRect(x, y, 1.5, height); c.globalAlpha = 1;
@@ -123,8 +128,8 @@ export class Gantt {
     const bar = worker && worker.bars.find((one) => one.began_s <= s && s < one.began_s + one.parts.reduce((a, b) => a + b, 0));
     show(this.tip, Boolean(worker) && x > LEFT);
     if (!worker) return;
-    const what = bar ? (bar.outside ? "between loops" : bar.clocks > 1 ? `clocks up to ${bar.clock} (${bar.clocks} in one bar)` : `clock ${bar.clock}`) : `in clock ${worker.clock}: ${worker.state}`;
-    const times = bar ? KINDS.map((kind, k) => `${kind} ${span(bar.parts[k])}`) : [worker.why].filter(Boolean);
+    const what = bar ? (bar.outside ? "outside of clocks" : bar.clocks > 1 ? `clocks up to ${bar.clock} (${bar.clocks} in one bar)` : `clock ${bar.clock}`) : `in clock ${worker.clock}: ${worker.state}`;
+    const times = bar ? ROW_ORDER.map((kind, k) => [kind, bar.parts[k]]).filter(([, s]) => s > 0).map(([kind, s]) => `${kind} ${span(s)}`) : [worker.why].filter(Boolean);
     text(this.tip, [`rank ${worker.rank}, ${what}`, ...times].join("\n"));
     this.tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - this.tip.offsetWidth))}px`;
     this.tip.style.top = `${y + 14}px`;

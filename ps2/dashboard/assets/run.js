@@ -3,14 +3,14 @@
 import { LineChart, Shares } from "./charts.js";
 import { Table, element, facts, show, text } from "./dom.js";
 import { number, percent, plural, rate, span } from "./format.js";
-import { Gantt, KINDS } from "./gantt.js";
+import { CATEGORIES, Gantt } from "./gantt.js";
 
 export class Run {
   constructor(body) {
     this.empty = element("p", { class: "empty" }, "No run yet. Workers of ps.run(...) and of fits show up here.");
     this.facts = element("div", { class: "facts" });
     this.shares = new Shares();
-    this.legend = element("div", { class: "legend" }, ...KINDS.map((kind) => element("span", {}, element("i", { class: kind }), element("span"))),
+    this.legend = element("div", { class: "legend" }, ...CATEGORIES.map((name) => element("span", {}, element("i", { class: name }), element("span"))),
       element("span", {}, element("i", { class: "working" }), "in a clock that has not ended"));
     this.gantt = new Gantt();
     this.note = element("p", { class: "note" });
@@ -22,7 +22,7 @@ export class Run {
       { name: "behind", of: (w) => (w.behind ? number(w.behind) : "–"), number: true },
       { name: "a clock takes", of: (w) => span(w.busy_s), number: true },
       { name: "of median", of: (w) => (w.slowdown === null ? "–" : `${w.slowdown.toFixed(2)} ×`), number: true },
-      ...KINDS.map((kind, k) => ({ name: kind, of: (w) => percent(w.clocks ? w.parts[k] / whole(w) : null), number: true })),
+      ...CATEGORIES.slice(0, 9).map((name, k) => ({ name, of: (w) => percent(w.parts[k] / whole(w)), number: true })),
       { name: "lost attempts", of: (w) => (w.failures ? number(w.failures) : "–"), number: true },
     ], (w) => (w.slowdown >= 1.5 && this.many ? "warn" : w.state === "no task" ? "bad" : ""));
     this.details = element("details", { open: true }, element("summary", {}, "Workers"), this.table.node);
@@ -47,11 +47,15 @@ export class Run {
       ["is the furthest clock", number(run.furthest)],
       ...(run.is_over ? [] : [["clocks/s", rate(run.per_s)]]),
       ["", span(run.seconds)],
+      ...(run.left_s === null ? [] : [["left at this pace", span(run.left_s)]]),
       ...(run.rollbacks ? [["", plural(run.rollbacks, "rollback")]] : []),
     ]);
     const total = run.parts.reduce((a, b) => a + b, 0) || 1;
-    this.shares.fill(KINDS.map((kind, k) => [kind, run.parts[k] / total]));
-    KINDS.forEach((kind, k) => text(this.legend.children[k].lastChild, `${kind} ${percent(run.parts[k] / total)}`));
+    this.shares.fill(CATEGORIES.map((name, k) => [name, run.parts[k] / total]));
+    CATEGORIES.forEach((name, k) => {
+      show(this.legend.children[k], run.parts[k] > 0);
+      text(this.legend.children[k].lastChild, `${name} ${percent(run.parts[k] / total)}`);
+    });
     this.gantt.fill(run);
     const left = run.workers - run.shown.length;
     text(this.note, [

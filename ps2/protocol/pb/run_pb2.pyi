@@ -82,16 +82,22 @@ class LogLine(_message.Message):
     def __init__(self, level: _Optional[int] = ..., logger: _Optional[str] = ..., text: _Optional[str] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("rank", "attempt", "host", "pid")
+    __slots__ = ("rank", "attempt", "host", "pid", "python_s", "daemon_s", "connect_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_S_FIELD_NUMBER: _ClassVar[int]
+    DAEMON_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     attempt: int
     host: str
     pid: int
-    def __init__(self, rank: _Optional[int] = ..., attempt: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+    python_s: float
+    daemon_s: float
+    connect_s: float
+    def __init__(self, rank: _Optional[int] = ..., attempt: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., python_s: _Optional[float] = ..., daemon_s: _Optional[float] = ..., connect_s: _Optional[float] = ...) -> None: ...
 
 class Joined(_message.Message):
     __slots__ = ("workers", "clock", "epoch", "run_s", "done")
@@ -108,21 +114,23 @@ class Joined(_message.Message):
     def __init__(self, workers: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ..., run_s: _Optional[float] = ..., done: bool = ...) -> None: ...
 
 class Arrive(_message.Message):
-    __slots__ = ("clock", "applied", "times", "messages", "reports")
+    __slots__ = ("clock", "applied", "times", "messages", "reports", "until")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     clock: int
     applied: int
     times: ClockTimes
     messages: int
     reports: _containers.RepeatedCompositeFieldContainer[Report]
-    def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., times: _Optional[_Union[ClockTimes, _Mapping]] = ..., messages: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ...) -> None: ...
+    until: int
+    def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., times: _Optional[_Union[ClockTimes, _Mapping]] = ..., messages: _Optional[int] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., until: _Optional[int] = ...) -> None: ...
 
 class ClockTimes(_message.Message):
-    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left", "work", "transfer")
+    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left", "work", "transfer", "kernels", "checkpoint", "coordinator", "imports")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +143,10 @@ class ClockTimes(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    IMPORTS_FIELD_NUMBER: _ClassVar[int]
     clock: int
     began: float
     compute: float
@@ -147,10 +159,14 @@ class ClockTimes(_message.Message):
     left: float
     work: float
     transfer: float
-    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ..., block: _Optional[int] = ..., left: _Optional[float] = ..., work: _Optional[float] = ..., transfer: _Optional[float] = ...) -> None: ...
+    kernels: float
+    checkpoint: float
+    coordinator: float
+    imports: float
+    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ..., block: _Optional[int] = ..., left: _Optional[float] = ..., work: _Optional[float] = ..., transfer: _Optional[float] = ..., kernels: _Optional[float] = ..., checkpoint: _Optional[float] = ..., coordinator: _Optional[float] = ..., imports: _Optional[float] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("clock", "horizon", "epoch", "on_clock", "messages", "message", "end", "budget")
+    __slots__ = ("clock", "horizon", "epoch", "on_clock", "messages", "message", "end", "budget", "checkpoint", "others")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +175,8 @@ class Enter(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     clock: int
     horizon: int
     epoch: int
@@ -167,7 +185,9 @@ class Enter(_message.Message):
     message: bytes
     end: int
     budget: float
-    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ..., on_clock: _Optional[float] = ..., messages: _Optional[int] = ..., message: _Optional[bytes] = ..., end: _Optional[int] = ..., budget: _Optional[float] = ...) -> None: ...
+    checkpoint: float
+    others: float
+    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ..., on_clock: _Optional[float] = ..., messages: _Optional[int] = ..., message: _Optional[bytes] = ..., end: _Optional[int] = ..., budget: _Optional[float] = ..., checkpoint: _Optional[float] = ..., others: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("clock", "merge", "value")

@@ -1,0 +1,117 @@
+"""What the driver measures of a run: what it did itself, and when workers came and went. Pure.
+
+Times are in seconds since the run began, unless they are durations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from ps2.rpc.run_control import ClockTimes, StartTimes
+from ps2.run.rank_leases import RankLease
+
+# A worker rarely waits for more calls than that at once.
+MAX_CALLS = 256
+
+Call = Literal["on_clock", "checkpoint"]
+
+
+class _Span(NamedTuple):
+    call: Call
+    began_s: float
+    ended_s: float
+
+
+@dataclass
+class Spans:
+    """The driver's measurements of one run. The run's lock guards it.
+
+    Attributes:
+        before: durations of what the driver did before it submitted the Spark job, by field of ``ClockTimes``.
+        submitted_s: when it submitted the job.
+        over_s: when the last worker was let go.
+        ended_s: when the last task had ended.
+    """
+
+    before: dict[str, float] = field(default_factory=dict)
+    submitted_s: float = 0.0
+    over_s: float | None = None
+    ended_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._calls: deque[_Span] = deque(maxlen=MAX_CALLS)
+        self._attempts: dict[int, int] = {}  # rank -> the attempt that joined last
+        self._released_s: dict[int, float] = {}  # rank -> when its last attempt was lost
+        self._left_s: dict[int, float] = {}
+
+    def called(self, call: Call, began_s: float, ended_s: float) -> None:
+        """Note what the driver has done between two clocks, or after the last one."""
+        self._calls.append(_Span(call, began_s, ended_s))
+
+    def calls_within(self, from_s: float, to_s: float) -> tuple[float, float]:
+        """Return the seconds that ``onClock`` and checkpoints took between two moments."""
+        found: dict[Call, float] = {"on_clock": 0.0, "checkpoint": 0.0}
+        for call, began_s, ended_s in reversed(self._calls):
+            if ended_s <= from_s:
+                break
+            found[call] += max(0.0, min(ended_s, to_s) - max(began_s, from_s))
+        return found["on_clock"], found["checkpoint"]
+
+    def joined(self, lease: RankLease, clock: int, start: StartTimes, now_s: float) -> ClockTimes | None:
+        """Return the times of a rank before its attempt has joined; None if this attempt had joined before.
+
+        A Python process that is older than the job was there before: its imports cost this run nothing. Its daemon's
+        count if that was started for this run, too.
+        """
+        rank = lease.rank
+        if self._attempts.get(rank) == lease.attempt:
+            return None
+        is_first = rank not in self._attempts
+        self._attempts[rank] = lease.attempt
+        before = self.before if is_first else {}
+        waited_s = max(0.0, now_s - (self.submitted_s if is_first else self._released_s.get(rank, now_s)))
+        connect_s = min(start.connect_s, waited_s)
+        imports_s = max(age_s for age_s in (0.0, start.python_s, start.daemon_s) if age_s + connect_s <= waited_s)
+        durations = {"imports": imports_s, "connect": connect_s, "spark": waited_s - imports_s - connect_s}
+        for name, seconds in before.items():
+            durations[name] = durations.get(name, 0.0) + seconds
+        began_s = max(0.0, now_s - sum(durations.values()))
+        return _outside(clock, began_s, **durations)
+
+    def released(self, rank: int, now_s: float) -> None:
+        """Note that a rank has lost its attempt."""
+        self._released_s[rank] = now_s
+
+    def left(self, rank: int, now_s: float) -> None:
+        """Note that a worker has returned."""
+        self._left_s[rank] = now_s
+
+    def roll_back(self) -> None:
+        """The workers' results are gone with the fleet's changes."""
+        self._left_s.clear()
+        self.over_s = None
+
+    def endings(self, clocks: Sequence[int], now_s: float) -> list[list[ClockTimes]]:
+        """Return the times of each rank after it had returned, up to now; none if the run did not end by itself."""
+        if self.over_s is None or len(self._left_s) < len(clocks):
+            return [[] for _ in clocks]
+        last_s = max(self._left_s.values())
+        over_s = max(last_s, self.over_s)
+        ended_s = min(now_s, max(over_s, over_s if self.ended_s is None else self.ended_s))
+        on_clock, checkpoint = self.calls_within(last_s, over_s)
+        own_s = max(0.0, over_s - last_s - on_clock - checkpoint)
+        found = []
+        for rank, clock in enumerate(clocks):
+            left_s = self._left_s[rank]
+            calls = {"on_clock": on_clock, "checkpoint": checkpoint, "coordinator": own_s}
+            waiting = _outside(clock, left_s, wait=last_s - left_s, **calls)
+            ending = _outside(clock, over_s, spark=ended_s - over_s, coordinator=now_s - ended_s)
+            found.append([waiting, ending])
+        return found
+
+
+def _outside(clock: int, began_s: float, wait: float = 0.0, **durations: Any) -> ClockTimes:
+    return ClockTimes(clock, began_s, 0.0, 0.0, 0.0, wait, outside=True, **durations)
