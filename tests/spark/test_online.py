@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import sys
 import time
 
 import numpy as np
@@ -66,6 +69,26 @@ def test_fit_when_rows_are_learned_twice_then_they_are_known(ps, rows, estimator
     assert model.numKeys == FIELDS * IDS + 1
     right = model.transform(rows).where("label = prediction").count()
     assert right / 4000 > 0.75
+
+
+class Terminal(io.StringIO):
+    """Takes what a terminal would show."""
+
+    def isatty(self):
+        return True
+
+
+def test_training_when_on_terminal_then_line_shows_rows_and_loss(ps, rows, stream, tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    OnlineLogisticRegression(maxIter=2).fit(rows)
+    assert "OnlineLogisticRegression" in sys.stderr.getvalue()
+    assert re.search(r"pass 2/2, log loss 0\.\d+, 0\.\d+ AUC, \S+ s a pass, \S+ rows/s", sys.stderr.getvalue())
+    write(tmp_path / "in", 300, 400)
+    training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "c"), trigger={"availableNow": True})
+    assert training.awaitTermination()
+    assert re.search(r"batch 1, 400 rows, AUC 0\.\d+, log loss", sys.stderr.getvalue())
 
 
 def test_fit_when_there_are_no_rows_then_nothing_stays(ps, rows):

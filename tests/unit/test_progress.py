@@ -22,7 +22,7 @@ REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
     ("report", "words"),
     [
         (REPORT, "step 12/100, objective 0.345679, 0.167 s a step, 200K rows/s, 5MB"),
-        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 s a step, 0B"),
+        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 s a step"),
         (StepReport(1, 2.0, 1.0, 999, 1023), "step 1/100, objective 2, 1 s a step, 999 rows/s, 0.999KB"),
         (StepReport(1, 2.0, 1.0, 1_234_000, 3 << 40), "step 1/100, objective 2, 1 s a step, 1.23M rows/s, 3TB"),
         (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1 s a step, 1M rows/s, 1EB"),
@@ -36,14 +36,14 @@ OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, metrics={"leaves": 31
 
 
 def test_step_when_family_has_own_words_then_uses_them():
-    metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree", "0B"]
+    metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree"]
     assert progress.describe(OF_TREES, 100) == metrics
 
 
 def test_step_when_value_name_has_several_words_then_splits_them():
     metrics = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
     said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
-    assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "0.5 s an iteration", "0B"]
+    assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "0.5 s an iteration"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
@@ -75,16 +76,22 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
 
             def run() -> T:
-                name, params = type(self).__name__, self._explicit()
-                with TRAININGS.training(name, steps, params) as note, progress(name, steps, spark) as on_step:
-
-                    def step(report: StepReport) -> None:
-                        note(report)
-                        on_step(report)
-
-                    return train(ps, step)
+                with self._shown(spark, steps) as on_step:
+                    return train(ps, on_step)
 
             return when_free(spark, table.workers, run)
+
+    @contextmanager
+    def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
+        """Show a training in a line and on the live page; yield the function to call after each step."""
+        name = type(self).__name__
+        with TRAININGS.training(name, steps, self._explicit()) as note, progress(name, steps, spark) as on_step:
+
+            def step(report: StepReport) -> None:
+                note(report)
+                on_step(report)
+
+            yield step
 
     def _explicit(self) -> dict[str, object]:
         """Return the params that have been set, by name."""

@@ -48,7 +48,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
         *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.metrics.items()),
         f"{report.seconds / report.number:.3g} s {words.a_step}",
         *([f"{_short(speed, 1000)} rows/s"] if report.rows else []),
-        f"{_short(report.bytes, 1024)}B",
+        *([f"{_short(report.bytes, 1024)}B"] if report.bytes else []),
     ]
 
 

@@ -15,7 +15,7 @@ from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
-from ps2.algorithms.training.streams.batches import learn_frame
+from ps2.algorithms.training.streams.batches import Passes, learn_frame
 from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.start import ModelFactory
@@ -23,6 +23,7 @@ from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import ConfigError
+from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             if model is None:
                 learning.enter_context(freed_on_failure(started))
             learning.enter_context(training_host(ps).streams.stream(started.name))
-            learned = learn_frame(ps, self._program(started), reader, self._learner_options(), dataset, passes)
+            on_step = learning.enter_context(self._shown(backend_of(dataset), passes))
+            program, options = self._program(started), self._learner_options()
+            learned = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
         return self._finish_model(started, learned)
 
     # -- parts -------------------------------------------------------------------------------------------------------

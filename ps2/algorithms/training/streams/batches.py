@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ps2.algorithms.training.record import StepReport, Words
 from ps2.algorithms.training.streams.failures import is_repeatable
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
@@ -18,6 +20,19 @@ log = logging.getLogger(__name__)
 NO_ROWS = "expected rows to learn from, got an empty DataFrame"
 # How often passes may begin again, in all, after a rollback of the fleet.
 MAX_ROLLBACKS = 20
+PASS = Words("pass", "log loss")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How often to learn from all rows, at least once.
+
+    Attributes:
+        on_step: called after each pass.
+    """
+
+    count: int
+    on_step: Callable[[StepReport], None]
 
 
 def learn_frame(
@@ -26,7 +41,7 @@ def learn_frame(
     reader: LabelledReader,
     options: LearnerOptions,
     frame: Any,
-    passes: int,
+    passes: Passes,
 ) -> list[BatchProgress]:
     """Learn from a DataFrame; return the progress of each pass.
 
@@ -35,7 +50,7 @@ def learn_frame(
     The caller has opened the stream of the model (``StreamHost.stream``).
 
     Args:
-        passes: how often to learn from all rows, at least once.
+        passes: over all rows.
 
     Raises:
         InputError: there are no rows, or some cannot be learned from; the model may hold some of the others.
@@ -50,7 +65,7 @@ def learn_frame(
     if can_return:
         ps.checkpoint()
     rollbacks = 0
-    while len(learned) < passes:
+    while len(learned) < passes.count:
         try:
             progress = learner.learn(frame, len(learned))
         except PS2Error as error:
@@ -66,4 +81,14 @@ def learn_frame(
             raise InputError(NO_ROWS)
         learned.append(progress)
         log.info("%s", progress)
+        passes.on_step(report_of(learned))
     return learned
+
+
+def report_of(learned: Sequence[BatchProgress]) -> StepReport:
+    """Return the last pass as a step of a training: its loss is that of rows before they were learned."""
+    last = learned[-1]
+    seconds, rows = (sum(getattr(each, name) for each in learned) for name in ("seconds", "rows"))
+    return StepReport(
+        len(learned), last.validation.logLoss, seconds, rows, 0, metrics={"AUC": last.validation.auc}, words=PASS
+    )

@@ -60,13 +60,20 @@ class BatchProgress:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
+        return f"batch {self.batch}: {', '.join(self.described())}"
+
+    def described(self) -> list[str]:
+        """Return the measures in words, the most important ones first."""
         found = self.validation
-        late = f", {self.late:,} late" if self.late else ""
-        lag = "" if self.lagS is None else f", lag {self.lagS:.1f} s"
-        return (
-            f"batch {self.batch}: {self.rows:,} rows{late}, AUC {found.auc:.4f}, log loss {found.logLoss:.4f}, "
-            f"calibration {found.calibration:.3f}, {self.rowsPerS:,.0f} rows/s{lag}"
-        )
+        return [
+            f"{self.rows:,} rows",
+            *([f"{self.late:,} late"] if self.late else []),
+            f"AUC {found.auc:.4f}",
+            f"log loss {found.logLoss:.4f}",
+            f"calibration {found.calibration:.3f}",
+            f"{self.rowsPerS:,.0f} rows/s",
+            *([] if self.lagS is None else [f"lag {self.lagS:.1f} s"]),
+        ]
 
 
 @dataclass(frozen=True)

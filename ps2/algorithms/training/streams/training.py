@@ -11,7 +11,8 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from ps2.algorithms.training.streams.location import write_held
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointWarning, ConfigError, RecoveryError, RolledBack
+from ps2.progress_line import ShowProgress, progress_line
 from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class StreamingTraining:
         self._since_snapshot = 0
         self._is_located = False  # this process has seen the query's checkpoint
         self._opened = threading.Event()
+        self._show_line: ShowProgress | None = None
+        self._hide_bar = backend_of(frame).progress_bar_hider()
         self.on_end: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._supervise, name="ps2-stream", daemon=True)
 
@@ -157,11 +161,12 @@ class StreamingTraining:
             PS2Error: another error ended the training.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
-        while not self._ended.is_set():
-            left_s = POLL_S if deadline_s is None else min(POLL_S, deadline_s - time.monotonic())
-            if left_s <= 0:
-                return False
-            self._ended.wait(left_s)
+        with self._shown():
+            while not self._ended.is_set():
+                left_s = POLL_S if deadline_s is None else min(POLL_S, deadline_s - time.monotonic())
+                if left_s <= 0:
+                    return False
+                self._ended.wait(left_s)
         if self._error is not None:
             raise self._error
         return True
@@ -170,16 +175,17 @@ class StreamingTraining:
         """Wait until all rows that the source has now are learned; for tests."""
         from pyspark.errors import StreamingQueryException
 
-        while not self._ended.is_set():
-            query = self._query
-            if query is not None and query.isActive:
-                try:
-                    query.processAllAvailable()
-                    if query.isActive:
-                        return
-                except StreamingQueryException as error:
-                    log.debug("the query ended: %s", error)
-            self._ended.wait(POLL_S)
+        with self._shown():
+            while not self._ended.is_set():
+                query = self._query
+                if query is not None and query.isActive:
+                    try:
+                        query.processAllAvailable()
+                        if query.isActive:
+                            return
+                    except StreamingQueryException as error:
+                        log.debug("the query ended: %s", error)
+                self._ended.wait(POLL_S)
         if self._error is not None:
             raise self._error
 
@@ -201,6 +207,22 @@ class StreamingTraining:
         write_held(self._checkpoint.location, self._learner.held)
         self._snapshot_s, self._since_snapshot = time.monotonic(), 0
         return made
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Show each batch in a line while the caller waits, in a terminal or a notebook."""
+        with progress_line("stream", None, "waiting for rows") as line:
+            self._show_line = line
+            try:
+                yield
+            finally:
+                self._show_line = None
+
+    def _show(self, progress: BatchProgress) -> None:
+        show_line = self._show_line
+        if show_line is not None:
+            self._hide_bar()
+            show_line(progress.batch + 1, [f"batch {progress.batch}", *progress.described()])
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -327,6 +349,7 @@ class StreamingTraining:
                 self._progress.append(progress)
                 self._since_snapshot += 1
                 log.info("%s", progress)
+                self._show(progress)
                 if self._options.on_progress is not None:
                     self._options.on_progress(progress)
             self._snapshot_if_due()
