@@ -39,7 +39,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard first_use
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage docs wheel chaos yarn-test dashboard-test torch-test compat proto keywords run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel chaos yarn-test dashboard-test torch-test compat proto keywords run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -117,6 +117,9 @@ docs: $(INSTALLED) ## build the site in out/site; a broken link, a page outside 
 	@echo "docs: sphinx"
 	@$(PYTHON) -m sphinx -q -W --keep-going -j 2 -b html -c docs/site -d out/doctrees . out/site $(ARGS)
 	@echo "docs: out/site/index.html"
+
+notebooks: $(WARM) ## run the notebooks of examples/, and keep their outputs in their files (ARGS: names of some)
+	@$(with_java) $(PYTHON) scripts/notebooks $(ARGS)
 
 wheel: $(INSTALLED) ## build the wheel, install it with what it needs in a bare environment, and run a server of it there
 	@rm -rf dist .venv/bare

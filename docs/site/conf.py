@@ -16,11 +16,11 @@ author = "the authors of PS2"
 project_copyright = "the authors of PS2, Apache License 2.0"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "api_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "api_pages", "notebook_pages"]
 root_doc = "docs/index"
-include_patterns = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**.md", "examples/*.ipynb"]
 # Folders that Sphinx does not walk through.
-exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "docs"]
+exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in ("docs", "examples")]
 # Indented blocks are commands and output.
 highlight_language = "none"
 
