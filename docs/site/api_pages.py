@@ -15,7 +15,7 @@ from sphinx.util.docstrings import prepare_docstring
 log = logging.getLogger(__name__)
 
 # Modules whose ``__all__`` are the public names.
-PUBLIC = ("ps2", "ps2.algorithms", "ps2.torch", "ps2.serving", "ps2.data.hashing", "ps2.onnx")
+PUBLIC = ("ps2", "ps2.algorithms", "ps2.torch", "ps2.serving", "ps2.data.hashing", "ps2.mlflow", "ps2.onnx")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

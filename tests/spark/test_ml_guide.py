@@ -49,8 +49,10 @@ def test_trees_guide_when_code_is_run_then_model_predicts(run):
     assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
 
 
-def test_onnx_guide_when_code_is_run_then_predictions_match(run):
-    assert run("onnx.md")["prediction"].tolist() == [1.0, 0.0]
+def test_mlflow_guide_when_code_is_run_then_predictions_match(run):
+    space = run("mlflow.md")
+    assert space["prediction"].tolist() == [1.0, 0.0]
+    assert space["again"].uid == space["model"].uid
 
 
 def test_graphs_guide_when_code_is_run_then_server_walks_match(run):

@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
@@ -19,6 +19,7 @@ from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWrit
 from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.observing import current_watch, watched_fit
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
@@ -45,6 +46,24 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
     # Name of the training, under which another driver continues it; "": no driver does.
     _name = ""
+
+    if not TYPE_CHECKING:  # for type checkers, it is pyspark.ml's, which knows the class of the model
+
+        def fit(self, dataset: Any, params: Any = None) -> Any:
+            """Train on rows; return the model, or a list of models.
+
+            Args:
+                dataset: DataFrame.
+                params: values by ``Param`` that replace those of the estimator; a list of such dicts: a model for each.
+            """
+            if params and isinstance(params, dict):
+                return self.copy(params).fit(dataset)
+            if params is not None and params != {}:
+                return super().fit(dataset, params)
+            with watched_fit(self) as made:
+                model = super().fit(dataset)
+                made(model)
+                return model
 
     def _resumable(self: E, name: str) -> E:
         """Name the training, so that a context restored from one of its checkpoints continues it."""
@@ -84,12 +103,14 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     @contextmanager
     def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
         """Show a training in a line and on the live page; yield the function to call after each step."""
-        name = type(self).__name__
+        name, watch = type(self).__name__, current_watch()
         with TRAININGS.training(name, steps, self._explicit()) as note, progress(name, steps, spark) as on_step:
 
             def step(report: StepReport) -> None:
                 note(report)
                 on_step(report)
+                if watch is not None:
+                    watch.step(report)
 
             yield step
 

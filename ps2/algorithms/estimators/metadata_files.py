@@ -34,6 +34,11 @@ def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | 
     if not is_connect(spark):
         DefaultParamsWriter.saveMetadata(instance, path, spark.sparkContext, extraMetadata=extra, paramMap=params)
         return
+    write_metadata(instance, path, spark, extra, params)
+
+
+def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
+    """Write the same by this process alone."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
     fs, root = place(path)
     with reported(root, "writing the metadata"):

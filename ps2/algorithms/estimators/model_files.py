@@ -14,9 +14,16 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.array_files import KEY
-from ps2.algorithms.estimators.metadata_files import load_metadata, located, remove_folder, save_metadata
+from ps2.algorithms.estimators.array_files import load_metadata as read_metadata
+from ps2.algorithms.estimators.metadata_files import (
+    load_metadata,
+    located,
+    remove_folder,
+    save_metadata,
+    write_metadata,
+)
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
-from ps2.run.spark.backend_lookup import is_connect
+from ps2.run.spark.backend_lookup import active_session, is_connect
 from ps2.storage.files import place, reported
 
 
@@ -89,10 +96,36 @@ class ModelReader(MLReader[Any]):
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
         url, _ = located(self.sparkSession, path)
-        model = self._cls(self._cls._read_content(path, url, metadata.get(KEY)))
-        model._resetUid(metadata["uid"])
-        _set_params(model, metadata)
-        return model
+        return _made(self._cls, path, url, metadata)
+
+
+def write_local_model(model: Any, path: str) -> None:
+    """Write a model to a new folder that this process reaches; executors need not.
+
+    Args:
+        path: folder, local or a URL that fsspec knows. Weights on servers are written there by these.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    content = model._write_content(path)
+    write_metadata(model, path, active_session(), {KEY: content}, _as_json(model))
+
+
+def read_local_model(cls: Any, path: str) -> Any:
+    """Read what ``write_local_model`` wrote; raises like ``ModelReader.load``."""
+    metadata = read_metadata(path)
+    expected = f"{cls.__module__}.{cls.__name__}"
+    if metadata.get("class") != expected:
+        raise UsageError(f"{path}: expected a {expected}, got a {metadata.get('class')}")
+    return _made(cls, path, path, metadata)
+
+
+def _made(cls: Any, path: str, url: str, metadata: dict[str, Any]) -> Any:
+    model = cls(cls._read_content(path, url, metadata.get(KEY)))
+    model._resetUid(metadata["uid"])
+    _set_params(model, metadata)
+    return model
 
 
 class EstimatorWriter(_Overwriting, DefaultParamsWriter):

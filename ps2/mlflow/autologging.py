@@ -1,0 +1,260 @@
+"""``autolog``: fits log their params, losses, figures and models to MLflow by themselves.
+
+The fit's thread only takes note of steps; a thread of its own talks to the tracking server, so that a slow or failing
+server neither delays nor breaks a fit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.dummy import DummyProcess
+from queue import SimpleQueue
+from typing import Any
+
+import mlflow
+from mlflow.entities import Metric, Param, RunTag
+
+from ps2.algorithms.training.observing import observe_fits
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.errors import ConfigError
+from ps2.mlflow.flavor import log_model
+from ps2.version import __version__
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 5.0
+# How long the end of a fit waits for the tracking server.
+WAIT_S = 30.0
+# What tracking servers take of one value, and in one request.
+MAX_VALUE_CHARS, MAX_PARAMS, MAX_METRICS = 500, 100, 1000
+
+
+@dataclass(frozen=True)
+class _Options:
+    log_models: bool
+    every: int
+    tags: Mapping[str, str]
+
+
+def autolog(
+    log_models: bool = True,
+    disable: bool = False,
+    log_every_n_step: int = 1,
+    extra_tags: Mapping[str, str] | None = None,
+) -> None:
+    """Log each ``fit`` of an estimator of PS2 to MLflow, in the active run, or without one in a run of its own.
+
+    A run gets all params, set or not; the metrics ``loss`` and ``validation_loss`` by step, and the family's own; how
+    long the training took, its rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is
+    installed; the model. Names of a second fit in the same run begin with the estimator's and a number. Fits that
+    ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest`` run in their threads are not logged, the fit of the
+    best params is. A tracking server that fails is a warning in the log: the fit goes on.
+
+    Args:
+        log_models: whether models are logged, too.
+        disable: log fits no longer.
+        log_every_n_step: log every n-th step.
+        extra_tags: tags of runs.
+
+    Raises:
+        ConfigError: ``log_every_n_step`` is below 1.
+    """
+    if log_every_n_step < 1:
+        raise ConfigError(f"log_every_n_step: expected 1 at least, got {log_every_n_step!r}")
+    options = _Options(log_models, log_every_n_step, dict(extra_tags or {}))
+    observe_fits(None if disable else _Autologger(options))
+
+
+class _Autologger:
+    """Begins to watch fits."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        # Number of fits by run and estimator.
+        self._fits: Counter[str] = Counter()
+
+    def __call__(self, estimator: Any) -> _LoggedFit | None:
+        active = mlflow.active_run()
+        if active is None and isinstance(threading.current_thread(), DummyProcess):
+            return None  # a thread of CrossValidator and the like
+        prefix = ""
+        if active is not None:
+            name, run_id = type(estimator).__name__, active.info.run_id
+            with self._lock:
+                self._fits[run_id] += 1
+                self._fits[f"{run_id} {name}"] += 1
+                if self._fits[run_id] > 1:
+                    prefix = f"{name}_{self._fits[f'{run_id} {name}']}/"
+        return _LoggedFit(estimator, self._options, None if active is None else active.info.run_id, prefix)
+
+
+class _LoggedFit:
+    """One fit in a run; a ``FitWatch``."""
+
+    def __init__(self, estimator: Any, options: _Options, run_id: str | None, prefix: str) -> None:
+        self._name = type(estimator).__name__
+        self._options = options
+        self._prefix = prefix
+        self._uri = mlflow.get_tracking_uri()
+        self._run_id = run_id
+        self._is_own = run_id is None
+        self._failed = False
+        self._lock = threading.Lock()
+        self._waiting: list[Metric] = []
+        self._flushed_s = self._began_s = time.monotonic()
+        self._calls: SimpleQueue[Callable[[], None] | threading.Event | None] = SimpleQueue()
+        known = [param for param in estimator.params if estimator.isDefined(param)]
+        params = {param.name: _text(estimator.getOrDefault(param)) for param in known}
+        tags = {
+            "estimator_name": self._name,
+            "estimator_class": f"{type(estimator).__module__}.{self._name}",
+            "ps2_version": __version__,
+            **options.tags,
+        }
+        self._calls.put(lambda: self._begin(params, tags))
+        # A daemon: a server that does not answer keeps no program from ending.
+        threading.Thread(target=self._serve, name="ps2-mlflow", daemon=True).start()
+
+    # -- in the fit's threads ----------------------------------------------------------------------------------------
+
+    def step(self, report: StepReport) -> None:
+        if report.number % self._options.every:
+            return
+        speed = report.rows / report.seconds if report.seconds else 0.0
+        values = {"loss": report.objective, "seconds": report.seconds, "rows_per_s": speed, **report.metrics}
+        if report.validation is not None:
+            values["validation_loss"] = report.validation
+        with self._lock:
+            self._waiting += self._metrics(values, report.number)
+            is_time = time.monotonic() - self._flushed_s >= FLUSH_S
+            if is_time:
+                self._flushed_s = time.monotonic()
+        if is_time:
+            self._calls.put(self._flush)
+
+    def ended(self, model: Any) -> None:
+        seconds = time.monotonic() - self._began_s
+        self._call(lambda: self._log_end(model, seconds))
+        if model is not None and self._options.log_models and not self._failed:
+            self._log_model(model)
+        if self._is_own:
+            self._call(lambda: mlflow.end_run("FAILED" if model is None else "FINISHED"))
+        self._calls.put(None)
+
+    def _log_model(self, model: Any) -> None:
+        try:
+            log_model(model, self._prefix.replace("/", "-") + "model", run_id=self._run_id)
+        except Exception as error:  # no error of MLflow may break a fit, and it has any type
+            log.warning("MLflow at %s: the model of %s is not logged: %s", self._uri, self._name, error)
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """Have the other thread call a function, and wait for its end."""
+        done = threading.Event()
+        self._calls.put(what)
+        self._calls.put(done)
+        if not self._failed and not done.wait(WAIT_S):
+            self._fail(f"no answer within {WAIT_S:g} s")
+
+    # -- in the thread that talks to the server ----------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if isinstance(call, threading.Event):
+                call.set()
+            elif not self._failed:
+                try:
+                    call()
+                except Exception as error:  # no error of MLflow may break a fit, and it has any type
+                    self._fail(f"{type(error).__name__}: {error}")
+
+    def _fail(self, why: str) -> None:
+        self._failed = True
+        log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, why)
+
+    @property
+    def _tracking(self) -> mlflow.MlflowClient:
+        return mlflow.MlflowClient(self._uri)
+
+    @property
+    def _known_run(self) -> str:
+        assert self._run_id is not None  # _begin comes first
+        return self._run_id
+
+    def _begin(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        if self._run_id is None:
+            self._run_id = mlflow.start_run(tags=dict(tags)).info.run_id
+        client, run_id = self._tracking, self._run_id
+        given = [Param(self._prefix + name, value) for name, value in params.items()]
+        for begin in range(0, len(given), MAX_PARAMS):
+            client.log_batch(run_id, params=given[begin : begin + MAX_PARAMS])
+        if not self._is_own:
+            client.log_batch(run_id, tags=[RunTag(self._prefix + name, value) for name, value in tags.items()])
+
+    def _flush(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for begin in range(0, len(waiting), MAX_METRICS):
+            self._tracking.log_batch(self._known_run, metrics=waiting[begin : begin + MAX_METRICS])
+
+    def _log_end(self, model: Any, seconds: float) -> None:
+        values = {"fit_seconds": seconds}
+        history = None if model is None else _history_of(model)
+        if history is not None:
+            values.update(_figures(history))
+            if len(history.objective) > history.steps:
+                self._waiting += self._metrics({"loss": history.objective[0]}, 0)
+        with self._lock:
+            self._waiting += self._metrics(values, 0)
+        self._flush()
+        if history is not None:
+            self._tracking.set_tag(self._known_run, f"{self._prefix}reason", history.reason)
+            self._plot(model)
+
+    def _plot(self, model: Any) -> None:
+        try:
+            figure = model.summary.plot().figure
+        except ConfigError:  # no matplotlib, or no step to draw
+            return
+        self._tracking.log_figure(self._known_run, figure, f"{self._prefix}loss.png")
+
+    def _metrics(self, values: Mapping[str, float], step: int) -> list[Metric]:
+        now_ms = int(time.time() * 1000)
+        return [Metric(self._prefix + name, float(value), now_ms, step) for name, value in values.items()]
+
+
+def _history_of(model: Any) -> TrainingHistory | None:
+    """Return the history of a model's training; None if it has none."""
+    if not getattr(model, "hasSummary", False):
+        return None
+    history: TrainingHistory = model.summary.history
+    return history
+
+
+def _figures(history: TrainingHistory) -> dict[str, float]:
+    """Return what a history says in single numbers."""
+    seconds = math.fsum(history.seconds)
+    found: dict[str, float] = {
+        "training_seconds": seconds,
+        "training_steps": history.steps,
+        "training_rows": history.rows,
+        "training_bytes": history.bytes,
+    }
+    if seconds:
+        found["training_rows_per_s"] = history.rows / seconds
+    if history.best is not None:
+        found["best_step"] = history.best
+    if history.oob_score is not None:
+        found["oob_score"] = history.oob_score
+    return found
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."

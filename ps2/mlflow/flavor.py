@@ -1,0 +1,276 @@
+"""``save_model``, ``log_model`` and ``load_model``: PS2's models in MLflow's format, as ``mlflow.sklearn`` has them.
+
+A saved model has two flavours: ``ps2``, which ``load_model`` reads, and ``python_function``, which scores pandas
+DataFrames without Spark and servers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import mlflow.artifacts
+import mlflow.pyfunc
+from mlflow.models import Model
+from mlflow.models.model import ModelInfo
+from mlflow.models.signature import ModelSignature
+from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
+
+from ps2.algorithms.estimators.model_files import read_local_model, write_local_model
+from ps2.algorithms.estimators.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
+from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
+from ps2.mlflow.predicting import EXPORT, MODEL, _load_pyfunc, output_types, write_scoring
+from ps2.storage.files import place, reported
+from ps2.version import __version__
+
+FLAVOR = "ps2"
+# Module of ``_load_pyfunc``, and the name of the folder that it gets.
+LOADER, DATA = "ps2.mlflow.predicting", "ps2"
+TYPES: Mapping[str, Any] = {
+    "double": DataType.double,
+    "float": DataType.float,
+    "integer": DataType.integer,
+    "vector": Array(DataType.double),
+}
+
+
+def save_model(  # noqa: PLR0913 - most of them are keywords
+    model: Any,
+    path: str,
+    *,
+    mlflow_model: Model | None = None,
+    signature: ModelSignature | bool | None = None,
+    input_example: Any = None,
+    pip_requirements: Sequence[str] | str | None = None,
+    extra_pip_requirements: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    sharedDir: str | None = None,
+) -> None:
+    """Save a trained model to a local folder in MLflow's format.
+
+    Args:
+        model: what ``fit`` or ``load`` returned.
+        path: local folder that does not exist yet, or is empty.
+        mlflow_model: the ``mlflow.models.Model`` that gets the flavours; None: a new one.
+        signature: False: none; None: inferred of ``input_example`` if there is one, else of the model, as far as it
+            knows its columns.
+        input_example: rows as a pandas DataFrame.
+        pip_requirements: instead of ``ps2-spark`` of this version, which brings NumPy, pandas and the others.
+        extra_pip_requirements: beside that.
+        metadata: kept with the model.
+        sharedDir: folder or fsspec URL that this process and all servers reach, for weights that servers on other hosts
+            hold; the files go from there to ``path``.
+
+    Raises:
+        ConfigError: ``model`` is no trained model of PS2, such as a pipeline; or servers wrote its weights where this
+            process does not find them.
+        UsageError: the model has no form without Spark and servers; the message says what to log instead.
+    """
+    if pip_requirements is not None and extra_pip_requirements is not None:
+        raise ConfigError("expected pip_requirements or extra_pip_requirements, got both")
+    scoring = _scoring_of(model)
+    target = Model() if mlflow_model is None else mlflow_model
+    if signature is None and input_example is None:
+        signature = _signature(scoring)
+    with tempfile.TemporaryDirectory(prefix="ps2-mlflow-") as temporary:
+        folder = Path(temporary) / DATA
+        folder.mkdir()
+        _write(model, scoring, folder, sharedDir)
+        target.add_flavor(
+            FLAVOR,
+            ps2_version=__version__,
+            family=type(model).__name__.removesuffix("Model"),
+            model_class=f"{type(model).__module__}.{type(model).__name__}",
+            data=f"data/{DATA}/{MODEL}",
+        )
+        mlflow.pyfunc.save_model(
+            path,
+            loader_module=LOADER,
+            data_path=str(folder),
+            mlflow_model=target,
+            signature=signature,
+            input_example=input_example,
+            pip_requirements=pip_requirements or [f"ps2-spark=={__version__}", *(extra_pip_requirements or [])],
+            metadata=None if metadata is None else dict(metadata),
+        )
+
+
+def log_model(  # noqa: PLR0913 - most of them are keywords
+    model: Any,
+    name: str | None = None,
+    *,
+    artifact_path: str | None = None,
+    registered_model_name: str | None = None,
+    run_id: str | None = None,
+    signature: ModelSignature | bool | None = None,
+    input_example: Any = None,
+    pip_requirements: Sequence[str] | str | None = None,
+    extra_pip_requirements: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    sharedDir: str | None = None,
+) -> ModelInfo:
+    """Log a trained model to MLflow, and to the active run if there is one, as ``mlflow.sklearn.log_model`` does.
+
+    Args:
+        model: what ``fit`` or ``load`` returned.
+        name: name of the logged model; "model" if nothing is given.
+        artifact_path: the same, as MLflow 2 calls it.
+        registered_model_name: registers the model as a new version of this name.
+        run_id: logs to this run instead.
+        signature, input_example, pip_requirements, extra_pip_requirements, metadata, sharedDir: as of ``save_model``.
+
+    Returns:
+        MLflow's ``ModelInfo``: ``mlflow.pyfunc.load_model(info.model_uri)`` scores DataFrames.
+
+    Raises:
+        ConfigError, UsageError: as of ``save_model``, before a run begins.
+        MlflowException: the tracking server refuses.
+    """
+    _scoring_of(model)
+    named = name or artifact_path or "model"
+    # MLflow 3 has renamed the argument.
+    is_new = int(mlflow.__version__.partition(".")[0]) >= 3
+    where = {"artifact_path": None, "name": named} if is_new else {"artifact_path": named}
+    info: ModelInfo = Model.log(
+        **where,
+        flavor=_Flavor,
+        registered_model_name=registered_model_name,
+        run_id=run_id,
+        metadata=None if metadata is None else dict(metadata),
+        model=model,
+        signature=signature,
+        input_example=input_example,
+        pip_requirements=pip_requirements,
+        extra_pip_requirements=extra_pip_requirements,
+        sharedDir=sharedDir,
+    )
+    return info
+
+
+def load_model(model_uri: str, dst_path: str | None = None) -> Any:
+    """Load a model that ``save_model`` or ``log_model`` wrote, as ``fit`` returned it.
+
+    It needs a SparkSession, which starts if there is none, and an active PS2Context if its weights belong on servers.
+
+    Args:
+        model_uri: a local folder, or ``models:/name/version``, ``runs:/run_id/model``...
+        dst_path: local folder for the files; None: a temporary one.
+
+    Raises:
+        CheckpointMissingError: there is no flavour ``ps2``.
+        CheckpointCorruptError: the files are not as they were written.
+        StoppedError: the weights belong on servers, and no PS2Context is active.
+        MlflowException: there is no such model.
+    """
+    folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path))
+    content = Model.load(str(folder)).flavors.get(FLAVOR)
+    if content is None:
+        raise CheckpointMissingError(f"{model_uri}: expected a model with the flavour {FLAVOR!r}, and it has none")
+    module, _, name = str(content["model_class"]).rpartition(".")
+    if not module.startswith("ps2."):
+        raise CheckpointMissingError(f"{model_uri}: expected a model of ps2, got a {content['model_class']}")
+    return read_local_model(getattr(import_module(module), name), str(folder / content["data"]))
+
+
+class _Flavor:
+    """What ``Model.log`` calls."""
+
+    save_model = staticmethod(save_model)
+
+
+# The name that MLflow shows.
+_Flavor.__name__ = FLAVOR
+
+
+def _scoring_of(model: Any) -> Scoring:
+    """Return how a model scores rows; raise ConfigError or UsageError if it cannot be logged."""
+    name = type(model).__name__
+    if hasattr(model, "stages"):
+        raise ConfigError(
+            f"model: expected a model of PS2, got a {name}: log the stage that is one (stages[-1]), or the whole "
+            "pipeline with mlflow.spark.log_model"
+        )
+    if hasattr(model, "bestModel"):
+        raise ConfigError(f"model: expected a model of PS2, got a {name}: log its bestModel")
+    if name == "TorchModel":
+        raise UsageError("TorchModel: log its module with mlflow.pytorch.log_model, and save its tables with save")
+    if not hasattr(model, "scoring"):
+        raise ConfigError(f"model: expected a trained model of PS2, got a {name}")
+    scoring: Scoring = model.scoring()
+    output_types(scoring)
+    return scoring
+
+
+def _write(model: Any, scoring: Scoring, folder: Path, shared: str | None) -> None:
+    """Write all files of a model to a local folder."""
+    with _reachable(folder, shared) as url:
+        write_local_model(model, f"{url}/{MODEL}")
+        if isinstance(scoring, KeyScoring):
+            model.export(f"{url}/{EXPORT}")
+    write_scoring(folder, scoring)
+    if isinstance(scoring, KeyScoring) or _is_on_servers(model):
+        try:
+            _load_pyfunc(str(folder))
+        except RecoveryError as error:
+            raise ConfigError(
+                f"sharedDir: expected a folder or URL that this process and all servers reach, got {shared}: "
+                f"servers wrote the weights where this process does not find them: {error}"
+            ) from error
+
+
+class _reachable:
+    """A folder that servers write to: the local one, or one in ``shared`` whose content goes to the local one."""
+
+    def __init__(self, folder: Path, shared: str | None) -> None:
+        self._folder = folder
+        self._shared = None if shared is None else f"{shared.rstrip('/')}/ps2-mlflow-{uuid.uuid4().hex[:12]}"
+
+    def __enter__(self) -> str:
+        return str(self._folder) if self._shared is None else self._shared
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._shared is None:
+            return
+        fs, root = place(self._shared, "sharedDir")
+        with reported(root, "moving the model"):
+            if kind is None:
+                for name in fs.ls(root, detail=False):
+                    fs.get(name, str(self._folder / Path(name).name), recursive=True)
+            if fs.exists(root):
+                fs.rm(root, recursive=True)
+
+
+def _is_on_servers(model: Any) -> bool:
+    try:
+        return hasattr(model, "weightVector")
+    except UsageError:  # the weights are arrays
+        return False
+
+
+def _signature(scoring: Scoring) -> ModelSignature:
+    """Return what the model knows of its columns."""
+    inputs = _inputs(scoring)
+    outputs = Schema([ColSpec(TYPES[kind], name) for name, kind in output_types(scoring).items()])
+    return ModelSignature(Schema(inputs) if inputs else None, outputs)
+
+
+def _inputs(scoring: Scoring) -> list[ColSpec | TensorSpec]:
+    if isinstance(scoring, FeatureScoring):
+        is_vector = isinstance(scoring.features, str)
+        kind, required = TYPES["vector" if is_vector else "double"], is_vector or not scoring.missing
+        names = [scoring.features] if isinstance(scoring.features, str) else scoring.features
+        margin = () if scoring.margin is None else (scoring.margin,)
+        return [
+            *(ColSpec(kind, name, required=required) for name in names),
+            *(ColSpec(DataType.double, name) for name in margin),
+        ]
+    if isinstance(scoring, WordScoring):
+        return [ColSpec(Array(DataType.string), scoring.column)]
+    if isinstance(scoring, PairScoring):
+        ends = zip((scoring.first, scoring.second), scoring.integers, strict=True)
+        return [ColSpec(DataType.long if is_integer else DataType.string, name) for name, is_integer in ends]
+    return []  # columns of keys may have any type
