@@ -175,8 +175,10 @@ class _LoggedFit:
                     self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> None:
-        self._failed = True
-        log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, why)
+        with self._lock:
+            is_first, self._failed = not self._failed, True
+        if is_first:
+            log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, why)
 
     @property
     def _tracking(self) -> mlflow.MlflowClient:

@@ -61,6 +61,10 @@ def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None
         InputError: the values have several types, or another one than ``kind``.
     """
     given = frame[name]
+    if kind is not None and pa.types.is_list(kind):  # Arrow would take a string for a list of its letters
+        for row, cell in enumerate(given):
+            if isinstance(cell, (str, bytes)):
+                raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
     try:
         found = pa.array(given, kind, from_pandas=given.dtype.kind != "f")
     except (pa.ArrowException, TypeError, ValueError) as error:

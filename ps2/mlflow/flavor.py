@@ -17,7 +17,7 @@ import mlflow.artifacts
 import mlflow.pyfunc
 from mlflow.models import Model
 from mlflow.models.model import ModelInfo
-from mlflow.models.signature import ModelSignature
+from mlflow.models.signature import ModelSignature, infer_signature
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 
 from ps2.algorithms.estimators.model_files import read_local_model, write_local_model
@@ -80,6 +80,8 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
         folder = Path(temporary) / DATA
         folder.mkdir()
         _write(model, scoring, folder, sharedDir)
+        if signature is None:  # of the example
+            signature = infer_signature(input_example, _load_pyfunc(str(folder)).predict(input_example))
         target.add_flavor(
             FLAVOR,
             ps2_version=__version__,

@@ -49,6 +49,7 @@ def test_trees_guide_when_code_is_run_then_model_predicts(run):
     assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
 
 
+@pytest.mark.filterwarnings("ignore:.*An input example was:UserWarning")  # MLflow's advice
 def test_mlflow_guide_when_code_is_run_then_predictions_match(run):
     space = run("mlflow.md")
     assert space["prediction"].tolist() == [1.0, 0.0]

@@ -89,6 +89,7 @@ def test_fits_when_in_one_run_then_names_are_apart(rows):
     assert mlflow.search_logged_models(output_format="list") == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves its pool open
 def test_cross_validation_when_autologged_then_one_run(rows):
     estimator = regression()
     grid = ParamGridBuilder().addGrid(estimator.regParam, [0.0, 0.5]).build()
