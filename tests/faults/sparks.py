@@ -16,7 +16,7 @@ ARCHIVE = Path(sys.prefix, "spark.jsa")
 if ARCHIVE.exists():
     JAVA_OPTIONS += f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
 DAEMON = {"spark.python.daemon.module": "ps2.run.daemon"}
-# A quarter of Java's processor time, for tables of a few rows: Spark SQL compiles no expressions, does not check its
+# A fifth of Java's processor time, for tables of a few rows: Spark SQL compiles no expressions, does not check its
 # own rules, and describes plans in a line. Examples run with its defaults.
 QUICK_SQL = {
     "spark.sql.codegen.wholeStage": "false",
