@@ -126,9 +126,10 @@ def objective(problem: Problem, rows: Rows, w: Any, b: Any) -> float:
 
 
 def deviations(rows: Rows) -> Any:
-    """Standard deviations as pyspark's Summarizer has them."""
+    """Standard deviations as pyspark's Summarizer has them; 0 of equal values, whose mean BLAS may round."""
     mean = rows.c @ rows.x / rows.c.sum()
-    return np.sqrt(rows.c @ (rows.x - mean) ** 2 / (rows.c.sum() - (rows.c @ rows.c) / rows.c.sum()))
+    found = np.sqrt(rows.c @ (rows.x - mean) ** 2 / (rows.c.sum() - (rows.c @ rows.c) / rows.c.sum()))
+    return np.where(np.ptp(rows.x[rows.c > 0], axis=0) == 0, 0.0, found)
 
 
 def minimum(problem: Problem, rows: Rows) -> float:
