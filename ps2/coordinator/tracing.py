@@ -173,7 +173,8 @@ class _RunSpans:
         span = self._tracer.start_span(name, self.context, start_time=_ns(at_s), attributes=attributes)
         within = self._in_context(span)
         for category, seconds in parts:
-            child = self._tracer.start_span(f"ps2.{category}", within, start_time=_ns(at_s), attributes=attributes)
+            name = f"ps2.worker.{category}"
+            child = self._tracer.start_span(name, within, start_time=_ns(at_s), attributes=attributes)
             at_s += seconds
             child.end(_ns(at_s))
         span.end(_ns(at_s))

@@ -105,7 +105,7 @@ def test_spans_when_a_run_is_over_then_clocks_are_its_children(run, observed):
     for span in clocks:
         mine = span.context.span_id
         parts = [one for each in spans.values() for one in each if one.parent and one.parent.span_id == mine]
-        assert {one.name for one in parts} <= {f"ps2.{category}" for category in NAMES}
+        assert {one.name for one in parts} <= {f"ps2.worker.{category}" for category in NAMES}
         assert sum(one.end_time - one.start_time for one in parts) == pytest.approx(span.end_time - span.start_time)
         assert of_run.start_time <= span.start_time <= span.end_time <= of_run.end_time
 
