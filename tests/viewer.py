@@ -12,6 +12,9 @@ class Viewer:
 
     def __init__(self, link):
         self.url, self._session = link.partition("?")[0], requests.Session()
+        # The page's server closes a connection that is idle for 5 s, perhaps in the moment in which a request begins. A
+        # browser then asks again.
+        self._session.headers["Connection"] = "close"
         with self._session.get(link, timeout=10) as answer:
             assert answer.status_code == 200
 

@@ -84,6 +84,8 @@ def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tm
     options, told = FAULTS[fault]
     given = [option.format(full=tmp_path) for option in options]
     defaults = ["--output", str(tmp_path / "model"), "--master", "there is no such Spark"]
+    if family == "ctr":
+        defaults += ["--model", "deepfm"]  # the default model learns online and takes no checkpoint
     result = CliRunner().invoke(train, [family, *defaults, *given])
     assert isinstance(result.exception, PS2Error)
     assert told in str(result.exception)
