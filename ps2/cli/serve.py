@@ -10,6 +10,7 @@ import click
 from ps2.cli.server import parse_listen
 from ps2.config import join_address, split_listen
 from ps2.errors import ConfigError
+from ps2.logs import JSON, JsonLog, log_format
 
 DEFAULT_LISTEN = "127.0.0.1:8501"
 EPILOG = """\b
@@ -73,6 +74,8 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
+    if log_format() == JSON:
+        JsonLog(logger="").open()
     certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     host, ports = split_listen(listen, "--listen")
     tokens = None if token_file is None else http.TokenFile(token_file)

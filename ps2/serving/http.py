@@ -14,6 +14,7 @@ from typing import Any
 
 from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
+from ps2.logs import JSON, log_format
 from ps2.serving.exposition import ScoringMetrics
 from ps2.serving.scorer import Scorer
 
@@ -221,6 +222,8 @@ def http_server(service: ScoringService, certificate: tuple[str, str] | None = N
     config = uvicorn.Config(
         service.application(),
         http=TimedProtocol,
+        # None: what uvicorn logs goes where the log of the process goes.
+        log_config=None if log_format() == JSON else uvicorn.config.LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
         lifespan="off",

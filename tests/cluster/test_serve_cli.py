@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -34,6 +36,22 @@ def test_serve_when_told_to_end_then_ends_with_0(tmp_path):
                 assert answer.json()["present"] == [True, False]
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def test_serve_when_its_log_is_json_then_a_warning_is_too(tmp_path):
+    export(tmp_path, np.arange(100))
+    command = [*SERVE, str(tmp_path), "--listen", "127.0.0.1:0", "--refresh", "0.1"]
+    environment = os.environ | {"PS2_LOG": "json"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        try:
+            process.stdout.readline()
+            (tmp_path / "manifest.json").write_text("{")
+            line = json.loads(process.stderr.readline())
+            assert (line["level"], line["logger"]) == ("WARNING", "ps2.serving.scorer")
+            assert "stays in use" in line["message"]
         finally:
             process.kill()
 
