@@ -13,7 +13,6 @@ import click
 from ps2.cli.exits import EXIT_UNREACHABLE
 from ps2.cli.output import Format, format_option, print_data, print_table
 from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_options
-from ps2.coordinator.fleet_status import fleet_status
 from ps2.errors import TransientError
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class _Answer:
 @format_option
 def status(which: Which, output: Format) -> None:
     """Show matrices, memory and operations of a fleet's servers."""
+    from ps2.coordinator.fleet_status import fleet_status
+
     target = find_target(which)
     answers = _ask(target)
     catalogs = [answer.catalog for answer in answers.values() if isinstance(answer, _Answer)]

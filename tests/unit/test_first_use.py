@@ -26,3 +26,9 @@ print(*{HEAVY} & set(sys.modules))
 def test_client_when_adding_few_keys_then_imports_nothing_heavy():
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+def test_command_when_asked_for_help_then_imports_nothing_heavy():
+    script = "import ps2.cli.main, sys; print(*{'numpy', 'numba', 'fsspec', 'google.protobuf'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("", "")

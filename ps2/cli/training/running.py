@@ -13,7 +13,6 @@ import click
 
 from ps2.cli.training.options import Files, Setting
 from ps2.errors import ConfigError, DivergedError, RecoveryError
-from ps2.storage.files import reason
 
 if TYPE_CHECKING:
     from ps2.algorithms.labelled import LabelledRows
@@ -243,5 +242,7 @@ def draw(
         try:
             plot(path)
         except OSError as error:
+            from ps2.storage.files import reason
+
             raise RecoveryError(f"{path}: writing failed: {reason(error)}") from error
     return list(wanted)
