@@ -106,7 +106,7 @@ class ContainedFleet:
             self.launcher.start(index, "")
         deadline_s = time.monotonic() + timeout_s
         while len(addresses := self.launcher.addresses()) < self.launcher.servers:
-            for index, why in self.launcher.look().items():
+            for index, why in self.launcher.poll().items():
                 raise LaunchError(f"server {index} did not start: {why}")
             wish.check()
             if time.monotonic() > deadline_s:
@@ -121,7 +121,7 @@ class ContainedFleet:
         """Restart dead servers until the user asks for the end, or 'ps2 stop' was called."""
         known, stopping_s = self.launcher.addresses(), 0.0
         while not wish.came:
-            ended = self.launcher.look()
+            ended = self.launcher.poll()
             stopped = [index for index, code in self.launcher.exit_codes().items() if code == 0]
             if len(stopped) == self.launcher.servers:
                 click.echo("the fleet was stopped")

@@ -120,7 +120,7 @@ def ask_all(
         PS2Error: a server answered that it will not; the message starts with its address.
     """
 
-    from ps2.transport.at_once import at_once
+    from ps2.transport.concurrent_calls import call_concurrently
 
     def attempt(control: ServerControl, address: str) -> T | TransientError:
         try:
@@ -132,7 +132,9 @@ def ask_all(
             raise type(error)(hint if hint.startswith(address) else f"{address}: {hint}") from error
 
     with controlled(target.token, target.tls) as control:
-        return dict(zip(addresses, at_once(addresses, lambda address: attempt(control, address)), strict=True))
+        return dict(
+            zip(addresses, call_concurrently(addresses, lambda address: attempt(control, address)), strict=True)
+        )
 
 
 def _hint(error: PS2Error, target: NamedFleet) -> str:

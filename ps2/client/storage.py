@@ -31,7 +31,7 @@ from ps2.storage.manifest import (
     array_kinds,
     file_name,
 )
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list
     by_server: dict[str, list[Partition]] = {}
     for partition, address in zip(route.partitions, route.addresses, strict=True):
         by_server.setdefault(address, []).append(partition)
-    return at_once(by_server, lambda address: call(address, by_server[address]))
+    return call_concurrently(by_server, lambda address: call(address, by_server[address]))
 
 
 def _check_present(fs: Any, root: str, manifest: Manifest) -> None:

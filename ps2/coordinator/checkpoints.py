@@ -17,7 +17,7 @@ from ps2.errors import ConfigError, PS2Error, RecoveryError
 from ps2.rpc.control import Copied, ServerControl
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedShard
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
@@ -201,15 +201,15 @@ class Checkpoints:
             rows = {matrix.id: matrix.rows for matrix in matrices}
             frozen_s = time.monotonic()
             try:
-                at_once(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
-                copied: list[Copied] = at_once(
+                call_concurrently(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
+                copied: list[Copied] = call_concurrently(
                     addresses, lambda address: self._servers.copy(address, name, rows, last=address in last)
                 )
             except BaseException:
                 self._discard(addresses, name)
                 raise
         try:
-            written = at_once(addresses, lambda address: self._servers.write(address, name, folder))
+            written = call_concurrently(addresses, lambda address: self._servers.write(address, name, folder))
         except BaseException:
             self._discard(addresses, name)
             raise

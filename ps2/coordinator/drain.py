@@ -39,7 +39,7 @@ class DrainController:
         self._next_s = 0.0
         self._handed: Mapping[int, Newest] = {}  # the checkpoint that each drained server has ended with
 
-    def look(self, leaving: Collection[int]) -> None:
+    def update(self, leaving: Collection[int]) -> None:
         """Begin to drain these servers; return at once."""
         members = self._master.registry.members()
         going = {index: members[index] for index in leaving if members[index][0] not in self._released}

@@ -34,7 +34,7 @@ from ps2.guarded_loop import GuardedLoop
 from ps2.run.host import ActiveRun
 from ps2.run.state import RunState
 from ps2.run.timeline import count
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class DriverWatcher:
             except TransientError:
                 pass  # the coordinator notices by itself that a server is silent
 
-        at_once([server for server in health if server.why is None], ask)
+        call_concurrently([server for server in health if server.why is None], ask)
 
     def _vectors_of(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
         master = self._fleet.master

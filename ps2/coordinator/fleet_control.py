@@ -13,7 +13,7 @@ from ps2.coordinator.recovery import backup_of, backups
 from ps2.errors import LaunchError, PS2Error
 from ps2.interrupts import check
 from ps2.rpc.control import Activation, ServerControl
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class FleetControl:
             matrices = [matrix for entry in entries if (matrix := to_load(newest.manifest, entry, index))]
             return self.control.load(addresses[index], newest.path, matrices, ids)
 
-        return sum(at_once(indices, load))
+        return sum(call_concurrently(indices, load))
 
     def discard_checkpoints(self) -> None:
         """Discard a checkpoint that is under way, such as an earlier coordinator's."""
@@ -139,7 +139,7 @@ class FleetControl:
         deadline_s = time.monotonic() + timeout_s
         while missing := self.master.registry.wait_registered(indices, START_POLL_S):
             check()
-            ended = self.launcher.look()
+            ended = self.launcher.poll()
             for index in missing:
                 if (reason := ended.get(index)) is not None:
                     raise LaunchError(f"server {index} did not start: {reason}")

@@ -10,7 +10,7 @@ from ps2.errors import TransientError
 from ps2.formats import duration, short_time, size
 from ps2.rpc.server_status import OF_KEYS, MatrixStatus, OperationStatus, ServerStatus
 from ps2.text_tables import Column, Table, to_html
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 
 if TYPE_CHECKING:
     from ps2.coordinator.master import Master
@@ -255,7 +255,7 @@ def _ask(master: Master, control: ServerControl) -> dict[str, ServerStatus | Tra
             return error
 
     addresses = master.registry.addresses()
-    return dict(zip(addresses, at_once(addresses, attempt), strict=True))
+    return dict(zip(addresses, call_concurrently(addresses, attempt), strict=True))
 
 
 def _rows_by_name(master: Master) -> dict[int, dict[str, int]]:

@@ -99,7 +99,7 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def look(self) -> dict[int, str | None]:
+    def poll(self) -> dict[int, str | None]:
         """Return by index why server processes have ended, and None for servers that were asked and answered."""
 
     def status_text(self) -> str:

@@ -127,7 +127,7 @@ class ServerRegistry:
             self._recoverable, self._given_up = False, why
         self._on_give_up(why)
 
-    def dispossess(self, why: str) -> None:
+    def supersede(self, why: str) -> None:
         """Note that another coordinator has taken the servers over."""
         with self._lock:
             self._recoverable, self._given_up = False, ""

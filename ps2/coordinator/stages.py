@@ -58,7 +58,7 @@ class Stages:
         # Stages without a known job. A busy Spark drops events, so their job may run.
         self._unknown: set[int] = set()
 
-    def look(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
+    def poll(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
         """Ask for news, and return which stages are over now.
 
         Args:
@@ -139,7 +139,7 @@ class StageWatch:
         try:
             if is_context_stopped(self._spark.context):
                 return Over(NO_MORE_STAGES)
-            return self._stages.look(self._ask, self._tracker.getActiveJobsIds)
+            return self._stages.poll(self._ask, self._tracker.getActiveJobsIds)
         except (Py4JError, OSError) as error:  # it is stopping, or has ended
             log.debug("asking Spark for its jobs: %s", error)
             return None

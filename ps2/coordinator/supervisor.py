@@ -22,7 +22,7 @@ from ps2.errors import (
     StoppedError,
 )
 from ps2.interrupts import sleep
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Supervisor:
         self._failing_since_s: float | None = None
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
-        self._dispossessed = False
+        self._superseded = False
         self._wanted = 0  # the fleet shall have rolled back so often
 
     def roll_back(self, timeout_s: float) -> None:
@@ -83,13 +83,13 @@ class Supervisor:
 
     def poll(self) -> None:
         """Check all servers once; replace lost ones if their shards can be restored."""
-        if self._dispossessed:
+        if self._superseded:
             return
         try:
-            found = self._launcher.look()
+            found = self._launcher.poll()
         except StoppedError as error:
-            self._dispossessed = True
-            self._master.registry.dispossess(str(error))
+            self._superseded = True
+            self._master.registry.supersede(str(error))
             log.warning("%s", error)
             return
         for index, reason in found.items():
@@ -99,7 +99,7 @@ class Supervisor:
                 self._master.registry.ended(index, reason)
         self._ask_silent()
         self._master.registry.tick()
-        self._drain.look(self._launcher.leaving)
+        self._drain.update(self._launcher.leaving)
         indices = set(self._master.registry.lost(self._launcher.replaces)) | self._pending
         if not indices:
             self._master.catch_up()
@@ -131,7 +131,7 @@ class Supervisor:
 
     def _ask_silent(self) -> None:
         """Ask the silent servers, all at once. A server that answers is not replaced, even without heartbeats."""
-        at_once(self._master.registry.silent(), self._ask, meanwhile=self._master.registry.here)
+        call_concurrently(self._master.registry.silent(), self._ask, meanwhile=self._master.registry.here)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member

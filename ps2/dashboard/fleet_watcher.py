@@ -17,7 +17,7 @@ from ps2.dashboard.snapshot import Snapshot
 from ps2.errors import TransientError
 from ps2.rpc.control import ServerControl
 from ps2.storage.manifest import matrices_from_json
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
 # Names of vectors change rarely: they are asked for this often.
@@ -42,7 +42,7 @@ class FleetWatcher:
     def snapshot(self) -> bytes:
         """Ask all servers, and return the snapshot as JSON."""
         began_s = time.monotonic()
-        at_once(self._addresses, self._ask)
+        call_concurrently(self._addresses, self._ask)
         if began_s - self._named_s >= NAMES_S:
             self._named_s = began_s
             self._names = self._names_of([address for address, why in self._why.items() if why is None])
@@ -101,7 +101,7 @@ class FleetWatcher:
             except TransientError:
                 return b""
 
-        left = [json.loads(found) for found in at_once(addresses, catalog) if found]
+        left = [json.loads(found) for found in call_concurrently(addresses, catalog) if found]
         newest: dict[str, Any] = max(left, key=lambda found: found["number"], default={"matrices": []})
         return {matrix.id: sorted(matrix.names) for matrix in matrices_from_json(newest["matrices"], "the catalog")}
 

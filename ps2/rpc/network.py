@@ -18,7 +18,7 @@ from ps2.protocol.messages import PROTOCOL_VERSION, Request
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.channel import Channel, Trust
 from ps2.transport import direct, exchange
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.transport.connection import Connection
 from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
@@ -180,7 +180,7 @@ class FleetNetwork:
         with SHIELD, self._stopped_if_closed():
             # gRPC waits while holding locks, which an exception in the middle would leave locked. So where an interrupt
             # is possible, another thread makes the call.
-            return reply.FromString(at_once([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
+            return reply.FromString(call_concurrently([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
 
     @shielded
     def close(self) -> None:

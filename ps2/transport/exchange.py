@@ -15,7 +15,7 @@ from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 from ps2.transport.connection import Connection
 from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_back
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
@@ -210,4 +210,4 @@ def _check_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire
         elif now_s - max(flight.heard_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
             silent.append(flight)
     if silent:
-        at_once(silent, lambda flight: flight.check_liveness(ask))
+        call_concurrently(silent, lambda flight: flight.check_liveness(ask))

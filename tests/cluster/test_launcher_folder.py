@@ -57,9 +57,9 @@ def failing():
 def test_monitor_when_check_fails_then_failures_are_still_seen(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
-        look = ps._coordinator.fleet.launcher.look
-        ps._coordinator.fleet.launcher.look = failing
+        poll = ps._coordinator.fleet.launcher.poll
+        ps._coordinator.fleet.launcher.poll = failing
         until(lambda: "ps2-monitor: unexpected error" in caplog.text, "it has failed")
-        ps._coordinator.fleet.launcher.look = look
+        ps._coordinator.fleet.launcher.poll = poll
         ps._coordinator.fleet.launcher._children[0].kill()
         assert np.array_equal(weight.pull(), VALUES)

@@ -40,7 +40,7 @@ class PlainLauncher(Launcher):
         command = [sys.executable, "-m", "ps2.cli.main", *arguments]
         self._processes[index] = subprocess.Popen(command, start_new_session=True)
 
-    def look(self) -> dict[int, str | None]:
+    def poll(self) -> dict[int, str | None]:
         codes = {index: process.poll() for index, process in list(self._processes.items())}
         return {index: f"ended with exit code {code}" for index, code in codes.items() if code is not None}
 

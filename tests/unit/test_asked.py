@@ -31,7 +31,7 @@ class NobodyLooks:
     leaving = ()
     stop = start = None
 
-    def look(self):
+    def poll(self):
         return {}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
 from ps2.rpc.control import Activation, ServerControl, ServerInfo
-from ps2.transport.at_once import at_once
+from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +61,13 @@ class AttachLauncher(Launcher):
             raise LaunchError(f"{address}: this server is named twice in the fleet")
         self._register(index, self._met[index], address)
 
-    def look(self) -> dict[int, str | None]:
+    def poll(self) -> dict[int, str | None]:
         """Ask every server. A server that answers with another id has been restarted, and holds nothing.
 
         Raises:
             StoppedError: another driver has taken the fleet over.
         """
-        found = dict(zip(self._met, at_once(self._met, self._meet), strict=True))
+        found = dict(zip(self._met, call_concurrently(self._met, self._meet), strict=True))
         answers = {index: info for index, info in found.items() if info is not None}
         for info in answers.values():
             if info.coordinator not in ("", self._coordinator):

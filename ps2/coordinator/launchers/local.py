@@ -114,7 +114,7 @@ class LocalLauncher(Launcher):
             *(self._tls.arguments() if self._tls is not None else ()),
         ]
 
-    def look(self) -> dict[int, str | None]:
+    def poll(self) -> dict[int, str | None]:
         codes = {index: child.poll() for index, child in list(self._children.items())}
         return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
 

@@ -106,7 +106,7 @@ class SparkLauncher(Launcher):
                 self._application = self._submit()
             self._hosts.order(index, self._arguments(index, master))
 
-    def look(self) -> dict[int, str | None]:
+    def poll(self) -> dict[int, str | None]:
         application = self._application
         if self._stopped or application is None:
             return dict.fromkeys(range(self.servers), "the fleet was stopped")

@@ -19,7 +19,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Calls(Generic[T]):
+class ConcurrentCalls(Generic[T]):
     """Concurrent calls of one function for several things, in threads, until ``results`` collects them.
 
     An executor does not fit. It accepts no work after the main thread has ended, while other threads of the program may
@@ -71,6 +71,8 @@ class Calls(Generic[T]):
         return [self._results[number] for number in range(len(self._results))]
 
 
-def at_once(things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None) -> list[T]:
-    """Call a function for each thing concurrently; return the results in order. See ``Calls.results``."""
-    return Calls(things, call).results(meanwhile)
+def call_concurrently(
+    things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None
+) -> list[T]:
+    """Call a function for each thing concurrently; return the results in order. See ``ConcurrentCalls.results``."""
+    return ConcurrentCalls(things, call).results(meanwhile)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ps2.errors import RecoveryError, UnavailableError
-from ps2.transport.at_once import MAX_CALLS, at_once
+from ps2.transport.concurrent_calls import MAX_CALLS, call_concurrently
 
 
 def test_calls_when_more_than_limit_then_answers_keep_order():
@@ -23,13 +23,13 @@ def test_calls_when_more_than_limit_then_answers_keep_order():
             under_way -= 1
         return number * 10
 
-    assert at_once(range(3 * MAX_CALLS), call) == [number * 10 for number in range(3 * MAX_CALLS)]
+    assert call_concurrently(range(3 * MAX_CALLS), call) == [number * 10 for number in range(3 * MAX_CALLS)]
     assert 1 < most <= MAX_CALLS
 
 
 def test_calls_when_each_waits_for_all_then_run_concurrently():
     barrier = threading.Barrier(MAX_CALLS, timeout=20)
-    assert len(at_once(range(MAX_CALLS), lambda _: barrier.wait())) == MAX_CALLS
+    assert len(call_concurrently(range(MAX_CALLS), lambda _: barrier.wait())) == MAX_CALLS
 
 
 def test_error_when_some_are_transient_then_other_one_is_raised():
@@ -43,7 +43,7 @@ def test_error_when_some_are_transient_then_other_one_is_raised():
             raise RecoveryError("the disk is full")
 
     with pytest.raises(RecoveryError, match="full"):
-        at_once(range(4), call)
+        call_concurrently(range(4), call)
     assert sorted(done) == [0, 1, 2, 3]
 
 
@@ -54,9 +54,9 @@ def test_caller_when_it_waits_then_meanwhile_is_called():
         calls.append(1)
         over.set()
 
-    at_once([0], lambda _: over.wait(20), meanwhile)
+    call_concurrently([0], lambda _: over.wait(20), meanwhile)
     assert calls
 
 
 def test_nothing_when_asked_then_nothing_is_answered():
-    assert at_once([], str) == []
+    assert call_concurrently([], str) == []
