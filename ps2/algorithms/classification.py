@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyspark.ml import classification
@@ -13,24 +14,15 @@ from pyspark.ml.classification import (
     Classifier,
     ProbabilisticClassificationModel,
     ProbabilisticClassifier,
-    _GBTClassifierParams,
     _LinearSVCParams,
-    _RandomForestClassifierParams,
 )
 from pyspark.ml.linalg import DenseVector, Matrix, SparseMatrix, SparseVector, Vector
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
-from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel  # noqa: F401
-from ps2.algorithms.estimators.heads import ClassHead, VotesHead
+from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
 from ps2.algorithms.estimators.params import choice, setter
-from ps2.algorithms.estimators.summaries import (
-    BinaryClassificationSummary,
-    BinaryClassificationTrainingSummary,
-    ClassificationSummary,
-    ClassificationTrainingSummary,
-)
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.ml.bounds import are_bounded, bounds_of, check_bounded
 from ps2.algorithms.linear.ml.estimator import LinearEstimator
@@ -52,33 +44,64 @@ from ps2.algorithms.linear.ml.path import PathEstimator
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.weights import Weights
-from ps2.algorithms.online.ml.click_models import (  # noqa: F401
-    OnlineFM,
-    OnlineFMModel,
-    OnlineLogisticRegression,
-    OnlineLogisticRegressionModel,
-)
-from ps2.algorithms.trees.forests.options import ImpurityName
-from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.ml.estimator import TreeEstimator
-from ps2.algorithms.trees.ml.forest_estimator import ForestEstimator
-from ps2.algorithms.trees.ml.forest_models import ForestClassificationTree, ForestOfTrees
-from ps2.algorithms.trees.ml.forest_params import ForestParams
-from ps2.algorithms.trees.ml.models import ForestModel
-from ps2.algorithms.trees.ml.params import TreeParams
-from ps2.algorithms.trees.model import GBTModel
 from ps2.errors import ConfigError, InputError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel
     from ps2.algorithms.estimators.keywords import classification as keywords
+    from ps2.algorithms.online.ml.click_models import (
+        OnlineFM,
+        OnlineFMModel,
+        OnlineLogisticRegression,
+        OnlineLogisticRegressionModel,
+    )
+    from ps2.algorithms.trees.ml.classifiers import (
+        GBTClassificationModel,
+        GBTClassifier,
+        RandomForestClassificationModel,
+        RandomForestClassifier,
+    )
 
 log = logging.getLogger(__name__)
 
-LOSSES_OF_TREES = ("logistic",)
-IMPURITIES: tuple[ImpurityName, ...] = ("gini", "entropy")
+__all__ = [
+    "DeepFM",
+    "DeepFMModel",
+    "FMClassificationModel",
+    "FMClassifier",
+    "GBTClassificationModel",
+    "GBTClassifier",
+    "LinearSVC",
+    "LinearSVCModel",
+    "LogisticRegression",
+    "LogisticRegressionModel",
+    "OnlineFM",
+    "OnlineFMModel",
+    "OnlineLogisticRegression",
+    "OnlineLogisticRegressionModel",
+    "RandomForestClassificationModel",
+    "RandomForestClassifier",
+    "WideAndDeep",
+    "WideAndDeepModel",
+]
+
+# Families that load on first use: a program pays for the modules of those that it trains.
+_HOME = {
+    "DeepFM": "ps2.algorithms.deep.ml.click_models",
+    "DeepFMModel": "ps2.algorithms.deep.ml.click_models",
+    "GBTClassificationModel": "ps2.algorithms.trees.ml.classifiers",
+    "GBTClassifier": "ps2.algorithms.trees.ml.classifiers",
+    "OnlineFM": "ps2.algorithms.online.ml.click_models",
+    "OnlineFMModel": "ps2.algorithms.online.ml.click_models",
+    "OnlineLogisticRegression": "ps2.algorithms.online.ml.click_models",
+    "OnlineLogisticRegressionModel": "ps2.algorithms.online.ml.click_models",
+    "RandomForestClassificationModel": "ps2.algorithms.trees.ml.classifiers",
+    "RandomForestClassifier": "ps2.algorithms.trees.ml.classifiers",
+    "WideAndDeep": "ps2.algorithms.deep.ml.click_models",
+    "WideAndDeepModel": "ps2.algorithms.deep.ml.click_models",
+}
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
@@ -346,105 +369,13 @@ class FMClassificationModel(FactorModel, ProbabilityModel, FactorParams, Probabi
         return self._as_pyspark(classification.FMClassificationModel, self.intercept, self.linear, self.factors)
 
 
-class _GBTParams(TreeParams, _GBTClassifierParams):
-    lossType: Param[str] = choice(_GBTClassifierParams.lossType, LOSSES_OF_TREES)
+if not TYPE_CHECKING:  # type checkers look for unknown names themselves
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name]), name)
 
 
-class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
-    """Gradient boosted trees: ``pyspark.ml.classification.GBTClassifier`` on servers, for any number of classes.
-
-    Example::
-
-        model = GBTClassifier(maxIter=50, maxDepth=6, maxBins=256).fit(df)
-        model.transform(df).select("label", "probability", "prediction").show()
-    """
-
-    def __init__(self, **params: Unpack[keywords.GBTClassifier]) -> None:
-        super().__init__(**params)
-
-    _CLASSES = 0
-
-    def setLossType(self, value: str) -> GBTClassifier:
-        """Set the loss: "logistic" is the only one."""
-        return self._set(lossType=value)
-
-    def _check(self) -> None:
-        super()._check()
-        if self.getLossType() not in LOSSES_OF_TREES:
-            raise ConfigError(f"lossType: expected logistic, got {self.getLossType()!r}")
-
-    def _objective(self, found: Survey) -> Objective:
-        classes = len(found.facts.class_weights)
-        if self.isSet(self.thresholds):
-            check_thresholds(tuple(self.getThresholds()), classes)
-        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
-
-    def _model(self, fitted: GBTModel) -> GBTClassificationModel:
-        return GBTClassificationModel(fitted)
-
-
-class GBTClassificationModel(ForestModel, ProbabilityModel, _GBTParams, ProbabilisticClassificationModel):
-    """What ``GBTClassifier.fit`` returns."""
-
-    def _head(self) -> ClassHead:
-        link: Literal["softmax", "logistic"] = "softmax" if self.numClasses > 2 else "logistic"
-        return ClassHead(self.numClasses, link, thresholds=self._thresholds())
-
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        if self.numClasses == 2:
-            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-        return ClassificationSummary, ClassificationTrainingSummary
-
-
-class _ForestParams(ForestParams, _RandomForestClassifierParams):
-    impurity: Param[str] = choice(_RandomForestClassifierParams.impurity, IMPURITIES)
-
-
-class RandomForestClassifier(ForestEstimator, _ForestParams, ProbabilisticClassifier):
-    """A random forest: ``pyspark.ml.classification.RandomForestClassifier`` on servers, for any number of classes.
-
-    Example::
-
-        model = RandomForestClassifier(numTrees=100, maxDepth=10, maxBins=256).fit(df)
-        model.transform(df).select("label", "probability", "prediction").show()
-    """
-
-    def __init__(self, **params: Unpack[keywords.RandomForestClassifier]) -> None:
-        super().__init__(**params)
-
-    _CLASSES = 0
-    _IMPURITIES = IMPURITIES
-
-    setImpurity = setter(_ForestParams.impurity)
-
-    def _objective(self, found: Survey) -> Objective:
-        classes = len(found.facts.class_weights)
-        if self.isSet(self.thresholds):
-            check_thresholds(tuple(self.getThresholds()), classes)
-        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
-
-    def _model(self, fitted: RandomForest) -> RandomForestClassificationModel:
-        return RandomForestClassificationModel(fitted)
-
-
-# ``getNumTrees`` is a property of models, as of pyspark.ml's.
-class RandomForestClassificationModel(  # type: ignore[misc]
-    ForestOfTrees, ProbabilityModel, _ForestParams, ProbabilisticClassificationModel
-):
-    """What ``RandomForestClassifier.fit`` returns."""
-
-    _TREE = ForestClassificationTree
-
-    def _head(self) -> VotesHead:
-        return VotesHead(self.numClasses, self._thresholds())
-
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        if self.numClasses == 2:
-            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-        return ClassificationSummary, ClassificationTrainingSummary
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

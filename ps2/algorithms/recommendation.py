@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,6 @@ from pyspark.ml import Estimator, Model, recommendation
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ps2.algorithms.deep.ml.towers import TwoTower, TwoTowerModel  # noqa: F401
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.frames import check_frame
@@ -40,7 +40,18 @@ from ps2.run.spark.jvm import java_frame
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ps2.algorithms.deep.ml.towers import TwoTower, TwoTowerModel
     from ps2.algorithms.estimators.keywords import recommendation as keywords
+
+__all__ = [
+    "MatrixFactorization",
+    "MatrixFactorizationModel",
+    "TwoTower",
+    "TwoTowerModel",
+]
+
+# Families that load on first use: a program pays for the modules of those that it trains.
+_HOME = {"TwoTower": "ps2.algorithms.deep.ml.towers", "TwoTowerModel": "ps2.algorithms.deep.ml.towers"}
 
 E = TypeVar("E", bound="MatrixFactorization")
 
@@ -314,3 +325,15 @@ def _check_narrow(side: Side) -> None:
 
 # isinstance() says yes; a real subclass would have to wrap a Java object.
 recommendation.ALSModel.register(MatrixFactorizationModel)
+
+
+if not TYPE_CHECKING:  # type checkers look for unknown names themselves
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

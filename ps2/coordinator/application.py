@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from ps2.certificates import Tls
 from ps2.client.fleet import Access, FleetRef, fleet_text, seal, series_of
 from ps2.config import new_token
 from ps2.coordinator.binding import out_of_reach
+from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
@@ -44,6 +46,17 @@ def driver_secret() -> str:
     each environment, as long as the SparkContext lives.
     """
     return new_token()
+
+
+def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread | None:
+    """Start the Python workers of a local application while servers start; return the thread that waits for them.
+
+    Tasks of an attached fleet, or of one with certificates, get more access than is known here. Their workers start
+    with the first task.
+    """
+    if spark is None or conf.addresses or conf.tls is not None:
+        return None
+    return spark.start_python(seal(Access(driver_secret(), spark.application_id)))
 
 
 class Application:

@@ -15,7 +15,7 @@ from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, driver_secret
+from ps2.coordinator.application import Application, driver_secret, start_python
 from ps2.coordinator.binding import binding_of
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.driver_log import log_of_driver
@@ -28,7 +28,7 @@ from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import PS2Error, StoppedError, UsageError
-from ps2.interrupts import shielded
+from ps2.interrupts import join, shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
 from ps2.run.driver import Runs
@@ -39,6 +39,9 @@ from ps2.run.spark.backend import SparkBackend
 from ps2.transport.tls import check_serving
 
 log = logging.getLogger(__name__)
+
+# Spark's Python workers start in two seconds; the job that starts them should end before the user's jobs begin.
+PYTHON_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Coordinator:
             self._log = log_of_driver(id, self.active_run)
             undo.callback(self._log.close)
             _check_encryption(conf, binding)
+            python = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
             undo.callback(network.close)
             self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_run, spark_context)
@@ -114,6 +118,8 @@ class Coordinator:
         self._key_clock = KeyClock(self.fleet.master, network, f"{id}/keys")
         try:
             self._begin(spark)
+            if python is not None:
+                join(python, PYTHON_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise

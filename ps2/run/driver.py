@@ -42,6 +42,7 @@ from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spans import Spans
+from ps2.run.spark import python_workers
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver
 from ps2.run.state import RunState
@@ -50,8 +51,6 @@ from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
-# Spark's setting spark.python.daemon.module, for workers that begin at once.
-DAEMON = "ps2.run.daemon"
 # Other jobs may be about to give slots back.
 SLOTS_TIMEOUT_S = 10.0
 # Wait for the run's tasks to end.
@@ -159,7 +158,7 @@ class _RunDriver:
         self._options = options
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
-        self._has_daemon = spark.setting("spark.python.daemon.module") == DAEMON
+        self._has_daemon = spark.setting(python_workers.SETTING) == python_workers.DAEMON
         self._over = False
         self._line: RunProgress | None = None
         self._closing = threading.Event()

@@ -1,4 +1,6 @@
-"""The Python of Spark's workers: the driver's own on this host; one that cannot work is named at once."""
+"""The Python of Spark's workers: the driver's own on this host, forks of PS2's daemon, started early; one that cannot
+work is named at once.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,29 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from faults.sparks import QUICK_SQL, submit_options
 
 from ps2 import PS2Context
 from ps2.errors import ConfigError
+from ps2.run.spark import python_workers
 
+DEADLINE_S = 60.0
 PROGRAM = """\
+import os
 from pyspark.sql import SparkSession
 from ps2 import DCV, PS2Context
+
+def daemon(_):
+    return open(f"/proc/{os.getppid()}/cmdline").read().split(chr(0))[2]
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 with PS2Context.getOrCreate(spark, servers=1) as ps:
     total = DCV.dense(2, dtype="int64")
     spark.sparkContext.parallelize(range(3), 1).foreachPartition(lambda rows: total.add([1, sum(rows)]))
     print("total", total.pull().tolist())
+    tracker = spark.sparkContext.statusTracker()
+    print("jobs", len(tracker.getJobIdsForGroup()))
+    print("daemon", spark.sparkContext.parallelize([0], 1).map(daemon).first())
 """
 
 
@@ -44,8 +56,11 @@ def test_program_when_environment_is_bare_then_has_driver_python(run_program, en
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
     bare = {name: value for name, value in environment.items() if not name.startswith("PYSPARK_")}
-    done = run_program(sys.executable, program, env={**bare, "PATH": f"{without_ps2}:{bare['PATH']}"})
+    bare |= {"PATH": f"{without_ps2}:{bare['PATH']}", "SPARK_SUBMIT_OPTS": submit_options(QUICK_SQL)}
+    done = run_program(sys.executable, program, env=bare)
     assert "total [1, 3]" in done.stdout, done.stderr
+    assert "jobs 2" in done.stdout  # the first one has started the Python worker
+    assert "daemon ps2.run.daemon" in done.stdout
 
 
 def test_context_when_chosen_python_lacks_ps2_then_says_so(no_fleet, spark, sc, without_ps2, monkeypatch):
@@ -79,3 +94,25 @@ def test_run_when_worker_python_cannot_work_then_names_both(name, fault, ps, sc,
     with pytest.raises(ConfigError, match=f"{fault}; the driver's is") as caught:
         ps.run(sc.parallelize(range(2), 2), lambda worker, rows: worker.rank)
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON"))
+
+
+def test_daemon_when_user_has_chosen_one_then_it_stays(sc):
+    chosen = sc._conf.get(python_workers.SETTING)
+    sc._conf.set(python_workers.SETTING, "pyspark.daemon")
+    try:
+        assert not python_workers.fork_from_daemon(sc)
+        assert sc._conf.get(python_workers.SETTING) == "pyspark.daemon"
+    finally:
+        sc._conf.set(python_workers.SETTING, chosen)
+    assert python_workers.fork_from_daemon(sc)
+
+
+def test_start_of_workers_when_other_jobs_run_then_none(sc, busy):
+    assert python_workers.start(sc) is None
+
+
+def test_start_of_workers_when_cancelled_then_thread_ends(spark, sc):
+    thread = python_workers.start(sc)
+    sc.cancelAllJobs()
+    thread.join(DEADLINE_S)  # an error of the thread's would fail the test
+    assert not thread.is_alive()

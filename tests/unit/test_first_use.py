@@ -1,9 +1,13 @@
-"""What a new process needs before it has sent a few keys."""
+"""What a new process imports before it has sent a few keys, and before it fits a linear model."""
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from importlib import import_module
+
+import pytest
 
 # numba imports the last one when a kernel is first called, which takes 0.3 s or more.
 HEAVY = {"pyspark", "pandas", "pyarrow", "scipy.sparse", "numba.np.arraymath"}
@@ -23,6 +27,16 @@ print(*{HEAVY} & set(sys.modules))
 """
 
 
+# What a linear model does not need: other families, and modules of scipy that take longer than most fits.
+OTHERS = ("ps2.algorithms.trees", "ps2.algorithms.deep", "ps2.algorithms.online", "scipy.linalg", "scipy.optimize")
+FIT_SCRIPT = f"""
+import sys
+from ps2.algorithms.classification import LogisticRegression
+from ps2.algorithms.regression import LinearRegression
+print(*{{*{OTHERS}}} & set(sys.modules))
+"""
+
+
 def test_client_when_adding_few_keys_then_imports_nothing_heavy():
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
@@ -32,3 +46,24 @@ def test_command_when_asked_for_help_then_imports_nothing_heavy():
     script = "import ps2.cli.main, sys; print(*{'numpy', 'numba', 'fsspec', 'google.protobuf'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+def test_linear_model_when_imported_then_no_other_family_is():
+    ran = subprocess.run([sys.executable, "-c", FIT_SCRIPT], capture_output=True, text=True, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("module", ["classification", "recommendation", "regression"])
+def test_lazy_class_when_pickled_then_same_and_named(module):
+    public = import_module(f"ps2.algorithms.{module}")
+    for name in public._HOME:
+        cls = getattr(public, name)
+        assert pickle.loads(pickle.dumps(cls)) is cls
+        assert name in dir(public)
+        if "trees" in public._HOME[name]:  # as in files of models that were saved before
+            assert cls.__module__ == public.__name__
+
+
+def test_lazy_module_when_name_is_unknown_then_error():
+    with pytest.raises(ImportError, match="GBTClassifer"):
+        exec("from ps2.algorithms.classification import GBTClassifer")

@@ -18,7 +18,7 @@ from ps2.algorithms import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from ps2.algorithms.regression import LOSSES_OF_TREES
+from ps2.algorithms.trees.ml.regressors import LOSSES as LOSSES_OF_TREES
 from ps2.algorithms.trees.problem import GrowthName
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy.special
+import scipy  # its modules load on first use
 
 from ps2.array_types import Float64s
 

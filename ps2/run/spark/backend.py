@@ -7,6 +7,7 @@ pyspark that are private, or that only one of the two has.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -118,6 +119,16 @@ class SparkBackend(Protocol):
 
         Raises:
             ConfigError: they cannot.
+        """
+
+    def start_python(self, access: str) -> threading.Thread | None:
+        """Start the Python workers of a local application, once in its life, in the background.
+
+        Args:
+            access: that tasks will have (``set_access``).
+
+        Returns:
+            The thread that waits for them; None: nothing is started.
         """
 
     def python_error(self, message: str) -> ConfigError | None:

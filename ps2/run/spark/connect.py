@@ -130,6 +130,9 @@ class ConnectSpark:
     def configure_python(self) -> None:
         """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
 
+    def start_python(self, access: str) -> None:
+        """Nothing: the Python workers are the server's."""
+
     def python_error(self, message: str) -> ConfigError | None:
         faults = {"No module named 'ps2'": "has no ps2", "PYTHON_VERSION_MISMATCH": "is of another version"}
         fault = next((fault for sign, fault in faults.items() if sign in message), None)

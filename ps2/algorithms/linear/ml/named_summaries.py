@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy  # its modules load on first use
 from pyspark.errors import UnsupportedOperationException
 from pyspark.ml import classification, regression
 from pyspark.sql import Column

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy  # its modules load on first use
 
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
@@ -248,8 +248,6 @@ def _with_l1(a: Float64s, of: Products, l1: Float64s, steps: int, tol: float) ->
         slope = a @ (plus - minus) - xy
         value = 0.5 * (plus - minus) @ (slope - xy) + l1 @ (plus + minus)
         return float(value), np.concatenate([l1 + slope, l1 - slope])
-
-    import scipy.optimize  # here, as importing it takes longer than most fits that do not need it
 
     found = scipy.optimize.minimize(
         objective,
