@@ -1,9 +1,8 @@
-"""``ps2 checkpoint ls`` and ``verify``, as a shell runs them."""
+"""``ps2 checkpoint ls`` and ``verify``: in this process, and as a shell runs them."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -13,20 +12,13 @@ import pytest
 from ps2.matrix.partition import MatrixSpec
 from ps2.storage.folders import folder as folder_of
 from tests.checkpoints import Fleet
+from tests.commands import ps2
 
-PS2 = [sys.executable, "-m", "ps2.cli.main", "checkpoint"]
 TIMEOUT_S = 60.0
 
 
-def ps2(*arguments):
-    return subprocess.run(
-        [*PS2, *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+def checkpoint(*arguments):
+    return ps2("checkpoint", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +40,7 @@ def root(fleet, tmp_path):
 
 
 def test_ls_when_there_are_several_then_each_has_a_line(root):
-    result = ps2("ls", root)
+    result = checkpoint("ls", root)
     lines = [line.split() for line in result.stdout.splitlines()]
     assert [(line[0], line[1], line[2]) for line in lines[1:]] == [
         ("1", "complete", "-"),
@@ -59,7 +51,7 @@ def test_ls_when_there_are_several_then_each_has_a_line(root):
 
 
 def test_ls_when_json_then_tells_sizes_and_matrices(root):
-    listed = json.loads(ps2("ls", root, "-o", "json").stdout)["checkpoints"]
+    listed = json.loads(checkpoint("ls", root, "-o", "json").stdout)["checkpoints"]
     assert [checkpoint["state"] for checkpoint in listed] == ["complete", "complete", "incomplete"]
     assert (listed[1]["step"], listed[1]["matrices"], listed[1]["shards"]) == (40, 2, 4)
     files = (root / "checkpoint-00000002-run").glob("*-*")
@@ -67,24 +59,25 @@ def test_ls_when_json_then_tells_sizes_and_matrices(root):
 
 
 def test_ls_when_path_is_a_checkpoint_then_lists_that(root):
-    (listed,) = json.loads(ps2("ls", root / "checkpoint-00000002-run", "-o", "json").stdout)["checkpoints"]
+    (listed,) = json.loads(checkpoint("ls", root / "checkpoint-00000002-run", "-o", "json").stdout)["checkpoints"]
     assert (listed["number"], listed["state"]) == (2, "complete")
 
 
 def test_ls_when_folder_is_empty_then_says_so(tmp_path):
-    result = ps2("ls", tmp_path)
+    result = checkpoint("ls", tmp_path)
     assert (result.stdout, result.returncode) == (f"there are no checkpoints in {tmp_path}\n", 0)
 
 
 def test_ls_when_there_is_no_such_folder_then_exits_1(tmp_path):
-    result = ps2("ls", tmp_path / "nope")
+    command = [sys.executable, "-m", "ps2.cli.main", "checkpoint", "ls", tmp_path / "nope"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert result.stderr == f"ps2: {tmp_path}/nope: expected a folder with a checkpoint, but there is nothing\n"
     assert result.returncode == 1
 
 
 def test_ls_when_manifest_format_differs_then_lists_rest_exits_1(root):
     (root / "checkpoint-00000001-run" / "manifest.json").write_text('{"format": "ps2.checkpoint.v9"}')
-    result = ps2("ls", root)
+    result = checkpoint("ls", root)
     assert "1  unreadable" in result.stdout
     assert "2  complete" in result.stdout
     assert "expected format 'ps2.checkpoint.v1', got 'ps2.checkpoint.v9'" in result.stderr
@@ -92,7 +85,7 @@ def test_ls_when_manifest_format_differs_then_lists_rest_exits_1(root):
 
 
 def test_verify_when_all_is_well_then_reads_newest_and_exits_0(root):
-    result = ps2("verify", root)
+    result = checkpoint("verify", root)
     assert f"{root}/checkpoint-00000002-run: all 10 files" in result.stdout
     assert (result.stderr, result.returncode) == ("", 0)
 
@@ -104,7 +97,7 @@ def test_verify_when_files_are_bad_then_names_each_and_exits_1(root):
     flipped[-1] ^= 1
     (folder / "1-0-values.npy").write_bytes(flipped)
     (folder / "2-0-keys.npy").write_bytes((folder / "2-0-keys.npy").read_bytes()[:-3])
-    result = ps2("verify", root)
+    result = checkpoint("verify", root)
     states = {line.split()[0]: line.split(maxsplit=3)[3].strip() for line in result.stdout.splitlines()[1:] if line}
     assert states["1-0-values.npy"].startswith("expected bytes with XXH3-128")
     assert states["1-1-values.npy"] == "named by the manifest, but missing"
@@ -116,7 +109,7 @@ def test_verify_when_files_are_bad_then_names_each_and_exits_1(root):
 
 def test_verify_when_json_then_tells_problems_by_file(root):
     (root / "checkpoint-00000002-run" / "1-0-ids.json").unlink()
-    result = ps2("verify", root, "-o", "json")
+    result = checkpoint("verify", root, "-o", "json")
     report = json.loads(result.stdout)
     assert (report["ok"], report["step"], result.returncode) == (False, 40, 1)
     assert [file["name"] for file in report["files"] if not file["ok"]] == ["1-0-ids.json"]
@@ -126,11 +119,11 @@ def test_verify_when_json_then_tells_problems_by_file(root):
 def test_verify_when_there_is_no_checkpoint_then_exits_1(tmp_path, name, there):
     if name:
         (tmp_path / name).touch()
-    result = ps2("verify", tmp_path / name)
+    result = checkpoint("verify", tmp_path / name)
     assert there in result.stderr
     assert result.returncode == 1
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
 def test_help_when_asked_then_has_examples(command):
-    assert f"ps2 checkpoint {command} /data/checkpoints" in ps2(command, "--help").stdout
+    assert f"ps2 checkpoint {command} /data/checkpoints" in checkpoint(command, "--help").stdout

@@ -10,6 +10,7 @@ import pytest
 from ps2 import DCV
 from ps2.config import new_token, write_token
 from ps2.errors import ConfigError
+from tests.commands import ps2
 from tests.viewer import Viewer
 
 
@@ -63,12 +64,13 @@ def test_repr_when_the_page_is_on_then_has_the_link(ps):
 
 def command_of(ps, token_file):
     fleet = ("--fleet", ",".join(ps.servers), "--token-file", str(token_file))
-    return [sys.executable, "-m", "ps2.cli.main", "dashboard", *fleet, "--listen", "127.0.0.1:0"]
+    return ["dashboard", *fleet, "--listen", "127.0.0.1:0"]
 
 
 def test_command_when_its_page_is_opened_then_shows_the_fleet(ps, tmp_path):
     write_token(tmp_path / "token", ps._coordinator.token)
-    with subprocess.Popen(command_of(ps, tmp_path / "token"), stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "ps2.cli.main", *command_of(ps, tmp_path / "token")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             viewer = Viewer(process.stdout.readline().split()[-1])
             found = viewer.see(lambda snapshot: snapshot["fleet"]["memory_limit_bytes"])
@@ -82,5 +84,5 @@ def test_command_when_its_page_is_opened_then_shows_the_fleet(ps, tmp_path):
 
 def test_command_when_the_token_is_wrong_then_exits_6(ps, tmp_path):
     write_token(tmp_path / "token", new_token())
-    done = subprocess.run(command_of(ps, tmp_path / "token"), capture_output=True, text=True, timeout=60, check=False)
+    done = ps2(*command_of(ps, tmp_path / "token"))
     assert done.returncode == 6, done.stderr

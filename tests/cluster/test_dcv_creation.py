@@ -116,7 +116,7 @@ def test_rows_when_a_signal_comes_as_handles_go_then_freed(ps):
 
 def test_row_when_handle_dropped_then_memory_does_not_grow(ps, shapes):
     u = DCV.dense(10, 4).fill(1)
-    for _ in range(50):
+    for _ in range(12):
         (2 * u + u - 1).sum()
     assert shapes(u)[0] == {4} or max(shapes(u)[0]) <= 8
 
@@ -232,7 +232,7 @@ def test_operation_when_not_colocated_then_no_row_is_left_behind(ps, shapes):
     u, v = DCV.dense(10, 2), DCV.dense(10, 2, partitionsPerServer=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotColocatedWarning)
-        for _ in range(10):
+        for _ in range(5):
             u.add(v).dot(v)
     assert max(shapes(u)[0]) <= 4
 

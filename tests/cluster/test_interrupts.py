@@ -25,10 +25,10 @@ def over(tmp_path, until):
 
 
 def test_calls_when_interrupted_anywhere_then_each_counts_once(over):
-    said, *end = over("calls", 1000)
+    said, *end = over("calls", 300)
     assert said.startswith("sums")
     assert end == ["done"]
 
 
 def test_contexts_when_interrupted_anywhere_then_the_next_works(over):
-    assert over("contexts", 6)[-1] == "done"
+    assert over("contexts", 4)[-1] == "done"

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from ps2.config import new_token, write_token
+from tests.commands import ps2
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 ENVIRONMENT = {**os.environ, "PS2_LOG": "json"}
@@ -66,8 +67,5 @@ def test_driver_when_json_is_asked_for_then_all_lines_are_json(said):
 
 
 def test_server_when_the_format_is_unknown_then_exits_2():
-    wrong = {**os.environ, "PS2_LOG": "xml"}
-    done = subprocess.run(
-        [*PS2, "server", "--insecure"], capture_output=True, text=True, timeout=60, check=False, env=wrong
-    )
+    done = ps2("server", "--insecure", PS2_LOG="xml")
     assert (done.returncode, done.stderr) == (2, "ps2: PS2_LOG: expected 'text' or 'json', got 'xml'\n")

@@ -21,7 +21,7 @@ from ps2 import DCV, NotColocatedWarning
 from ps2.errors import DTypeError
 from tests.conftest import wait_until
 
-EXAMPLES = 14
+EXAMPLES = 6
 STEPS = 30
 MAX_VECTORS = 8
 FLOATS = (0.0, 1.0, -1.0, 2.0, -3.0, 0.5, 7.0, 1e-3, np.nan, np.inf)

@@ -17,8 +17,8 @@ from ps2.config import new_token, unencrypted, write_token
 from ps2.errors import ConfigError
 from ps2.transport.tls import check_serving
 from tests.certificates import write
-from tests.cluster.test_cli_fleet import PS2, Shell
 from tests.ports import free_port
+from tests.shell import PS2, Shell
 
 DIM = 1000
 
@@ -92,7 +92,7 @@ def test_launch_when_given_certificates_then_commands_need_them(files, tmp_path,
     shell = Shell(tmp_path)
     address = f"127.0.0.1:{(port := free_port())}"
     try:
-        launched = shell.run("launch", "--servers", 1, "--detach", "--port", port, *files.arguments())
+        launched = shell.launch("--servers", 1, "--port", port, *files.arguments())
         assert launched.returncode == 0, launched.stderr
         token = shell.folder / "default" / "token"
         attach = f'tokenFile="{token}", conf=PS2Conf(tlsCert="{files.cert}", tlsKey="{files.key}", tlsCa="{files.ca}"))'

@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.ml.linalg import Vectors
 
-from ps2.run.local_data import VECTOR_TYPE, local_data
+from ps2.run.local_data import local_data
+from ps2.run.pandas_rows import VECTOR_TYPE
 
 
 def test_parts_when_a_range_is_long_then_none_is_large():
