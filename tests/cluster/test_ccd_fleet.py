@@ -56,9 +56,15 @@ def iterate(rank, barrier, vectors, options, raw, mean):
         barrier.wait(20)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("kind", [{"biases": True}, {"implicit": True}, {"nonnegative": True}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "workers", "weighted"),
+    [
+        ({kind: True}, workers, (i + workers) % 2 == 0)
+        for i, kind in enumerate(("biases", "implicit", "nonnegative"))
+        for workers in (1, 2, 3)
+    ],
+    ids=str,
+)
 def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighted):
     options, mean = options_of(**kind), 3.0 if "biases" in kind else 0.0
     raw, descent = begun(options, weighted, mean)

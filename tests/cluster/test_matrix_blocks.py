@@ -13,17 +13,16 @@ pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module"
 DIM, K = 20_000, 70
 
 
-@pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize("beside", [-1, 0, 1])
+@pytest.mark.parametrize(("make", "dtype"), [(DCV.dense, "float32"), (DCV.sparse, "int32")])
 def test_blocks_when_they_fill_a_request_or_nearly_then_numpy(ps, make, dtype, beside):
-    k = 1000
+    k, dim = 1000, 2000
     random = np.random.default_rng(2)
-    columns = random.integers(0, DIM, GROUP_BYTES // (4 * k) + beside)
+    columns = random.integers(0, dim, GROUP_BYTES // (4 * k) + beside)
     values = random.integers(-(1 << 20), 1 << 20, (columns.size, k)).astype(dtype)
-    m = make(DIM, k, dtype, layout="column").matrix()
+    m = make(dim, k, dtype, layout="column").matrix()
     m.add(columns=columns, values=values)
-    expected = np.zeros((DIM, k), dtype)
+    expected = np.zeros((dim, k), dtype)
     np.add.at(expected, columns, values)
     out = np.ones_like(values)
     assert m.pull(columns=columns, out=out) is out

@@ -169,20 +169,34 @@ def test_pair_update_when_sparse_then_computes_on_the_servers(ps, via):
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-@each_way
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("via", "arguments", "error", "text"),
     [
-        (([0, 1], [0], step), ShapeError, r"rows_b: expected 2 rows, as many as rows_a, got 1"),
-        (([0], [K], step), OutOfRangeError, r"rows_b: row 6 \(at position 0\) is outside \[0, 6\)"),
-        (([0.5], [0], step), DTypeError, r"rows_a: expected integers, got float64"),
-        (([[0]], [[0]], step), ShapeError, r"rows_a: expected one dimension"),
-        (([0], [1], 0.5), UsageError, r"coefficients: expected a function, got 0.5"),
-        (([0, 1], [1, 0], lambda d: d[:1]), ShapeError, r"coefficients: expected shape \(2,\), got \(1,\)"),
-        (([0, 1], [1, 0], lambda d: 0.5), ShapeError, r"coefficients: expected shape \(2,\), got \(\)"),
-        (([0], [1], lambda d: None), DTypeError, r"coefficients: expected numbers that fit float64, got object"),
-        (([0], [1], lambda d: d * 1j), DTypeError, r"coefficients: expected numbers that fit float64, got complex"),
-        (([0, 2], [1, 2], lambda d: [0, math.nan]), DTypeError, r"finite numbers, got nan for the dot .* \(pair 1\)"),
+        ("servers", ([0, 1], [0], step), ShapeError, r"rows_b: expected 2 rows, as many as rows_a, got 1"),
+        ("rows", ([0], [K], step), OutOfRangeError, r"rows_b: row 6 \(at position 0\) is outside \[0, 6\)"),
+        ("auto", ([0.5], [0], step), DTypeError, r"rows_a: expected integers, got float64"),
+        ("servers", ([[0]], [[0]], step), ShapeError, r"rows_a: expected one dimension"),
+        ("rows", ([0], [1], 0.5), UsageError, r"coefficients: expected a function, got 0.5"),
+        ("auto", ([0, 1], [1, 0], lambda d: d[:1]), ShapeError, r"coefficients: expected shape \(2,\), got \(1,\)"),
+        ("servers", ([0, 1], [1, 0], lambda d: 0.5), ShapeError, r"coefficients: expected shape \(2,\), got \(\)"),
+        (
+            "rows",
+            ([0], [1], lambda d: None),
+            DTypeError,
+            r"coefficients: expected .* fit float64, got object",
+        ),
+        (
+            "auto",
+            ([0], [1], lambda d: d * 1j),
+            DTypeError,
+            r"coefficients: expected .* fit float64, got complex",
+        ),
+        (
+            "servers",
+            ([0, 2], [1, 2], lambda d: [0, math.nan]),
+            DTypeError,
+            r"finite numbers, got nan for the dot .* \(pair 1\)",
+        ),
     ],
 )
 def test_pair_update_when_arguments_are_wrong_then_names_them(ps, via, arguments, error, text):

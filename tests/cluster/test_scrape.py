@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.rpc.control import ServerControl
 from ps2.rpc.network import FleetNetwork
+from tests.commands import ps2
 from tests.promql import metric_names, names_of
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
@@ -75,10 +75,7 @@ class Server:
         return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
     def status(self, form):
-        command = [*PS2, "status", "--fleet", self.address, "--token-file", str(self.token_file), "-o", form]
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "COLUMNS": "80"}
-        )
+        result = ps2("status", "--fleet", self.address, "--token-file", self.token_file, "-o", form)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -207,17 +204,6 @@ def test_server_when_metrics_are_off_then_opens_no_metrics_port(tmp_path, until)
         server.stop()
 
 
-def test_server_when_told_to_stop_then_its_metrics_end_with_it(tmp_path, until):
-    server = Server(tmp_path, "--metrics-port", "0")
-    try:
-        until(lambda: server.metrics, "the server tells where its metrics are", 60)
-    finally:
-        code = server.stop()
-    assert code == 0
-    with pytest.raises(URLError, match="refused"):
-        server.scrape()
-
-
 def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path):
     port = server.metrics.removesuffix("/metrics").rsplit(":", 1)[1]
     other = Server(tmp_path, "--metrics-port", port)
@@ -231,7 +217,7 @@ def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path):
 
 
 def test_grafana_when_queries_are_read_then_scrapes_have_them(server):
-    """Last, as the server has a driver from here on."""
+    """Late, as the server has a driver from here on."""
     conf = PS2Conf(metricsListen="127.0.0.1:0", dashboard=False)
     families = []
     with PS2Context.getOrCreate(fleet=server.address, tokenFile=str(server.token_file), conf=conf) as ps:
@@ -243,3 +229,10 @@ def test_grafana_when_queries_are_read_then_scrapes_have_them(server):
     queries += [one["definition"] for one in dashboard["templating"]["list"] if "definition" in one]
     asked = {name for query in queries for name in metric_names(query)} - {"instance"}
     assert asked - names_of(families) == set()
+
+
+def test_server_when_told_to_stop_then_its_metrics_end_with_it(server):
+    """Last."""
+    assert server.stop() == 0
+    with pytest.raises(URLError, match="refused"):
+        server.scrape()

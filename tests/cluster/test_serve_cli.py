@@ -1,4 +1,4 @@
-"""``ps2 serve`` as a shell runs it."""
+"""``ps2 serve``: one that serves, as a shell runs it, and those that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import requests
 
-from tests.commands import assert_one_line
+from tests.commands import assert_one_line, ps2
 from tests.exporting import export
 
 SERVE = [sys.executable, "-m", "ps2.cli.main", "serve", "--model"]
@@ -20,40 +20,44 @@ SERVE = [sys.executable, "-m", "ps2.cli.main", "serve", "--model"]
 
 def refused(*arguments):
     """Return the exit code and the error of a command that is refused."""
-    done = subprocess.run([*SERVE, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = ps2("serve", "--model", *arguments)
     assert_one_line(done.stderr)
     return done.returncode, done.stderr
 
 
-def test_serve_when_told_to_end_then_ends_with_0(tmp_path):
-    export(tmp_path, np.arange(100))
-    command = [*SERVE, str(tmp_path), "--listen", "127.0.0.1:0", "--refresh", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """(answer, warning, exit code) of a process whose export breaks while it serves, and that is told to end then."""
+    folder = tmp_path_factory.mktemp("export")
+    export(folder, np.arange(100))
+    command = [*SERVE, str(folder), "--listen", "127.0.0.1:0", "--refresh", "0.1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | {"PS2_LOG": "json"}, **pipes) as process:
         try:
             assert "kind=table" in process.stdout.readline()
             url = process.stdout.readline().split()[-1]
-            with requests.post(f"{url}/vectors", json={"keys": [7, 100]}, timeout=10) as answer:
-                assert answer.json()["present"] == [True, False]
+            with requests.post(f"{url}/vectors", json={"keys": [7, 100]}, timeout=10) as response:
+                answer = response.json()
+            (folder / "manifest.json").write_text("{")
+            warning = json.loads(process.stderr.readline())
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            return answer, warning, process.wait(30)
         finally:
             process.kill()
 
 
-def test_serve_when_its_log_is_json_then_a_warning_is_too(tmp_path):
-    export(tmp_path, np.arange(100))
-    command = [*SERVE, str(tmp_path), "--listen", "127.0.0.1:0", "--refresh", "0.1"]
-    environment = os.environ | {"PS2_LOG": "json"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as process:
-        try:
-            process.stdout.readline()
-            (tmp_path / "manifest.json").write_text("{")
-            line = json.loads(process.stderr.readline())
-            assert (line["level"], line["logger"]) == ("WARNING", "ps2.serving.scorer")
-            assert "stays in use" in line["message"]
-        finally:
-            process.kill()
+def test_serve_when_asked_for_vectors_then_tells_which_are_there(served):
+    assert served[0]["present"] == [True, False]
+
+
+def test_serve_when_its_log_is_json_then_a_warning_is_too(served):
+    line = served[1]
+    assert (line["level"], line["logger"]) == ("WARNING", "ps2.serving.scorer")
+    assert "stays in use" in line["message"]
+
+
+def test_serve_when_told_to_end_then_ends_with_0(served):
+    assert served[2] == 0
 
 
 @pytest.mark.parametrize(
