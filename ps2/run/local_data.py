@@ -7,44 +7,15 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import cloudpickle
 
 from ps2.errors import InputError, UsageError
+from ps2.run.driver_data import LocalData
 
 ACCEPTED = "a DataFrame or an RDD of Spark, a list, a tuple, a range, or a pandas DataFrame"
-
-
-class LocalData(ABC):
-    """Rows in the driver's memory, in order."""
-
-    @abstractmethod
-    def __init__(self, data: Any) -> None: ...
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    @abstractmethod
-    def serialized(self, begin: int, end: int) -> bytes:
-        """Return rows in an interval as ``read`` takes them."""
-
-    @staticmethod
-    @abstractmethod
-    def read(part: bytes) -> Iterable[Any]:
-        """Return what a worker gets of a part."""
-
-    def parts(self, count: int) -> list[bytes]:
-        """Return equal parts, in order.
-
-        Raises:
-            UsageError: an element cannot be pickled.
-        """
-        bounds = [len(self) * part // count for part in range(count + 1)]
-        return [self.serialized(bounds[part], bounds[part + 1]) for part in range(count)]
 
 
 def local_data(data: Any) -> LocalData | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ps2.errors import InputError
-from ps2.run.local_data import LocalData
+from ps2.run.driver_data import LocalData
 
 # Rows of one batch: Spark's default.
 BATCH_ROWS = 10_000

@@ -640,7 +640,7 @@ def test_server_when_it_stops_then_lanes_end(until):
 # -- garbage -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     request=requests(),
     position=st.integers(12, 12 + binary.TAIL_AT - 1),

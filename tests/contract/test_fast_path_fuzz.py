@@ -26,7 +26,7 @@ from tests.contract.test_fast_path_answers import (
 )
 
 # ``make test ARGS=tests/contract/test_fast_path_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.
-TIMES = int(os.environ.get("PS2_FUZZ", "20000"))
+TIMES = int(os.environ.get("PS2_FUZZ", "6000"))
 EDGES = np.array([0, 1, 2, 7, 8, 255, 2**31, 2**32 - 1, 2**61 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
 COLUMNS = np.arange(BEGIN, BEGIN + WIDTH, 5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ COORDINATOR = "the coordinator"
 LEASE_S = 1.0
 HEARTBEAT_S = 0.1
 MATRIX = 1
+# Of requests: the server takes one with a number that it knows for a repetition.
+NUMBERS = itertools.count()
 
 
 class Master:
@@ -54,7 +57,7 @@ class Master:
     TakeRows = FreeRows = GetMatrix = FindVector = NewMatrix
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def master():
     servicer = Master()
     service = master_pb2.DESCRIPTOR.services_by_name["Master"]
@@ -82,30 +85,31 @@ class Sleeper:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
-@pytest.fixture
-def sleeper(master, tmp_path, until):
-    """An activated server of that master, in a process of its own, with one matrix."""
-    write_token(tmp_path / "token", TOKEN)
+@pytest.fixture(scope="module")
+def sleeper(master, tmp_path_factory, until):
+    """An activated server of that master, in a process of its own, with one matrix; each test leaves it at work."""
+    folder = tmp_path_factory.mktemp("server")
+    write_token(folder / "token", TOKEN)
     command = [sys.executable, "-m", "ps2.cli.main", "server", "--master", master.listens, "--token-file"]
-    with open(tmp_path / "log", "w") as log:
-        process = subprocess.Popen([*command, str(tmp_path / "token")], stderr=log)
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen([*command, str(folder / "token")], stderr=log)
     try:
         until(lambda: master.registered.is_set() or process.poll() is not None, "the server registered", 60)
-        assert master.registered.is_set(), (tmp_path / "log").read_text()
+        assert master.registered.is_set(), (folder / "log").read_text()
         yield Sleeper(process, until)
     finally:
         process.kill()
         process.wait()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def transport():
     # A server that sleeps must not be given up, or what is sent to it would be cut off.
     with connected("unix", keepalive_s=60, keepalive_timeout_s=60) as made:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def control(master, sleeper, transport):
     made = ServerControl(transport)
     made.route_version = 1
@@ -114,8 +118,8 @@ def control(master, sleeper, transport):
     return made
 
 
-def add(number):
-    return Request((op("add_scalar", 0, value=1),), RequestId("client", number), route_version=1)
+def add(route_version=1):
+    return Request((op("add_scalar", 0, value=1),), RequestId("client", next(NUMBERS)), route_version=route_version)
 
 
 def total(transport, address):
@@ -130,11 +134,11 @@ def outcome_of(fn, results):
 
 
 def test_server_when_it_slept_past_lease_then_refuses_writes(master, sleeper, transport, control, until):
-    send(transport, master.address, add(0))
+    send(transport, master.address, add())
     sleeper.stop()
     master.answers.clear()
     results = []
-    waiting = threading.Thread(target=outcome_of, args=(lambda: send(transport, master.address, add(1)), results))
+    waiting = threading.Thread(target=outcome_of, args=(lambda: send(transport, master.address, add()), results))
     waiting.start()  # over the connection that is open already: it stays in the socket's buffer
     waiting.join(LEASE_S + 0.5)
     assert waiting.is_alive()
@@ -142,35 +146,33 @@ def test_server_when_it_slept_past_lease_then_refuses_writes(master, sleeper, tr
     waiting.join(30)
     assert isinstance(results[0], StaleRouteError)
     with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
-        send(transport, master.address, add(2))
+        send(transport, master.address, add())
     # That somebody calls it tells nothing of when the call was sent.
     control.hello(master.address, COORDINATOR)
     with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
-        send(transport, master.address, add(2))
+        send(transport, master.address, add())
     master.answers.set()
     beats = master.beats
     until(lambda: master.beats >= beats + 2, "heartbeats are answered again")
-    send(transport, master.address, add(3))
+    send(transport, master.address, add())
     assert total(transport, master.address) == 2 * 10
 
 
 def test_server_when_it_slept_at_old_version_then_refuses_newer(master, sleeper, transport, control):
-    send(transport, master.address, add(0))
+    send(transport, master.address, add())
     sleeper.stop()
     sleeper.wake()
-    newer = Request(add(1).operations, RequestId("client", 1), route_version=2)
     with pytest.raises(StaleRouteError, match="at route version 1, got route version 2"):
-        send(transport, master.address, newer)
+        send(transport, master.address, add(route_version=2))
 
 
 def test_server_when_coordinator_is_silent_then_lease_refuses(master, transport, control, until):
-    send(transport, master.address, add(0))
+    send(transport, master.address, add())
     master.answers.clear()
-    numbers = iter(range(1, 10_000))
 
     def is_refused():
         results = []
-        outcome_of(lambda: send(transport, master.address, add(next(numbers))), results)
+        outcome_of(lambda: send(transport, master.address, add()), results)
         return isinstance(results[0], StaleRouteError)
 
     until(is_refused, "writes are refused")

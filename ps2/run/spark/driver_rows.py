@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.errors import UsageError
-from ps2.run.local_data import LocalData
+from ps2.run.driver_data import LocalData
 from ps2.run.spark.backend import Broadcast, SparkBackend, SparkJob
 
 
