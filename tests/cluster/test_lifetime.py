@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,55 +84,40 @@ def gone(pids, folder):
     return not any(map(psutil.pid_exists, pids)) and not os.path.exists(folder)
 
 
+# Servers call once a second; what is registered last is called first at the end, when no thread may begin any more.
+RETURNS = "import atexit; atexit.register(time.sleep, 2)"
+FORKS = """
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+assert u.add(1).sum() == 20
+print("lives", flush=True)
+os._exit(4)
+"""
+
+
 @pytest.mark.parametrize(
-    "ending",
-    ["", "raise ValueError('mine')", "os._exit(4)"],
-    ids=["return", "exception", "os_exit"],
+    ("ending", "code", "said", "output"),
+    [(RETURNS, 0, r"\Z", ""), ("raise ValueError('mine')", 1, "(?s).*ValueError: mine", ""), (FORKS, 4, "", "lives\n")],
+    ids=["return", "exception", "os_exit_after_a_child"],
 )
-def test_servers_when_driver_exits_then_gone_with_folder(driver, until, ending):
+def test_servers_when_driver_exits_then_gone_with_folder(driver, until, tmp_path, ending, code, said, output):
     process, pids, folder = driver(ending)
-    process.wait(GONE_S)
+    assert process.wait(START_S) == code
     until(lambda: gone(pids, folder), "servers and temp folder gone", GONE_S)
+    assert process.stdout.read() == output
+    assert re.match(said, (tmp_path / "stderr").read_text())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_servers_when_driver_is_killed_then_gone_with_folder(driver, until, sent):
+def test_servers_when_driver_is_killed_then_gone_with_folder(driver, until, tmp_path, sent):
     process, pids, folder = driver("while True: u.add(1)")
-    assert all(map(psutil.pid_exists, pids))
+    assert [os.getsid(pid) for pid in pids] == pids  # Ctrl-C in a terminal does not reach them
     process.send_signal(sent)
-    process.wait(GONE_S)
+    assert process.wait(GONE_S) in (-sent, 1 if sent == signal.SIGINT else -sent)
     until(lambda: gone(pids, folder), "servers and temp folder gone", GONE_S)
-
-
-def test_driver_when_interrupted_alone_then_keyboard_interrupt(driver, tmp_path):
-    process, pids, _ = driver("time.sleep(60)")
-    assert all(os.getsid(pid) == pid for pid in pids)  # Ctrl-C in a terminal does not reach them
-    process.send_signal(signal.SIGINT)
-    assert process.wait(GONE_S) in (1, -signal.SIGINT)
-    assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
-
-
-def test_driver_when_servers_call_during_exit_then_is_silent(driver, tmp_path):
-    """They call once a second; what is registered last is called first, when no thread may begin any more."""
-    process, _, _ = driver("import atexit; atexit.register(time.sleep, 2)")
-    assert process.wait(START_S) == 0
-    assert (tmp_path / "stderr").read_text() == ""
-
-
-def test_fleet_when_a_forked_child_exits_then_it_lives_on(driver):
-    process, _, _ = driver(
-        """
-        child = os.fork()
-        if not child:
-            sys.exit(0)
-        os.waitpid(child, 0)
-        assert u.add(1).sum() == 20
-        print("lives", flush=True)
-        ps.stop()
-        """
-    )
-    assert process.stdout.readline() == "lives\n"
-    assert process.wait(GONE_S) == 0
+    assert ("KeyboardInterrupt" in (tmp_path / "stderr").read_text()) == (sent == signal.SIGINT)
 
 
 def test_fleet_when_killed_while_starting_then_nothing_is_left(tmp_path, until):
