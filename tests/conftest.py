@@ -82,6 +82,15 @@ def fork_server():
     kept.end()
 
 
+@pytest.fixture(scope="session")
+def forked(fork_server):
+    """``forked(arguments, log)``: run ``ps2 ARGUMENTS`` as a process of its own, a ``Child``, that writes to a file.
+
+    It is a fork of one that has imported what servers need: a new interpreter would import for two seconds.
+    """
+    return lambda arguments, log: kept.start("ps2", [*map(str, arguments)], log)
+
+
 def _remains(folder):
     """Return what a fleet could leave behind: child processes, threads, temp folders."""
     children = psutil.Process().children(recursive=True)

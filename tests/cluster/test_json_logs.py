@@ -12,7 +12,6 @@ import pytest
 from ps2.config import new_token, write_token
 from tests.commands import ps2
 
-PS2 = [sys.executable, "-m", "ps2.cli.main"]
 ENVIRONMENT = {**os.environ, "PS2_LOG": "json"}
 DRIVER = """
 import logging, sys
@@ -25,14 +24,14 @@ with PS2Context.getOrCreate(fleet=sys.argv[1], tokenFile=sys.argv[2]) as ps:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory, leaves_nothing, until):
+def said(tmp_path_factory, leaves_nothing, until, forked):
     """The lines of a server and of a driver, and the id of the fleet."""
     folder = tmp_path_factory.mktemp("logs")
     token, log = folder / "token", folder / "log"
     write_token(token, new_token())
-    command = [*PS2, "server", "--listen", "127.0.0.1:0", "--token-file", str(token)]
-    with open(log, "wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PS2_LOG", "json")
+        server = forked(["server", "--listen", "127.0.0.1:0", "--token-file", token], log)
     try:
         until(lambda: b"listening on" in log.read_bytes(), "the server listens", 60)
         address = json.loads(log.read_text().splitlines()[0])["message"].split()[2].rstrip(",")

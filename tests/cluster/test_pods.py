@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -35,7 +32,7 @@ class Pod:
         address: where it listens for drivers.
     """
 
-    def __init__(self, container, token, folder, **options):
+    def __init__(self, container, token, folder, forked, **options):
         self.address, self._metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
         host, metrics_port = self._metrics.split(":")
         here = {
@@ -50,12 +47,10 @@ class Pod:
         assert container["command"] == ["ps2", "server"]
         self._command = [*map("=".join, {**given, **here, **options}.items())]
         self._probe = container["readinessProbe"]["httpGet"]["path"]
-        self._folder = folder
+        self._log, self._forked = folder / "log", forked
 
     def start(self):
-        command = [sys.executable, "-m", "ps2.cli.main", "server", *self._command]
-        with open(self._folder / "log", "a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
+        self._process = self._forked(["server", *self._command], self._log)
 
     def stop(self):
         """As a kubelet does, and wait."""
@@ -106,11 +101,11 @@ def container():
 
 
 @pytest.fixture
-def pods(container, tmp_path, until):
+def pods(container, tmp_path, until, forked):
     """Three pods that are up."""
     token = Path(tmp_path / "token")
     write_token(token, new_token())
-    found = [Pod(container, token, tmp_path) for _ in range(3)]
+    found = [Pod(container, token, tmp_path, forked) for _ in range(3)]
     with ExitStack() as ended:
         for pod in found:
             pod.start()
@@ -233,9 +228,10 @@ def test_pods_when_one_ends_in_step_then_crash_undoes_whole_step(pods, tmp_path,
         assert (ps.recoveries[1].checkpoint, ps.nextStep) == (cut.path, 0)
 
 
-def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, until):
+def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, until, forked):
     write_token(tmp_path / "token", new_token())
-    patient, hasty = (Pod(container, tmp_path / "token", tmp_path, **{"--drain": drain}) for drain in ("600", "1"))
+    token = tmp_path / "token"
+    patient, hasty = (Pod(container, token, tmp_path, forked, **{"--drain": drain}) for drain in ("600", "1"))
     folder = tmp_path / "checkpoints"
     with ExitStack() as ended:
         for pod in (patient, hasty):

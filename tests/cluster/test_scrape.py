@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from urllib.error import URLError
@@ -26,7 +24,6 @@ from ps2.rpc.network import FleetNetwork
 from tests.commands import ps2
 from tests.promql import metric_names, names_of
 
-PS2 = [sys.executable, "-m", "ps2.cli.main"]
 MATRIX = 7
 COLUMNS = np.arange(0, 1000, 2)
 DIM = 1000
@@ -35,17 +32,13 @@ DIM = 1000
 class Server:
     """A server process of its own, and what its log says."""
 
-    def __init__(self, folder: Path, *options: str):
+    def __init__(self, forked, folder: Path, *options: str):
         self.token_file = folder / "token"
         self.token = new_token()
         write_token(self.token_file, self.token)
         self._log = folder / "log"
-        with open(self._log, "wb") as log:
-            self.process = subprocess.Popen(
-                [*PS2, "server", "--listen", "127.0.0.1:0", "--token-file", str(self.token_file), *options],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        arguments = ("server", "--listen", "127.0.0.1:0", "--token-file", self.token_file, *options)
+        self.process = forked(arguments, self._log)
 
     def said(self, pattern):
         """Return what the log has of a pattern's group, or None."""
@@ -65,7 +58,7 @@ class Server:
         return [
             (c.laddr.ip, c.laddr.port)
             for c in psutil.net_connections("tcp")
-            if c.pid == self.process.pid and c.status == psutil.CONN_LISTEN
+            if c.pid == self.process.process.pid and c.status == psutil.CONN_LISTEN
         ]
 
     def scrape(self):
@@ -85,9 +78,9 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, leaves_nothing, until):
+def server(tmp_path_factory, leaves_nothing, until, forked):
     """A server with metrics on a free port."""
-    server = Server(tmp_path_factory.mktemp("server"), "--metrics-port", "0")
+    server = Server(forked, tmp_path_factory.mktemp("server"), "--metrics-port", "0")
     try:
         until(lambda: server.metrics and server.address, "the server tells where it and its metrics are", 60)
         yield server
@@ -191,8 +184,8 @@ def test_server_when_metrics_are_on_then_only_on_loopback(server):
     assert [host for host, at in server.listeners() if at == port] == ["127.0.0.1"]
 
 
-def test_server_when_metrics_are_off_then_opens_no_metrics_port(tmp_path, until):
-    server = Server(tmp_path)
+def test_server_when_metrics_are_off_then_opens_no_metrics_port(tmp_path, until, forked):
+    server = Server(forked, tmp_path)
     try:
         until(lambda: server.address, "the server listens", 60)
         transport = FleetNetwork(server.token)
@@ -204,9 +197,9 @@ def test_server_when_metrics_are_off_then_opens_no_metrics_port(tmp_path, until)
         server.stop()
 
 
-def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path):
+def test_server_when_metrics_port_is_taken_then_exits_1(server, tmp_path, forked):
     port = server.metrics.removesuffix("/metrics").rsplit(":", 1)[1]
-    other = Server(tmp_path, "--metrics-port", port)
+    other = Server(forked, tmp_path, "--metrics-port", port)
     try:
         assert other.process.wait(60) == 1
     finally:

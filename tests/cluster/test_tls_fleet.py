@@ -18,7 +18,7 @@ from ps2.errors import ConfigError
 from ps2.transport.tls import check_serving
 from tests.certificates import write
 from tests.ports import free_port
-from tests.shell import PS2, Shell
+from tests.shell import Shell
 
 DIM = 1000
 
@@ -145,22 +145,17 @@ def test_security_page_when_run_then_its_certificates_work(tmp_path):
         check_serving(files, "localhost")
 
 
-def test_server_beyond_loopback_when_no_certificates_then_warns(tmp_path):
+def test_server_beyond_loopback_when_no_certificates_then_warns(tmp_path, forked, until):
     write_token(tmp_path / "token", new_token())
-    command = [
-        *PS2,
-        "server",
-        "--listen",
-        "0.0.0.0:0",
-        "--memory-limit",
-        "64m",
-        "--token-file",
-        str(tmp_path / "token"),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        lines = iter(process.stderr.readline, "")
-        warning = next(line for line in lines if "WARNING" in line)
+    log = tmp_path / "log"
+    options = ("--listen", "0.0.0.0:0", "--memory-limit", "64m", "--token-file", tmp_path / "token")
+    process = forked(["server", *options], log)
+    try:
+        until(lambda: "WARNING" in log.read_text(), "it warns", 60)
+    finally:
         process.terminate()
+        process.wait(20)
+    warning = next(line for line in log.read_text().splitlines() if "WARNING" in line)
     assert "connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca" in warning
     assert unencrypted(None, "127.0.0.1:1", "localhost:2", "[::1]:3") is None
     assert unencrypted(TlsFiles(ca="ca.pem"), "host1:7070") is None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -70,33 +68,31 @@ def master():
 class Sleeper:
     """A server process that can be stopped and woken."""
 
-    def __init__(self, process, until):
-        self._process = process
+    def __init__(self, pid, until):
+        self._pid = pid
         self._until = until
 
     def stop(self):
-        os.kill(self._process.pid, signal.SIGSTOP)
-        tasks = list(Path(f"/proc/{self._process.pid}/task").glob("*/stat"))
+        os.kill(self._pid, signal.SIGSTOP)
+        tasks = list(Path(f"/proc/{self._pid}/task").glob("*/stat"))
         self._until(
             lambda: all(s.read_text().rpartition(") ")[2].startswith("T") for s in tasks), "the process stopped"
         )
 
     def wake(self):
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self._pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
-def sleeper(master, tmp_path_factory, until):
+def sleeper(master, tmp_path_factory, until, forked):
     """An activated server of that master, in a process of its own, with one matrix; each test leaves it at work."""
     folder = tmp_path_factory.mktemp("server")
     write_token(folder / "token", TOKEN)
-    command = [sys.executable, "-m", "ps2.cli.main", "server", "--master", master.listens, "--token-file"]
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen([*command, str(folder / "token")], stderr=log)
+    process = forked(["server", "--master", master.listens, "--token-file", folder / "token"], folder / "log")
     try:
         until(lambda: master.registered.is_set() or process.poll() is not None, "the server registered", 60)
         assert master.registered.is_set(), (folder / "log").read_text()
-        yield Sleeper(process, until)
+        yield Sleeper(process.process.pid, until)
     finally:
         process.kill()
         process.wait()
