@@ -40,16 +40,12 @@ def test_fleet_when_forkserver_is_killed_then_replaces_servers(forks):
         assert forks._process is not killed
 
 
-def test_fleet_when_folder_files_shadow_stdlib_then_starts(forks, tmp_path, monkeypatch):
+def test_fleet_when_files_shadow_stdlib_or_are_many_then_starts(forks, tmp_path, monkeypatch):
+    """Files of the driver's folder hide modules of Python, and the driver has a thousand files open."""
     for name in HIDING:
         (tmp_path / name).write_text("raise ImportError('this is no module of Python')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a notebook
-    with PS2Context.getOrCreate(servers=1):
-        assert DCV.dense(3).fill(2).sum() == 6
-
-
-def test_fleet_when_driver_has_thousands_of_files_then_starts(forks):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     with ExitStack() as opened:
