@@ -266,7 +266,7 @@ def attached(launched):
     return said[0], json.loads(shown[0]), shown[1]
 
 
-def test_status_when_a_driver_is_attached_then_shows_its_matrices(attached):
+def test_status_when_a_driver_is_attached_then_shows_matrices(attached):
     _, found, table = attached
     matrices = {matrix["dim"]: matrix for matrix in found["matrices"]}
     dense, sparse = matrices[1000], matrices[2**63 - 1]
