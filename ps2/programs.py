@@ -1,4 +1,6 @@
-"""How PS2 starts its own programs, such that no file of the current folder shadows a module of Python.
+"""How PS2 starts its own programs, and finds what packages bring to it.
+
+Programs are started such that no file of the current folder shadows a module of Python.
 
 With ``-m`` or ``-c``, Python looks for modules in the current folder first, and in ``PYTHONPATH`` before its own
 modules. A file ``types.py`` there, harmless to a notebook beside it, would break a new process at once.
@@ -9,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 
@@ -45,3 +49,24 @@ def hiding(folder: str) -> list[str]:
         if stem in sys.stdlib_module_names and (suffix == ".py" or is_package):
             found.append(name)
     return found
+
+
+def entries_of(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group that installed packages declare.
+
+    To read those of 200 packages takes 20 ms. They are read again only if the import path, or a folder on it, has
+    changed.
+    """
+    return _entries(group, tuple((folder, _changed_ns(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=8)
+def _entries(group: str, path: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return 0

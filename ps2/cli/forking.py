@@ -21,7 +21,9 @@ import numpy as np
 import ps2.server.process  # noqa: F401 - what servers need
 from ps2.cli.main import main
 from ps2.ops.kernels import total
+from ps2.ops.modules import GROUP
 from ps2.processes import has_come
+from ps2.programs import entries_of
 from ps2.server.fast_path_compiled import is_compiled, load
 
 PARENT_CHECK_S = 0.5
@@ -42,6 +44,9 @@ def answered(parent: int) -> dict[str, Any] | None:
             with suppress(ChildProcessError):  # the child of an earlier fork server, which was killed
                 answer = {"code": os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])}
         else:
+            # Servers look for packages' operations on their driver's path, and find them read here.
+            sys.path[:] = asked["start"]["path"]
+            entries_of(GROUP)
             try:
                 pid = os.fork()
             except OSError as error:

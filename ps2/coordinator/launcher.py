@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from ps2.certificates import TlsFiles
 from ps2.config import Binding
 from ps2.coordinator import launchers
 from ps2.errors import ConfigError
+from ps2.programs import entries_of
 from ps2.rpc.control import ServerControl
 
 # Entry points of installed packages: the launcher's name, and its class.
@@ -113,7 +113,7 @@ class Launcher(ABC):
 
 def launcher_names() -> list[str]:
     """Return the names of all launchers: the modules of ``launchers``, and entry points of installed packages."""
-    return [*_built_in(), *sorted(entry.name for entry in entry_points(group=GROUP))]
+    return [*_built_in(), *sorted(entry.name for entry in entries_of(GROUP))]
 
 
 def launcher_class(name: str) -> type[Launcher]:
@@ -124,7 +124,9 @@ def launcher_class(name: str) -> type[Launcher]:
     """
     if name in _built_in():
         return _class_in(f"{launchers.__name__}.{name}")
-    for entry in entry_points(group=GROUP, name=name):
+    for entry in entries_of(GROUP):
+        if entry.name != name:
+            continue
         try:
             cls = entry.load()
         except Exception as error:  # importing runs users' code

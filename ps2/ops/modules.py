@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 
 import xxhash
 
 from ps2.errors import ConfigError
 from ps2.ops.all import TABLE
 from ps2.ops.table import Op, is_own
+from ps2.programs import entries_of
 
 GROUP = "ps2.ops"
 
@@ -23,7 +23,7 @@ def load_modules(names: Iterable[str]) -> None:
     """
     for name in names:
         _load(name, f"ops: module {name!r}")
-    for entry in entry_points(group=GROUP):
+    for entry in entries_of(GROUP):
         _load(entry.module, f"the entry point {entry.name!r} of {GROUP!r}: module {entry.module!r}")
 
 

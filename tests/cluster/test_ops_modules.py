@@ -10,7 +10,6 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.errors import ConfigError, LaunchError
 from ps2.ops.all import TABLE
-from tests.conftest import leaving_nothing
 
 MODULE = "tests.kernels.counting"
 BROKEN = "from ps2 import op\n\nraise RuntimeError('not today')\n"
@@ -47,8 +46,8 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-def test_module_operations_when_fleet_loads_them_then_run_there(tmp_path):
-    with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=2, ops=[MODULE]):
+def test_module_operations_when_fleet_loads_them_then_run_there(leaves_nothing):
+    with PS2Context.getOrCreate(servers=2, ops=[MODULE]):
         u = DCV.dense(9, 2, dtype="int64").push(np.arange(9))
         assert u.zip().apply("count_above", value=5) == 3
         assert u.zip().apply("columns_above", value=5).tolist() == [6, 7, 8]
