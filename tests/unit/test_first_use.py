@@ -36,6 +36,13 @@ from ps2.algorithms.regression import LinearRegression
 print(*{{*{OTHERS}}} & set(sys.modules))
 """
 
+# What tasks unpickle of three families. pyspark.ml imports pandas.
+WORKER_SCRIPT = """
+import sys
+import ps2.algorithms.linear.local, ps2.algorithms.trees.local_trainer, ps2.algorithms.embeddings.ml.one_job
+print(*{"pandas", "pyspark.ml"} & set(sys.modules))
+"""
+
 
 def test_client_when_adding_few_keys_then_imports_nothing_heavy():
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
@@ -50,6 +57,11 @@ def test_command_when_asked_for_help_then_imports_nothing_heavy():
 
 def test_linear_model_when_imported_then_no_other_family_is():
     ran = subprocess.run([sys.executable, "-c", FIT_SCRIPT], capture_output=True, text=True, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+def test_worker_programs_when_imported_then_pandas_is_not():
+    ran = subprocess.run([sys.executable, "-c", WORKER_SCRIPT], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
 
 

@@ -10,8 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pyspark.ml.linalg import VectorUDT
-from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -155,6 +153,10 @@ def check_group(frame: DataFrame, name: str) -> None:
 
 def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
     """Raise InputError unless the feature columns exist and have usable types; starts no job."""
+    # Here, as workers import this module: pyspark.ml and the pandas that it imports take longer than a small fit.
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+
     if isinstance(features, str):
         kind = field(frame, features).dataType
         of_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
