@@ -46,9 +46,10 @@ class _Answer:
 @format_option
 def status(which: Which, output: Format) -> None:
     """Show matrices, memory and operations of a fleet's servers."""
+    target = find_target(which)
+    # It imports numba, which takes half a second: to say that there is no fleet, nobody needs it.
     from ps2.coordinator.fleet_status import fleet_status
 
-    target = find_target(which)
     answers = _ask(target)
     catalogs = [answer.catalog for answer in answers.values() if isinstance(answer, _Answer)]
     found = fleet_status(

@@ -10,7 +10,8 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.errors import NotColocatedError
 from ps2.ops.all import TABLE
-from tests.conftest import leaving_nothing
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 MODULE = "tests.kernels.kmeans"
 CLUSTERS, FEATURES = 23, 4
@@ -27,9 +28,9 @@ def forgotten():
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_operations_when_floats_and_counts_meet_then_numpy(servers, tmp_path):
+def test_operations_when_floats_and_counts_meet_then_numpy(servers):
     chance = np.random.default_rng(0)
-    with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=servers, ops=[MODULE]):
+    with PS2Context.getOrCreate(servers=servers, ops=[MODULE]):
         model = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column").matrix()
         counts, centres = DCV.dense(CLUSTERS, 1, dtype="int32"), np.zeros((CLUSTERS, FEATURES), np.float32)
         for _ in range(3):
@@ -50,8 +51,8 @@ def test_operations_when_floats_and_counts_meet_then_numpy(servers, tmp_path):
             )
 
 
-def test_operations_when_server_dies_then_count_once_in_both(tmp_path, until):
-    with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=2, replicas=1, ops=[MODULE]) as ps:
+def test_operations_when_server_dies_then_count_once_in_both(until):
+    with PS2Context.getOrCreate(servers=2, replicas=1, ops=[MODULE]) as ps:
         model = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column").matrix()
         counts = DCV.dense(CLUSTERS, 1, dtype="int32")
         clusters, points = np.arange(CLUSTERS), np.ones((CLUSTERS, FEATURES))
@@ -69,17 +70,16 @@ def test_operations_when_server_dies_then_count_once_in_both(tmp_path, until):
 
 
 def test_rollback_when_two_matrices_then_both_are_of_one_moment(tmp_path):
-    with leaving_nothing(tmp_path):
-        with PS2Context.getOrCreate(servers=2, ops=[MODULE], checkpointDir=str(tmp_path / "kept")) as ps:
-            first = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column", name="model")
-            model, counts = first.matrix(), DCV.dense(CLUSTERS, 1, dtype="int32", name="counts")
-            clusters, points = np.arange(CLUSTERS), np.ones((CLUSTERS, FEATURES))
-            model.apply("gather_points", counts=counts, clusters=clusters, points=points)
-            ps.checkpoint()
-            model.apply("gather_points", counts=counts, clusters=clusters, points=points)
-        with PS2Context.getOrCreate(servers=3, ops=[MODULE], restore=str(tmp_path / "kept")) as ps:
-            model, counts = ps.vector("model").matrix(), ps.vector("counts")
-            assert counts.pull().tolist() == [1] * CLUSTERS
-            model.apply("gather_points", counts=counts, clusters=clusters, points=points)
-            assert counts.pull().tolist() == [2] * CLUSTERS
-            assert model.pull(columns=clusters)[:, FEATURES:].tolist() == [[2] * FEATURES] * CLUSTERS
+    with PS2Context.getOrCreate(servers=2, ops=[MODULE], checkpointDir=str(tmp_path / "kept")) as ps:
+        first = DCV.dense(CLUSTERS, 2 * FEATURES, layout="column", name="model")
+        model, counts = first.matrix(), DCV.dense(CLUSTERS, 1, dtype="int32", name="counts")
+        clusters, points = np.arange(CLUSTERS), np.ones((CLUSTERS, FEATURES))
+        model.apply("gather_points", counts=counts, clusters=clusters, points=points)
+        ps.checkpoint()
+        model.apply("gather_points", counts=counts, clusters=clusters, points=points)
+    with PS2Context.getOrCreate(servers=3, ops=[MODULE], restore=str(tmp_path / "kept")) as ps:
+        model, counts = ps.vector("model").matrix(), ps.vector("counts")
+        assert counts.pull().tolist() == [1] * CLUSTERS
+        model.apply("gather_points", counts=counts, clusters=clusters, points=points)
+        assert counts.pull().tolist() == [2] * CLUSTERS
+        assert model.pull(columns=clusters)[:, FEATURES:].tolist() == [[2] * FEATURES] * CLUSTERS
