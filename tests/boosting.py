@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from pyspark.ml.linalg import Vectors
+from training import schema_of
 
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
@@ -69,8 +70,8 @@ def dealt(
     others = others or {}
     rows = list(zip(map(vector, x), y.tolist(), *others.values(), strict=True))
     parts = spark.sparkContext.parallelize([rows[w::workers] for w in range(workers)], workers)
-    frame = spark.createDataFrame(parts.flatMap(list), ["features", "label", *others])
-    return Table(frame, ColumnNames(), workers)
+    schema = schema_of(dict(zip(["features", "label", *others], rows[0], strict=True)))
+    return Table(spark.createDataFrame(parts.flatMap(list), schema, verifySchema=False), ColumnNames(), workers)
 
 
 def trained(

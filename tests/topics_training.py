@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from pyspark.ml.linalg import Vectors
 from scipy.special import gammaln
+from training import schema_of
 
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import ring_of
@@ -42,7 +43,8 @@ def dealt(spark: Any, counts: sp.csr_array, workers: int) -> Table:
     """Documents dealt out to workers by turns."""
     rows = [(Vectors.sparse(WORDS, counts.indices[some], counts.data[some]),) for some in _rows(counts)]
     parts = spark.sparkContext.parallelize([rows[w::workers] for w in range(workers)], workers)
-    return Table(spark.createDataFrame(parts.flatMap(list), ["features"]), ColumnNames(label=None), workers)
+    frame = spark.createDataFrame(parts.flatMap(list), schema_of({"features": rows[0][0]}), verifySchema=False)
+    return Table(frame, ColumnNames(label=None), workers)
 
 
 def _rows(counts: sp.csr_array) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,7 +80,22 @@ class Rows:
             for shard in self.shards
         ]
         dealt = spark.sparkContext.parallelize(shards, len(shards)).flatMap(lambda shard: shard)
-        return spark.createDataFrame(dealt, ["features", "label", "weight"]).cache()
+        schema = schema_of(dict(zip(["features", "label", "weight"], shards[0][0], strict=True)))
+        return spark.createDataFrame(dealt, schema, verifySchema=False).cache()
+
+
+def schema_of(row: Mapping[str, Any]) -> Any:
+    """Return the schema of such rows. Spark would run a job to find it out."""
+    from pyspark.ml.linalg import Vector, VectorUDT
+    from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType
+
+    types = {bool: BooleanType(), float: DoubleType(), int: LongType()}
+    return StructType(
+        [
+            StructField(name, VectorUDT() if isinstance(value, Vector) else types[type(value)])
+            for name, value in row.items()
+        ]
+    )
 
 
 def make(n: int = 60, dim: int = 5, cuts: tuple[int, ...] = (30,), classes: int = 2, zeros: float = 0.0) -> Rows:

@@ -7,22 +7,47 @@ one to two seconds of a core on imports in its first task. So does a worker that
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 
-import numpy as np
-import pyspark.worker  # noqa: F401 - these imports are for the workers
-from pyspark.daemon import manager
+ARCHIVE = Path("pyspark", "python", "lib", "pyspark.zip")
 
-import ps2.data.columns
-import ps2.data.rows
-import ps2.run.task  # noqa: F401
-from ps2.ops.kernels import total
 
-if __name__ == "__main__":
+def prefer_installed(paths: list[str]) -> None:
+    """Let Python find the pyspark that pip has installed before Spark's archives of the same.
+
+    Spark puts its archives first. Each process compiles anew what it imports from them: a second of a core.
+
+    Args:
+        paths: ``sys.path``. Archives of a Spark that is in none of these folders keep their places.
+    """
+    for folder in [folder for folder in paths if str(Path(folder, ARCHIVE)) in paths]:
+        home = str(Path(folder, "pyspark")) + os.sep
+        archives = [path for path in paths if path.startswith(home)]
+        paths[:] = [path for path in paths if path not in archives] + archives
+
+
+def serve() -> None:
+    """Import what tasks need, and fork workers."""
+    import numpy as np
+    import pyspark.worker  # noqa: F401 - these imports are for the workers
+    from pyspark.daemon import manager
+
+    import ps2.data.columns
+    import ps2.data.rows
+    import ps2.run.task  # noqa: F401
+    from ps2.ops.kernels import total
+
     total(np.ones(1))  # numba's first kernel in a process takes a third of a second
-    # A new worker invalidates every cached import path. pyspark.zip, read again for each package, would take 0.3 s.
+    # A new worker invalidates every cached import path. An archive, read again for each package, would take 0.3 s.
     sys.path_importer_cache.clear()
     # After every task a worker collects garbage. Frozen objects are skipped.
     gc.collect()
     gc.freeze()
     manager()
+
+
+if __name__ == "__main__":
+    prefer_installed(sys.path)
+    serve()

@@ -55,6 +55,9 @@ log = logging.getLogger(__name__)
 SLOTS_TIMEOUT_S = 10.0
 # Wait for the run's tasks to end.
 END_TIMEOUT_S = 10.0
+# Wait for workers to hear that the run is over, before Spark cancels their tasks: that would end their Python
+# processes, and the next run would wait for new ones.
+HEAR_S = 0.5
 # Wait for a run to end when its context is stopped.
 STOP_TIMEOUT_S = 25.0
 # Wait for a server that is being replaced, to tell it that the run is over.
@@ -407,7 +410,9 @@ class _RunDriver:
     def _end_tasks(self) -> None:
         """End the tasks that still run."""
         if not self._over and not self._spark.is_stopped():
-            self._job.cancel()
+            self._job.join(HEAR_S)
+            if not self._over:
+                self._job.cancel()
         self._job.join(END_TIMEOUT_S)
         if left := self._tasks.wait_for_end(END_TIMEOUT_S):
             log.warning(

@@ -74,8 +74,10 @@ def sparking(master: str, settings: Mapping[str, str] | None = None) -> Iterator
 
 
 @contextmanager
-def workers_on(*hosts: str, cores: int = 1) -> Iterator[str]:
+def workers_on(*hosts: str, cores: int = 1, memory_mb: int = WORKER_MB, master: str | None = None) -> Iterator[str]:
     """Start a standalone cluster in the Java process of this one, a worker on each host; yield its master.
+
+    The master is on the first host, or on another.
 
     Its executors are processes of their own, as in local-cluster mode. But there all are on one host, and Spark starts
     a second attempt of a slow task only on another.
@@ -86,17 +88,17 @@ def workers_on(*hosts: str, cores: int = 1) -> Iterator[str]:
     deploy, none = jvm.org.apache.spark.deploy, jvm.scala.Option.empty()
     settings = jvm.org.apache.spark.SparkConf()
     settings.set("spark.master.rest.enabled", "false")
-    master = deploy.master.Master.startRpcEnvAndEndpoint(hosts[0], 0, 0, settings)._1()
-    started = [master]
+    first = master or hosts[0]
+    started = [deploy.master.Master.startRpcEnvAndEndpoint(first, 0, 0, settings)._1()]
     try:
-        url = f"spark://{hosts[0]}:{master.address().port()}"
+        url = f"spark://{first}:{started[0].address().port()}"
         urls = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
         urls[0] = url
         with tempfile.TemporaryDirectory(prefix="spark-workers-") as folder:
             for host in hosts:
                 started.append(
                     deploy.worker.Worker.startRpcEnvAndEndpoint(
-                        host, 0, 0, cores, WORKER_MB, urls, str(Path(folder, host)), none, settings, none
+                        host, 0, 0, cores, memory_mb, urls, str(Path(folder, host)), none, settings, none
                     )
                 )
             yield url

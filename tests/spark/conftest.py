@@ -36,13 +36,7 @@ os.environ.pop("SPARK_HOME", None)
 
 
 @pytest.fixture(scope="session")
-def event_log(tmp_path_factory):
-    """Folder of the shared session's event log."""
-    return tmp_path_factory.mktemp("events")
-
-
-@pytest.fixture(scope="session")
-def spark(event_log):
+def spark():
     """The shared session: two slots, and four attempts a task."""
     from pyspark.sql import SparkSession
 
@@ -51,13 +45,9 @@ def spark(event_log):
         .appName("tests")
         .config("spark.ui.port", "0")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.compress", "false")
-        .config("spark.eventLog.dir", event_log.as_uri())
         .config("spark.sql.shuffle.partitions", "2")
         # Seven calls of Java for each operation on a column.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.hadoop.fs.file.impl.disable.cache", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -90,6 +80,12 @@ def shared_fleet(spark, sharing):
     fleet = sharing(lambda servers: PS2Context.getOrCreate(spark, servers=servers))
     yield fleet
     fleet.end()
+
+
+@pytest.fixture
+def no_fleet(shared_fleet):
+    """No context runs: for tests that come after those with ``ps``, and start one of their own."""
+    shared_fleet.end()
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +145,12 @@ def environment():
 def run_program(environment):
     """``run_program(*command)``: run to the end and return the CompletedProcess, output as text."""
 
-    def run(*command, env=None, cwd=REPO):
+    def run(*command, env=None, cwd=REPO, timeout_s=PROGRAM_TIMEOUT_S):
         return subprocess.run(
             [str(part) for part in command],
             capture_output=True,
             text=True,
-            timeout=PROGRAM_TIMEOUT_S,
+            timeout=timeout_s,
             env=env or environment,
             cwd=cwd,
             check=False,

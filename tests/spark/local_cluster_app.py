@@ -17,10 +17,11 @@ import psutil
 from pyspark.sql import SparkSession
 
 from ps2 import DCV, PS2Context
+from ps2.coordinator.application import driver_secret
 
 DIM, STEPS, PARTITIONS, LR = 30, 5, 4, 0.1
 folder = sys.argv[1]
-release = f"{folder}/release"
+release, events = f"{folder}/release", Path(folder, "events")
 
 
 def train(sc):
@@ -112,30 +113,33 @@ def executors():
     return [process for process in processes() if "CoarseGrainedExecutorBackend" in command_of(process)]
 
 
+def secrets_in_log(secrets):
+    """Return the names of secrets that are in the event log, which is of all jobs."""
+    text = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+    assert text.count("SparkListenerJobEnd") > STEPS
+    return [name for name, secret in secrets.items() if secret in text]
+
+
+events.mkdir()
 spark = (
     SparkSession.builder.master("local-cluster[2,1,1024]")
     .config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1")
+    .config("spark.eventLog.enabled", "true")
+    .config("spark.eventLog.compress", "false")
+    .config("spark.eventLog.dir", events.as_uri())
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")
+said = {}
 with PS2Context.getOrCreate(spark, servers=2) as ps:
     ps.waitForSlots(2, timeout=60)
-    weights = train(spark.sparkContext)
-    in_argv = [command for command in map(command_of, processes()) if ps._coordinator.token in command]
-    count = len(executors())
-    of_workers = logs(spark.sparkContext, ps)
-    total, attempts = survive(spark.sparkContext)
-print(
-    json.dumps(
-        {
-            "weights": weights.tolist(),
-            "executors": count,
-            "logs": of_workers,
-            "token in argv": in_argv,
-            "total": total,
-            "attempts": attempts,
-        }
-    )
-)
+    secrets = {"token": ps._coordinator.token, "driver": driver_secret()}
+    said["weights"] = train(spark.sparkContext).tolist()
+    said["token in argv"] = [command for command in map(command_of, processes()) if ps._coordinator.token in command]
+    said["executors"] = len(executors())
+    said["logs"] = logs(spark.sparkContext, ps)
+    said["total"], said["attempts"] = survive(spark.sparkContext)
 spark.stop()
+said["in event log"] = secrets_in_log(secrets)
+print(json.dumps(said))

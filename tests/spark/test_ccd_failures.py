@@ -65,18 +65,17 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clock", [1, 4], ids=["first", "later"])
-def test_vectors_when_worker_dies_then_same(spark, by_value, tmp_path, monkeypatch, expected, kind, clock):
+def test_vectors_when_worker_dies_then_same(ps, spark, by_value, tmp_path, monkeypatch, expected, kind, clock):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock}.items():
         monkeypatch.setattr(DyingProgram, name, value)
     monkeypatch.setattr(ccd_solver, "CcdProgram", DyingProgram)
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        found = fit(ps, spark, kind)
+    found = fit(ps, spark, kind)
     assert (tmp_path / "died").exists()
     assert_same(found, expected[kind])
 
 
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"checkpointEverySteps": 2}], ids=["replicas", "checkpoints"])
-def test_vectors_when_server_dies_then_same(spark, tmp_path, expected, settings):
+def test_vectors_when_server_dies_then_same(no_fleet, spark, tmp_path, expected, settings):
     steps = []
 
     def kill(report):
@@ -96,7 +95,7 @@ class Stopped(Exception):
     """The driver ends here."""
 
 
-def test_vectors_when_driver_is_lost_then_same(spark, tmp_path, expected):
+def test_vectors_when_driver_is_lost_then_same(no_fleet, spark, tmp_path, expected):
     named, folder = replace(EXPLICIT, name="factors"), str(tmp_path)
 
     def stop(report):

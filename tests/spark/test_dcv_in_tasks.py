@@ -93,7 +93,7 @@ OPERATIONS = {
 CHANGES = ["push", "add at indices", "axpy", "zip.apply", "zip.mapPartitions", "batch"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair(ps):
     """``pair()``: two co-located vectors with the values of U and V."""
 
@@ -118,24 +118,40 @@ def assert_same(came, expected):
         np.testing.assert_array_equal(came, expected)
 
 
+@pytest.fixture(scope="module")
+def answers(pair, sc, by_value):
+    """What a task answers to each operation, each on vectors of its own."""
+    pairs = {name: pair() for name in OPERATIONS}
+
+    def work(rows):
+        return [(name, answer_of(name, *vectors)) for name, vectors in pairs.items()]
+
+    return dict(sc.parallelize([0], 1).mapPartitions(work).collect())
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operation_when_in_map_partitions_then_same_as_in_driver(name, pair, sc):
-    u, v = pair()
-    expected = answer_of(name, *pair())
-    (came,) = sc.parallelize([0], 1).mapPartitions(lambda rows: [answer_of(name, u, v)]).collect()
-    assert_same(came, expected)
+def test_operation_when_in_map_partitions_then_same_as_in_driver(name, pair, answers):
+    assert_same(answers[name], answer_of(name, *pair()))
+
+
+@pytest.fixture(scope="module")
+def changed(pair, sc, by_value):
+    """Vectors that a task has changed, by operation."""
+    pairs = {name: pair() for name in CHANGES}
+
+    def work(rows):
+        for name, vectors in pairs.items():
+            answer_of(name, *vectors)
+
+    sc.parallelize([0], 1).foreachPartition(work)
+    return pairs
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_change_when_made_in_foreach_partition_then_driver_sees(name, pair, sc):
-    here, there = pair(), pair()
+def test_change_when_made_in_foreach_partition_then_driver_sees(name, pair, changed):
+    here = pair()
     answer_of(name, *here)
-
-    def work(rows):
-        answer_of(name, *there)
-
-    sc.parallelize([0], 1).foreachPartition(work)
-    assert_same([vector.pull() for vector in there], [vector.pull() for vector in here])
+    assert_same([vector.pull() for vector in changed[name]], [vector.pull() for vector in here])
 
 
 def test_add_when_called_in_many_tasks_then_every_one_counts(ps, sc):

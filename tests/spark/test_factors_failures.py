@@ -69,12 +69,11 @@ def assert_undisturbed(found, options, columns=COLUMNS):
     ],
     ids=["beginning", "first turns", "first save", "later", "last save", "evaluation"],
 )
-def test_vectors_when_worker_is_killed_then_are_the_same(spark, by_value, tmp_path, monkeypatch, clock, columns):
+def test_vectors_when_worker_is_killed_then_are_the_same(ps, spark, by_value, tmp_path, monkeypatch, clock, columns):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock}.items():
         monkeypatch.setattr(DyingProgram, name, value)
     monkeypatch.setattr(sgd_solver, "SgdProgram", DyingProgram)
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        found = trained(ps, spark, columns=columns)
+    found = trained(ps, spark, columns=columns)
     assert (tmp_path / "died").exists()
     assert_undisturbed(found, OPTIONS, columns)
 
@@ -84,7 +83,7 @@ def test_vectors_when_worker_is_killed_then_are_the_same(spark, by_value, tmp_pa
     [{"replicas": 1}, {"checkpointEverySteps": 5}, {"checkpointEverySteps": 1}],
     ids=["replicas", "some checkpoints", "a checkpoint a clock"],
 )
-def test_vectors_when_server_is_killed_then_are_the_same(spark, tmp_path, settings):
+def test_vectors_when_server_is_killed_then_are_the_same(no_fleet, spark, tmp_path, settings):
     steps = []
 
     def kill(report):
@@ -106,7 +105,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("every", [1, 7])
-def test_vectors_when_driver_is_lost_then_are_the_same(spark, tmp_path, every):
+def test_vectors_when_driver_is_lost_then_are_the_same(no_fleet, spark, tmp_path, every):
     named, folder = replace(OPTIONS, name="factors"), str(tmp_path)
 
     def stop(report):

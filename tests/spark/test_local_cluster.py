@@ -52,6 +52,10 @@ def test_the_token_when_executors_use_it_then_it_is_in_no_argv(said):
     assert said["token in argv"] == []
 
 
+def test_secrets_when_used_by_tasks_then_not_in_event_log(said):
+    assert said["in event log"] == []
+
+
 def test_a_job_when_an_executor_is_killed_then_its_sum_is_right(said):
     assert said["total"] == 6666
 

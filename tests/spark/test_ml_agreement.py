@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from pyspark.ml import classification, regression
@@ -156,8 +158,10 @@ WITH_WEIGHTS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e307])
-@pytest.mark.parametrize(("kind", "params"), WITH_WEIGHTS)
+SIZED = [(*given, size) for given, size in zip(WITH_WEIGHTS, itertools.cycle([1e-300, 1e307]), strict=False)]
+
+
+@pytest.mark.parametrize(("kind", "params", "size"), [*SIZED, (*WITH_WEIGHTS[0], 1e307)])
 def test_fit_when_weights_are_tiny_or_huge_then_ratios_count(df, kind, params, size):
     ours, same = (
         kind(weightCol="weight", **params).fit(df.withColumn("weight", F.col("weight") * F.lit(unit)))

@@ -16,8 +16,10 @@ import pytest
 
 from tests.ports import free_port
 
+# A server, its executors and a client begin, of which each takes seconds of a core.
 START_S = 150.0
-pytestmark = pytest.mark.timeout(400)  # a server, its executors and a client: four processes that begin
+APP_TIMEOUT_S = 450
+pytestmark = pytest.mark.timeout(START_S + APP_TIMEOUT_S)
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -49,7 +51,7 @@ def said(run_program, tmp_path_factory, until):
     try:
         until(lambda: "Spark Connect server started" in (folder / "server.log").read_text(), "it started", START_S)
         app = Path(__file__).with_name("connect_app.py")
-        done = run_program(sys.executable, app, port, server.pid, folder, free_port())
+        done = run_program(sys.executable, app, port, server.pid, folder, free_port(), timeout_s=APP_TIMEOUT_S)
         assert done.returncode == 0, done.stderr
         yield json.loads(done.stdout.splitlines()[-1])
     finally:

@@ -94,13 +94,12 @@ class DyingProgram(worker.SamplingProgram):
     ids=["in the first clock", "in mid iteration", "average", "in a turn"],
 )
 def test_counts_when_worker_is_killed_then_match_token_topics(
-    spark, by_value, assigned, tmp_path, monkeypatch, sync, clock, reads
+    ps, spark, by_value, assigned, tmp_path, monkeypatch, sync, clock, reads
 ):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock, "reads": reads}.items():
         monkeypatch.setattr(DyingProgram, name, value)
     monkeypatch.setattr(trainer, "SamplingProgram", DyingProgram)
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        found = trained(ps, spark, replace(LONG, sync=sync))
+    found = trained(ps, spark, replace(LONG, sync=sync))
     assert (tmp_path / "died").exists()
     np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
     np.testing.assert_array_equal(found.counts, assigned[0])
@@ -108,12 +107,13 @@ def test_counts_when_worker_is_killed_then_match_token_topics(
 
 
 @pytest.mark.parametrize("clock", [5, 9], ids=["in an iteration", "in the last one"])
-def test_local_counts_when_worker_is_killed_then_match_topics(spark, by_value, assigned, tmp_path, monkeypatch, clock):
+def test_local_counts_when_worker_is_killed_then_match_topics(
+    ps, spark, by_value, assigned, tmp_path, monkeypatch, clock
+):
     monkeypatch.setattr(DyingLocalProgram, "path", str(tmp_path / "died"))
     monkeypatch.setattr(DyingLocalProgram, "clock", clock)
     monkeypatch.setattr(trainer, "LocalProgram", DyingLocalProgram)
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        found = trained(ps, spark, LOCAL, workers=1)
+    found = trained(ps, spark, LOCAL, workers=1)
     assert (tmp_path / "died").exists()
     np.testing.assert_array_equal(found.counts, assigned[0])
     assert found.history.steps == LONG.iterations
@@ -130,7 +130,9 @@ def test_local_counts_when_worker_is_killed_then_match_topics(spark, by_value, a
     ],
     ids=["replicas", "checkpoint", "rotation, checkpoint", "local, checkpoint"],
 )
-def test_counts_when_server_is_killed_then_match_token_topics(spark, assigned, tmp_path, options, workers, settings):
+def test_counts_when_server_is_killed_then_match_token_topics(
+    no_fleet, spark, assigned, tmp_path, options, workers, settings
+):
     steps = []
 
     def kill(report):
@@ -153,7 +155,7 @@ class Stopped(Exception):
     """The driver ends here."""
 
 
-def test_local_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, tmp_path):
+def test_local_when_driver_is_lost_then_saved_topics_are_used(no_fleet, spark, assigned, tmp_path):
     named, folder = replace(LOCAL, name="topics", save_interval=1), str(tmp_path)
 
     def stop(report):
@@ -173,7 +175,7 @@ def test_local_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, t
     assert max(found.history.objective[4:]) < found.history.objective[0]
 
 
-def test_training_when_driver_is_lost_then_saved_topics_are_used(spark, assigned, tmp_path):
+def test_training_when_driver_is_lost_then_saved_topics_are_used(no_fleet, spark, assigned, tmp_path):
     named, folder = replace(OPTIONS, name="topics", save_interval=1), str(tmp_path)
 
     def stop(report):

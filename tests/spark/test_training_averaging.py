@@ -21,16 +21,6 @@ L2 = 0.2
 PROBLEM = Problem("logistic", 5, standardize=False, l2=L2)
 
 
-@pytest.fixture(scope="module", params=[30, 10], ids=["equal shards", "unequal shards"])
-def rows(request):
-    return make(cuts=(request.param,))
-
-
-@pytest.fixture(scope="module")
-def frame(spark, rows):
-    return rows.frame(spark)
-
-
 @pytest.fixture(scope="module")
 def uneven():
     return make(cuts=(10,))
@@ -62,9 +52,11 @@ def beginning(rows, problem=PROBLEM):
 # -- ma-sgd ------------------------------------------------------------------------------------------------------------
 
 
-def test_average_when_steps_use_all_rows_then_gradient_descent(ps, rows, frame):
+@pytest.mark.parametrize("first", [30, 10], ids=["equal shards", "unequal shards"])
+def test_average_when_steps_use_all_rows_then_gradient_descent(spark, ps, first):
+    rows = make(cuts=(first,))
     recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
-    w, b, history = ended(ps, frame, rows, PROBLEM, recipe)
+    w, b, history = ended(ps, rows.frame(spark), rows, PROBLEM, recipe)
     expected, intercept = np.zeros(5), beginning(rows)
     for step in range(3):
         eta = 0.5 / (1 + 0.5 * L2 * step)
@@ -225,19 +217,19 @@ def simulated(rows, problem, recipe):
 
 
 @pytest.mark.parametrize(("step_size", "momentum"), [(0.5, 0.45), (7.0, 0.45), (0.5, 0.9)])
-def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size, momentum):
+def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, uneven, uneven_frame, step_size, momentum):
     """The second learning rate is so large that workers turn round and it is halved."""
     recipe = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4, momentum=momentum)
-    w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
-    expected, beta = simulated(rows, PROBLEM, recipe)
+    w, b, _ = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+    expected, beta = simulated(uneven, PROBLEM, recipe)
     np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
     assert (beta < step_size) == (step_size > 1)
 
 
-def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(ps, rows, frame):
+def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(ps, uneven, uneven_frame):
     recipe = SolverOptions(solver="ftsgd", steps=3, step_size=0.5, local_steps=4, adaptive_momentum=False)
-    w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
-    np.testing.assert_allclose(np.append(w, b), descended(rows, PROBLEM, [4, 4, 4]), rtol=1e-9, atol=1e-12)
+    w, b, _ = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+    np.testing.assert_allclose(np.append(w, b), descended(uneven, PROBLEM, [4, 4, 4]), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("search", ["auto", "always"])
@@ -285,12 +277,13 @@ def test_ftsgd_when_search_is_never_then_equals_mllibs_sgd(ps, spark):
 
 
 @pytest.mark.parametrize(
-    "problem", [Problem("softmax", 5, 3, l2=L2), Problem("fmLogistic", 5, 3, l2=L2)], ids=["softmax", "machine"]
+    ("problem", "search"),
+    [(Problem("softmax", 5, 3, l2=L2), "always"), (Problem("fmLogistic", 5, 3, l2=L2), "never")],
+    ids=["softmax", "machine"],
 )
-@pytest.mark.parametrize("search", ["always", "never"])
-def test_ftsgd_when_weights_are_wide_then_the_objective_falls(ps, rows, frame, problem, search):
+def test_ftsgd_when_weights_are_wide_then_the_objective_falls(ps, uneven, uneven_frame, problem, search):
     recipe = SolverOptions(solver="ftsgd", steps=5, step_size=0.3, local_search=search)
-    _, _, history = ended(ps, frame, rows, problem, recipe)
+    _, _, history = ended(ps, uneven_frame, uneven, problem, recipe)
     assert history.objective[-1] < history.objective[0]
 
 

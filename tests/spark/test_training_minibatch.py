@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from training import COLUMNS, Rows, logistic_gradient, make, minimum, objective, trained
@@ -166,8 +168,10 @@ def shard_frame(spark, shard):
     return shard.frame(spark)
 
 
-@pytest.mark.parametrize("staleness", [3, None])
-@pytest.mark.parametrize(("name", "lazy", "penalties"), CASES)
+@pytest.mark.parametrize(
+    ("name", "lazy", "penalties", "staleness"),
+    [(*case, staleness) for case, staleness in zip(CASES, itertools.cycle([3, None]), strict=False)],
+)
 def test_worker_when_ahead_of_driver_then_sees_own_steps(ps, shard, shard_frame, name, lazy, penalties, staleness):
     """A worker that waits for nobody takes NumPy's steps, one after the other, whatever the driver has got to."""
     problem = Problem("logistic", 5, standardize=False, **penalties)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import DivergedError, InputError
 
 WEIGHTED = ColumnNames(weight="weight")
-STEPS = 3
+STEPS = 2
 PROBLEM = Problem("logistic", 5, l2=0.3)
 WITH_L1 = replace(PROBLEM, l1=0.05)
 MACHINE = Problem("fmLogistic", 5, width=3, l2=0.3, standardize=False)
@@ -65,10 +66,10 @@ def worth(problem, recipe, rows, w, b):
 @pytest.mark.parametrize("name", TRAININGS)
 def test_history_when_steps_run_then_has_their_model_objectives(ps, rows, frame, name):
     problem, recipe = TRAININGS[name]
-    models = [fitted(ps, frame, rows, problem, replace(recipe, steps=steps)) for steps in range(STEPS + 1)]
     # FTSGD looks at what its first step has made.
-    known = models if name != "ftsgd" else models[-1:]
-    expected = [worth(problem, recipe, rows, w, b) for w, b, _ in known]
+    known = range(STEPS + 1) if name != "ftsgd" else [STEPS]
+    models = [fitted(ps, frame, rows, problem, replace(recipe, steps=steps)) for steps in known]
+    expected = [worth(problem, recipe, rows, w, b) for w, b, _ in models]
     history = models[-1][2]
     assert history.objective[-len(known) :] == pytest.approx(expected, rel=1e-6)
     assert (len(history.objective), history.steps, len(history.seconds)) == (STEPS + 1, STEPS, STEPS)
@@ -92,8 +93,10 @@ DIVERGING = {
 }
 
 
-@pytest.mark.parametrize("steps", [1, 60])
-@pytest.mark.parametrize("name", DIVERGING)
+# In the middle of a training with each of them, and at its end with each solver.
+@pytest.mark.parametrize(
+    ("name", "steps"), [*((name, 60) for name in DIVERGING), *product(["sgd", "ma-sgd", "ftsgd"], [1])]
+)
 def test_training_when_step_is_far_too_large_then_error(ps, rows, frame, name, steps):
     problem, recipe = DIVERGING[name]
     with pytest.raises(

@@ -51,9 +51,11 @@ def found(ps, frame, rows, problem, recipe=EXACT):
     return w, made.biases[0], made
 
 
-@pytest.mark.parametrize("standardize", [True, False], ids=["std", "raw"])
-@pytest.mark.parametrize("intercept", [True, False], ids=["b", "no"])
-@pytest.mark.parametrize("l2", [0.0, 0.03])
+# Each pair of values of any two: L2 penalty, intercept, standardize.
+FORMS = [(0.0, True, True), (0.0, False, False), (0.03, True, False), (0.03, False, True)]
+
+
+@pytest.mark.parametrize(("l2", "intercept", "standardize"), FORMS)
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_converged_then_conditions_of_minimum_hold(
     ps, rows, frame, two, two_frame, problem, l2, intercept, standardize
@@ -110,8 +112,7 @@ def test_sap_when_sets_are_small_then_every_schedule_converges(
     assert (np.diff(made.history.objective) <= 1e-12).all()
 
 
-@pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-@pytest.mark.parametrize("times", [1.0, 1.5])
+@pytest.mark.parametrize(("problem", "times"), [(SQUARED, 1.0), (LOGISTIC, 1.0), (LOGISTIC, 1.5)])
 def test_strength_when_above_the_largest_then_no_step(ps, rows, frame, two, two_frame, problem, times):
     given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
     largest = largest_strength(problem, given)
@@ -173,8 +174,10 @@ def odd(rows, kind):
     return replace(rows, x=x)
 
 
-@pytest.mark.parametrize("standardize", [True, False], ids=["std", "raw"])
-@pytest.mark.parametrize("kind", ["zeros", "constant", "equal", "far", "absent"])
+@pytest.mark.parametrize(
+    ("kind", "standardize"),
+    [(kind, True) for kind in ("zeros", "constant", "equal", "far", "absent")] + [("constant", False), ("far", False)],
+)
 def test_columns_when_odd_then_conditions_of_minimum_hold(spark, ps, rows, kind, standardize):
     given, problem = odd(rows, kind), replace(SQUARED, standardize=standardize)
     w, b, _ = found(ps, given.frame(spark), given, problem)
