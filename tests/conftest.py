@@ -25,8 +25,9 @@ from ps2.cli import processes
 from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.processes.forking import ForkServer
 
-# The same examples in every run; how long one takes says nothing on a machine that is busy.
-settings.register_profile("ps2", deadline=None, derandomize=True)
+# The same examples in every run; how long one takes says nothing on a machine that is busy. What a test finds with so
+# small inputs it finds in 50 examples; one that needs more says so.
+settings.register_profile("ps2", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("ps2")
 
 # A test measures costs itself, and leaves nothing in the user's folders.
