@@ -41,8 +41,8 @@ TREES = {
     "leaf": {"recipe": boosting.BY_LEAF, "sparse": True},
     "absolute": {"recipe": boosting.SHORT, "problem": boosting.MEDIAN},
 }
-# In every second clock and checkpoint is enough for each run of the tests; the others' servers die in every one.
-SPARED = {"level": 1}
+# In every third clock and checkpoint is enough for each run of the tests; the others' servers die in every one.
+SPARED = {"level": 2}
 LINEAR = {
     "l-bfgs": SolverOptions(steps=8, tol=0.0),
     "minibatch": SolverOptions(solver="minibatch", steps=8, step_size=0.1),
