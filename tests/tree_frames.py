@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xgboost
 from pyspark.ml.linalg import Vectors
+from training import schema_of
 
 # Of a row in ``frame_of``, by turns.
 WEIGHTS = (1.0, 2.0, 3.0)
@@ -23,7 +24,8 @@ def frame_of(spark, x, y, held=None):
         (Vectors.dense(row.tolist()), float(label), WEIGHTS[i % 3], bool(h))
         for i, (row, label, h) in enumerate(zip(x, y, held, strict=True))
     ]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), ["features", "label", "w", "held"])
+    schema = schema_of(dict(zip(["features", "label", "w", "held"], rows[0], strict=True)))
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), schema, verifySchema=False)
 
 
 def xgboosts(x, y, rounds, weight=None, **params):

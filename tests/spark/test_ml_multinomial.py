@@ -111,9 +111,22 @@ NONE, RIDGE, LASSO = {}, {"regParam": 0.1}, {"regParam": 0.05, "elasticNetParam"
 ELASTIC = {"regParam": 0.1, "elasticNetParam": 0.5}
 
 
-@pytest.mark.parametrize("penalty", [NONE, RIDGE, LASSO, ELASTIC], ids=["none", "l2", "l1", "elastic net"])
-@pytest.mark.parametrize("form", [{"standardization": False}, {"fitIntercept": False}], ids=["as given", "through 0"])
-@pytest.mark.parametrize("classes", [2, 3])
+AS_GIVEN, THROUGH_0 = {"standardization": False}, {"fitIntercept": False}
+
+
+@pytest.mark.parametrize(
+    ("classes", "form", "penalty"),
+    [
+        (2, AS_GIVEN, NONE),
+        (3, THROUGH_0, NONE),
+        (2, THROUGH_0, RIDGE),
+        (3, AS_GIVEN, RIDGE),
+        (2, AS_GIVEN, LASSO),
+        (3, THROUGH_0, LASSO),
+        (2, THROUGH_0, ELASTIC),
+        (3, AS_GIVEN, ELASTIC),
+    ],
+)
 def test_fit_when_penalties_differ_then_the_minimum_is_found(common, classes, form, penalty):
     frame = common.where(F.col("label") < classes)
     model = algorithms.LogisticRegression(weightCol="weight", **form, **penalty).fit(frame)

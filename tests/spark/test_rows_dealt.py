@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
+from training import schema_of
 
 from ps2.algorithms.estimators.dealing import deal
 from ps2.algorithms.estimators.tables import survey
@@ -23,7 +24,7 @@ def frame_of(spark, shards):
             rows[-1].append((Vectors.sparse(DIM, range(size), [1.0] * size), float(number)))
             number += 1
     dealt = spark.sparkContext.parallelize(rows, len(rows)).flatMap(lambda shard: shard)
-    return spark.createDataFrame(dealt, ["features", "label"]).cache()
+    return spark.createDataFrame(dealt, schema_of({"features": rows[0][0][0], "label": 0.0})).cache()
 
 
 def dealt(frame, workers):

@@ -9,6 +9,7 @@ import xgboost
 from boosting import digest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
+from training import schema_of
 
 from ps2.algorithms import GBTClassifier, GBTModel, GBTRegressor
 from ps2.errors import ConfigError, InputError, LimitError
@@ -28,7 +29,8 @@ def data(seed=1, missing=0.3):
 
 def frame_of(spark, x, y, vector=Vectors.dense):
     rows = [(vector(row.tolist()), float(label)) for row, label in zip(x, y, strict=True)]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), ["features", "label"])
+    schema = schema_of({"features": rows[0][0], "label": 0.0})
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), schema, verifySchema=False)
 
 
 def predictions(model, frame):

@@ -153,10 +153,13 @@ def test_trees_when_the_loss_is_squared_then_they_are_pysparks(numbers):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
 @pytest.mark.parametrize(
-    "params",
-    [{"minInfoGain": 0.1}, {"minWeightFractionPerNode": 0.1}, {"minInfoGain": 0.01, "minWeightFractionPerNode": 0.05}],
+    ("params", "weight"),
+    [
+        ({"minInfoGain": 0.1}, {"weightCol": "w"}),
+        ({"minWeightFractionPerNode": 0.1}, {"weightCol": "w"}),
+        ({"minInfoGain": 0.01, "minWeightFractionPerNode": 0.05}, {}),
+    ],
 )
 def test_tree_when_nodes_or_gains_must_be_large_then_as_pyspark(numbers, params, weight):
     shape = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, **weight}

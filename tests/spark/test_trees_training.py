@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
@@ -15,8 +12,6 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
-
-PROGRAM = Path(__file__).with_name("trees_app.py")
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +57,6 @@ def test_training_when_by_leaf_and_rows_move_then_bit_identical(ps, spark, seen,
     assert digest(made.forest) == digest(seen.setdefault("leaf", made).forest)
     assert [FIRST_ROWS < len(tree.leaves) <= BY_LEAF.leaves for tree in made.forest.trees] == [True] * RECIPE.rounds
     assert max(tree.depth for tree in made.forest.trees) > 6
-
-
-def test_training_when_four_workers_then_trees_are_bit_identical(made, run_program):
-    """On one server, two and three, in a Spark with as many slots."""
-    done = run_program(sys.executable, PROGRAM)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-3:] == [digest(made.forest)] * 3
 
 
 def test_training_when_done_then_margins_separate_classes(made):

@@ -1,30 +1,31 @@
-"""A program with a cluster of two hosts: a speculative copy, a stage that is retried, a second SparkContext.
+"""A program with a Spark of its own, another one after the other: a cluster of two hosts, four slots, no workers.
 
-    python exactly_once_app.py FOLDER PORT
+    SPARK_LOCAL_DIRS=FOLDER/local python own_sparks_app.py FOLDER
 
-It prints one line of JSON: what ``test_cluster_retries.py`` asserts on. Spark runs no copy of a task on the host of the
-first, so the workers have a loopback address each.
+It prints one line of JSON: what ``test_own_sparks.py`` asserts on. On the cluster there is a speculative copy, a stage
+that is retried, and then a second SparkContext. Spark runs no copy of a task on the host of the first, so the workers
+have a loopback address each.
 """
 
-import contextlib
 import json
-import os
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-import pyspark
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from ps2 import DCV, PS2Context
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-folder, port = Path(sys.argv[1]), int(sys.argv[2])
+from boosting import digest, trained
+from faults.sparks import java, workers_on
+
+from ps2 import DCV, PS2Context
+from ps2.errors import PS2Error
+
+folder = Path(sys.argv[1])
 WAIT_S = 60.0
-HOME = Path(pyspark.__file__).parent
 
 
 def until(tell):
@@ -33,37 +34,6 @@ def until(tell):
         if time.monotonic() > deadline_s:
             raise TimeoutError
         time.sleep(0.05)
-
-
-def listens(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextlib.contextmanager
-def cluster():
-    """Run a master, at ``port``, and two workers; yield the master's address."""
-    deploy = "org.apache.spark.deploy"
-    master = f"spark://127.0.0.1:{port}"
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
-    for number in (1, 2):
-        work = ["--work-dir", str(folder / f"work{number}"), "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-        commands.append([f"{deploy}.worker.Worker", "--host", f"127.0.0.{number}", *work, master])
-    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_HOME": str(HOME)}
-    environment.pop("SPARK_LOCAL_IP", None)
-    with contextlib.ExitStack() as ending:
-        for command in commands:
-            process = subprocess.Popen(
-                [str(HOME / "bin" / "spark-class"), *command],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            ending.callback(process.wait)
-            ending.callback(process.kill)
-            if command is commands[0]:
-                until(lambda: listens(port))
-        yield master
 
 
 def speculate(sc):
@@ -143,20 +113,60 @@ def count_once(sc):
     return total.pull().tolist()
 
 
-said = {}
-with cluster() as master:
-    spark = session(master)
+def run_twice_and_count_once(master):
+    """Return what tasks that run twice have added, and what is left of them; and a SparkContext that came after."""
+    said, spark = {}, session(master)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         ps.waitForSlots(2, timeout=60)
         said["copied"], said["copies"] = speculate(spark.sparkContext)
         said["retried"], said["stages"] = retry_a_stage(spark.sparkContext)
         spark.stop()
-        second = session("local[2]")
+        second = session("local[4]")
         PS2Context.getOrCreate(second)
         said["second"] = count_once(second.sparkContext)
         scopes = lambda: sum(ps._coordinator.fleet.control.status(address).applied_scopes for address in ps.servers)  # noqa: E731
         drivers = 2 * 4  # the driver's own, on each shard of the four vectors at most
         until(lambda: scopes() <= drivers)
         said["scopes"] = scopes()
-        second.stop()
+    return said, second
+
+
+def grow_trees(spark):
+    """Return digests of trees that four workers grow on one and on three servers, and two workers on two."""
+    digests = []
+    for servers, workers in ((1, 4), (3, 4), (2, 2)):
+        with PS2Context.getOrCreate(spark, servers=servers) as ps:
+            digests.append(digest(trained(ps, spark, workers, sparse=servers == 3).forest))
+    return digests
+
+
+def refusal(call):
+    """Return how a call fails: the class of the error, and its message."""
+    try:
+        call()
+    except PS2Error as error:
+        return [type(error).__name__, str(error)]
+    return ["nothing", ""]
+
+
+def be_without_workers(master):
+    """Return how waiting for slots ends on a cluster without workers; and when Spark, and then PS2, was stopped."""
+    said, spark = {}, session(master)
+    ps = PS2Context.getOrCreate(spark, servers=1)
+    said["no workers"] = refusal(lambda: ps.waitForSlots(1, timeout=1))
+    spark.stop()
+    said["spark stopped"] = refusal(lambda: ps.waitForSlots(1, timeout=3))
+    ps.stop()
+    said["context stopped"] = refusal(lambda: ps.waitForSlots(1, timeout=3))
+    said["created on a stopped spark"] = refusal(lambda: PS2Context.getOrCreate(spark, servers=1))
+    return said
+
+
+with java():
+    with workers_on("127.0.0.1", "127.0.0.2") as master:
+        said, spark = run_twice_and_count_once(master)
+    said["trees"] = grow_trees(spark)
+    spark.stop()
+    with workers_on(master="127.0.0.1") as master:
+        said |= be_without_workers(master)
 print(json.dumps(said))
