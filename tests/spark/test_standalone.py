@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pyspark
 import pytest
+from faults.sparks import workers_on
 
 from tests.spark.standalone_app import DIM
 
@@ -15,22 +15,10 @@ BIN = Path(pyspark.__file__).parent / "bin"
 
 
 @pytest.fixture(scope="module")
-def master(start_program, tmp_path_factory, until):
+def master(spark):
     """``spark://127.0.0.1:port`` of a cluster with three cores and 3 GiB."""
-
-    def start(role, ready, *arguments):
-        classes = {"master": "master.Master", "worker": "worker.Worker"}
-        command = [BIN / "spark-class", f"org.apache.spark.deploy.{classes[role]}", "--host", "127.0.0.1"]
-        process, output = start_program(*command, "--port", "0", "--webui-port", "0", *arguments)
-        said = lambda: re.search(ready, output.read_text())  # noqa: E731
-        until(lambda: said() or process.poll() is not None, f"the {role} runs", 60)
-        assert said(), output.read_text()
-        return said()[0]
-
-    address = start("master", r"spark://127\.0\.0\.1:\d+")
-    folder = tmp_path_factory.mktemp("work")
-    start("worker", "Successfully registered", "--cores", "3", "--memory", "3g", "--work-dir", folder, address)
-    return address
+    with workers_on("127.0.0.1", cores=3, memory_mb=3072) as address:
+        yield address
 
 
 def test_job_on_standalone_cluster_attaches_to_fleet(master, run_program, ps2_command, tmp_path):

@@ -35,12 +35,6 @@ with PS2Context.getOrCreate(spark, servers=1) as ps:
 """
 
 
-@pytest.fixture
-def no_fleet(shared_fleet):
-    """No context runs."""
-    shared_fleet.end()
-
-
 @pytest.fixture(scope="module")
 def without_ps2(tmp_path_factory):
     """A folder with a ``python3`` that has pyspark, as all workers do, and nothing else."""
@@ -52,15 +46,25 @@ def without_ps2(tmp_path_factory):
     return folder
 
 
-def test_program_when_environment_is_bare_then_has_driver_python(run_program, environment, without_ps2, tmp_path):
-    program = tmp_path / "job.py"
+@pytest.fixture(scope="module")
+def bare(run_program, environment, without_ps2, tmp_path_factory):
+    """A program run with nothing that names a Python, in a folder that has a file named as a module of Python's."""
+    program, folder = tmp_path_factory.mktemp("program") / "job.py", tmp_path_factory.mktemp("folder")
     program.write_text(PROGRAM)
+    (folder / "types.py").write_text("")
     bare = {name: value for name, value in environment.items() if not name.startswith("PYSPARK_")}
     bare |= {"PATH": f"{without_ps2}:{bare['PATH']}", "SPARK_SUBMIT_OPTS": submit_options(QUICK_SQL)}
-    done = run_program(sys.executable, program, env=bare)
-    assert "total [1, 3]" in done.stdout, done.stderr
-    assert "jobs 2" in done.stdout  # the first one has started the Python worker
-    assert "daemon ps2.run.daemon" in done.stdout
+    return run_program(sys.executable, program, env=bare, cwd=folder)
+
+
+def test_program_when_environment_is_bare_then_has_driver_python(bare):
+    assert "total [1, 3]" in bare.stdout, bare.stderr
+    assert "jobs 2" in bare.stdout  # the first one has started the Python worker
+    assert "daemon ps2.run.daemon" in bare.stdout
+
+
+def test_program_when_folder_has_file_named_types_then_says_so(bare):
+    assert "types.py in the current folder" in bare.stderr
 
 
 def test_context_when_chosen_python_lacks_ps2_then_says_so(no_fleet, spark, sc, without_ps2, monkeypatch):
@@ -69,16 +73,6 @@ def test_context_when_chosen_python_lacks_ps2_then_says_so(no_fleet, spark, sc, 
     with pytest.raises(ConfigError, match=r"cannot import ps2: .*No module named 'ps2'") as caught:
         PS2Context.getOrCreate(spark, servers=1)
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON", "spark.pyspark.python"))
-
-
-def test_program_when_folder_has_file_named_types_then_tasks_run(run_program, environment, tmp_path):
-    program, folder = tmp_path / "job.py", tmp_path / "folder"
-    program.write_text(PROGRAM)
-    folder.mkdir()
-    (folder / "types.py").write_text("")
-    done = run_program(sys.executable, program, env=environment, cwd=folder)
-    assert "total [1, 3]" in done.stdout, done.stderr
-    assert "types.py in the current folder" in done.stderr
 
 
 def test_context_when_chosen_python_is_missing_then_says_so(no_fleet, spark, sc, monkeypatch):
