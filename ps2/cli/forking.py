@@ -87,7 +87,7 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
         sys.stdout.flush()
         sys.stderr.flush()
         # Python would take apart all objects, whose memory this process shares with the fork server: 0.15 s of a core.
-        os._exit(end.code if isinstance(end.code, int) else 0)
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 if __name__ == "__main__":
