@@ -209,23 +209,6 @@ def pytest_collection():
         gc.enable()
 
 
-class Backwards(pytest.Dir):
-    """A folder whose modules are collected in reverse."""
-
-    def collect(self):
-        return reversed([*super().collect()])
-
-
-def pytest_collect_directory(path, parent):
-    """Let every second process of pytest-xdist begin with the last module.
-
-    In a new clone, pytest compiles each module with its assertions, and caches it. So each of two processes compiles
-    half of the modules.
-    """
-    is_second = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
-    return Backwards.from_parent(parent, path=path) if is_second else None
-
-
 def pytest_collection_modifyitems(items):
     """In each folder, run together what wants as many servers of a shared fleet, and then what wants none."""
     items.sort(key=lambda item: (item.path.parent, servers_wanted(item) or float("inf"), item.path.name))
