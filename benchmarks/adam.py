@@ -2,7 +2,7 @@
 
     python -m benchmarks.adam --features 40000,1000000 --steps 12
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/linear.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

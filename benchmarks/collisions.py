@@ -2,7 +2,7 @@
 
     python -m benchmarks.collisions --data-dir FOLDER --plots docs/images
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/online.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

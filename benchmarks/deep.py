@@ -3,7 +3,7 @@
     TORCH_PYTHON=/path/of/a/python/with/torch python -m benchmarks.deep --data-dir FOLDER
 
 The folder has frappe.validation.libfm and frappe.test.libfm (hexiangnan/neural_factorization_machine), and
-ml-1m.ratings.txt.gz (lines ``user item rating``). docs/performance.md says what is measured and how to read it.
+ml-1m.ratings.txt.gz (lines ``user item rating``). docs/performance/deep.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

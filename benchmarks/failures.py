@@ -2,7 +2,7 @@
 
     python -m benchmarks.failures --steps 60
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/failures.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

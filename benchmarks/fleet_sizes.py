@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleet_sizes --fleet 1+1 --fleet 2+2 --rate 100mbit
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/wire.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

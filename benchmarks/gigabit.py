@@ -3,7 +3,7 @@
 
     python -m benchmarks.gigabit --servers 1,2,4,8 --columns 32,128,512,1024
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/embeddings.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

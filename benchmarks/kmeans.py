@@ -2,7 +2,7 @@
 
     python -m benchmarks.kmeans
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/representations.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.lasso --part news20 --data-dir FOLDER
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/linear.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.mllib_steps --features 40000,3000000 --plots out
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/linear.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The rows are generated clicks: 13 numbers and 26 ids, 10 million ids, which drift. Both sides read each row once,
 predict it and learn it, with FTRL-Proximal and the same alpha and beta. Vowpal Wabbit reads a text file, made before,
 whose numbers are intervals already; ours reads Parquet files through Spark, hashes strings and cuts numbers into
-intervals. ``--vw`` is a Python that has vowpalwabbit (PyPI). docs/performance.md says how to read the figures.
+intervals. ``--vw`` is a Python that has vowpalwabbit (PyPI). docs/performance/online.md says how to read the figures.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     .venv-torch/bin/python -m benchmarks.remote_embedding
 
-Both take the same steps of the same small model on the same generated batches, in turns. docs/performance.md says how
+Both take the same steps of the same small model on the same generated batches, in turns. docs/performance/deep.md says how
 to read it. PyTorch is only in the environment that ``make torch-test`` makes.
 """
 

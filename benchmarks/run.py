@@ -2,7 +2,7 @@
 
     python -m benchmarks.run --part overhead
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/run.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

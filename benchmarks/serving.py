@@ -5,7 +5,7 @@ Scores are those of a factorization machine, and of a DeepFM with layers of (400
     python -m benchmarks.serving --keys 20000000
     python -m benchmarks.serving --keys 1000000 --folder /tmp/exports
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/online.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics, embeddings and factors on small data."""
+"""Topics, embeddings, factors and clusters on small data."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ def measure(asked: Asked) -> Part:
             "maxIter": 10,
             "seed": 1,
         }
+        groups: dict[str, Any] = {"k": 10, "seed": 1}
         fits = [
             Fit("LDA, agaricus", agaricus, clustering.LDA(**lda), theirs_clustering.LDA(**lda)),
             Fit("Word2Vec, a9a", words, feature.Word2Vec(**vectors), theirs_feature.Word2Vec(**vectors)),
             Fit(
                 *("MatrixFactorization, 1,500 ratings", ratings),
                 *(recommendation.MatrixFactorization(**als), theirs_recommendation.ALS(**als)),
+            ),
+            Fit(
+                *("KMeans, a9a", rows_of(spark, asked, "a9a")),
+                *(clustering.KMeans(**groups), theirs_clustering.KMeans(**groups)),
             ),
         ]
         return compared(spark, asked, fits)

@@ -1,4 +1,4 @@
-"""Boosted trees on small data, with pyspark.ml's defaults."""
+"""Boosted trees and random forests on small data, with pyspark.ml's defaults."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def measure(asked: Asked) -> Part:
                 *(classification.GBTClassifier(), theirs_classification.GBTClassifier()),
             ),
             Fit("GBTRegressor, iris", iris, regression.GBTRegressor(), theirs_regression.GBTRegressor()),
+            Fit(
+                *("RandomForestClassifier, a9a", a9a),
+                *(classification.RandomForestClassifier(), theirs_classification.RandomForestClassifier()),
+            ),
         ]
         return compared(spark, asked, fits)
 

@@ -3,7 +3,7 @@
     python -m benchmarks.spill --gb 2
     python -m benchmarks.spill --gb 8 --memory-gb 0.5 --worker-memory 4g --rounds 2
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/rows.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

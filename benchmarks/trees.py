@@ -2,7 +2,7 @@
 
     python -m benchmarks.trees --part dense
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/trees.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

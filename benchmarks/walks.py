@@ -2,7 +2,7 @@
 
     python -m benchmarks.walks --edges 50000000 --vertices 2500000 --way servers
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/embeddings.md says what is measured and how to read it.
 """
 
 from __future__ import annotations

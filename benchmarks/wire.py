@@ -2,7 +2,7 @@
 
     python -m benchmarks.wire --repeats 15
 
-docs/performance.md says what is measured and how to read it.
+docs/performance/wire.md says what is measured and how to read it.
 """
 
 from __future__ import annotations
