@@ -2,8 +2,8 @@
 
     .venv-torch/bin/python -m benchmarks.remote_embedding
 
-Both take the same steps of the same small model on the same generated batches, in turns. docs/performance/deep.md says how
-to read it. PyTorch is only in the environment that ``make torch-test`` makes.
+Both take the same steps of the same small model on the same generated batches, in turns. docs/performance/deep.md says
+how to read it. PyTorch is only in the environment that ``make torch-test`` makes.
 """
 
 from __future__ import annotations

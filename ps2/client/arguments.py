@@ -21,6 +21,8 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
+# No uniform draw is larger, and no normal one of 64 random bits.
+_LARGEST_DRAW = {"uniform": 1.0, "normal": 10.0}
 # The smallest magnitudes that round to infinity.
 WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
@@ -54,7 +56,8 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
     """Return values as a C-contiguous array of the given dtype and shape.
 
     Floats are rounded to float32, and integers become floats, if the vector's dtype asks for it. Floats never become
-    integers. Integers that do not fit the dtype raise DTypeError.
+    integers. A number that does not fit the dtype raises DTypeError: an integer, or a finite float that would become
+    infinite.
     """
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == shape and values.flags.c_contiguous:
         return values
@@ -66,8 +69,17 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
         _check_fits(name, array, dtype)
     if array.shape != shape:
         raise ShapeError(f"{name}: expected shape {shape}, got {array.shape}")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=dtype)
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(array, dtype=dtype)
+    except FloatingPointError:
+        with np.errstate(over="ignore"):
+            at = int(np.argmax(np.isfinite(array) & np.isinf(array.astype(dtype))))
+        raise _unfit(name, array, dtype, at) from None
+
+
+def _unfit(name: str, array: Array, dtype: np.dtype[Any], at: int) -> DTypeError:
+    return DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[at]} (at position {at})")
 
 
 def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
@@ -77,7 +89,7 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
     ends = np.iinfo(dtype)
     if array.max() > ends.max or array.min() < ends.min:
         at = int(np.argmax((array > ends.max) | (array < ends.min)))
-        raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[at]} (at position {at})")
+        raise _unfit(name, array, dtype, at)
 
 
 def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
@@ -96,11 +108,12 @@ def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "
     return array
 
 
-def draw_of(distribution: Distribution, given: Mapping[str, Any]) -> dict[str, float | bool]:
+def draw_of(distribution: Distribution, given: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, float | bool]:
     """Return the parameters of a random draw: ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
     Args:
         given: "low", "high", "mean" and "std"; None for a parameter that the caller did not pass.
+        dtype: that all numbers have to fit.
     """
     if distribution not in _DRAWS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
@@ -116,6 +129,10 @@ def draw_of(distribution: Distribution, given: Mapping[str, Any]) -> dict[str, f
     if scale < 0:
         least = f"{first} ({shift!r})" if distribution == "uniform" else "0"
         raise ConfigError(f"{second}: expected {least} or more, got {width!r}")
+    if dtype.kind == "f" and abs(shift) + scale * _LARGEST_DRAW[distribution] > float(np.finfo(dtype).max):
+        raise ConfigError(
+            f"{first}, {second}: not all numbers of {distribution!r} with {shift!r}, {width!r} fit {dtype}"
+        )
     return {"shift": shift, "scale": scale, "normal": distribution == "normal"}
 
 

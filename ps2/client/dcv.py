@@ -15,6 +15,7 @@ from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
+from ps2.client.rounding import told_if_rounded
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import UsageError
 from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
@@ -128,6 +129,14 @@ class DCV(Handle):
         return create(DCV, spec, name, reuse)
 
     # -- row access ------------------------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Pull, for ``np.asarray(vector)``; ``copy`` means nothing, as each array is a new one."""
+        if self.isSparse or in_batch():
+            where = "a batch" if in_batch() else "a sparse vector"
+            raise UsageError(f"numpy takes no array of {where}: pull() returns what there is")
+        values = self.pull()
+        return values if dtype is None else values.astype(dtype)
 
     def pull(self, indices: Any = None, out: Any = None) -> Any:
         """Read the vector, or parts of it (paper, Table 1).
@@ -259,11 +268,13 @@ class DCV(Handle):
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""
-        return self._submit(extreme(self._target(), "max"))
+        target = self._target()
+        return self._submit(told_if_rounded("max", extreme(target, "max"), target))
 
     def min(self) -> float:
         """Return the smallest element; the absent keys of a sparse vector count as 0."""
-        return self._submit(extreme(self._target(), "min"))
+        target = self._target()
+        return self._submit(told_if_rounded("min", extreme(target, "min"), target))
 
     # -- column access ---------------------------------------------------------------------------------------------
 
@@ -401,7 +412,8 @@ class DCV(Handle):
         return declared(self._target(*others), name, params)
 
     def _scalar(self, name: str, *others: DCV) -> float:
-        return self._submit(self._plan(name, *others))
+        target = self._target(*others)
+        return self._submit(told_if_rounded(name, declared(target, name, {}), target))
 
     def _apply(self, name: str, *others: DCV, **params: Any) -> DCV:
         self._submit(self._plan(name, *others, **params))

@@ -261,7 +261,7 @@ class DCVMatrix(KeyCalls):
             ConfigError, DTypeError: a parameter is invalid, or belongs to the other distribution.
             UsageError: the matrix is sparse: it has no columns until they are added to.
         """
-        how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std})
+        how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
         return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **how}))
 
     def axpy(self, rows_y: Any, rows_x: Any, alphas: Any) -> DCVMatrix:

@@ -85,7 +85,7 @@ def _realigned_copy(base: H, other: H, dtype: str, why: str) -> H:
         f"{base!r} and {other!r} are not co-located ({why}): {moved:,} bytes went through this process; "
         "make one of them with derive",
         NotColocatedWarning,
-        stacklevel=_caller_depth(),
+        stacklevel=caller_depth(),
     )
     return copy
 
@@ -148,7 +148,7 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
         yield session.dispatch.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 
 
-def _caller_depth() -> int:
+def caller_depth() -> int:
     """Return the ``stacklevel`` of the first caller outside this package, as seen by the function that warns."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ps2."):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.errors import OutOfRangeError
 from ps2.ops import kernels
 from ps2.ops.guards import check_same_width, readable
 from ps2.ops.parallel import SLOT_COST, assign, over_blocks, update
@@ -98,4 +99,6 @@ def mul_scalar(u: Row, *, value: float) -> None:
 @op(writes=("u",), dtypes=FLOATS)
 def div_scalar(u: Row, *, value: float) -> None:
     """Divide every column of ``u`` by the value; x/0 is infinite and 0/0 is NaN."""
+    if value and not _rounded(value, u):
+        raise OutOfRangeError(f"value: {value} is 0 in {u.dtype}, and x/0 is infinite")
     update(np.divide, u, value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops import kernels
-from ps2.ops.kernels import Int64s
+from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
@@ -35,6 +36,17 @@ def check_length(name: str, array: Array, expected: int) -> None:
     """Raise ShapeError unless the array has that many elements."""
     if array.size != expected:
         raise ShapeError(f"{name}: expected {expected} elements, got {array.size}")
+
+
+def rounded(name: str, values: Float64s, dtype: np.dtype[Any]) -> Array:
+    """Return numbers in a dtype; raise OutOfRangeError if a finite one would become infinite."""
+    try:
+        with np.errstate(all="ignore", over="raise"):
+            return readable(values.astype(dtype))
+    except FloatingPointError:
+        largest = np.finfo(dtype).max
+        at = int(np.argmax(np.isfinite(values) & (np.abs(values) > largest)))
+        raise OutOfRangeError(f"{name}: {values[at]} (at position {at}) does not fit {dtype}") from None
 
 
 def check_slots(slots: Int64s, width: int) -> Int64s:

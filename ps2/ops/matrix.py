@@ -12,7 +12,7 @@ import numpy as np
 
 from ps2.errors import LimitError
 from ps2.ops import kernels
-from ps2.ops.guards import check_length, check_row_ids, check_slots, readable
+from ps2.ops.guards import check_length, check_row_ids, check_slots, readable, rounded
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.operands import along
 from ps2.ops.parallel import SLOT_COST, over_blocks
@@ -173,7 +173,7 @@ def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) 
     """
     check_length("rows_x", rows_x, rows_y.size)
     check_length("alphas", alphas, rows_y.size)
-    scales = _rounded(alphas, m)
+    scales = rounded("alphas", alphas, m.dtype)
     kernels.rows_axpy(m, check_row_ids(rows_y, m.shape[0]), check_row_ids(rows_x, m.shape[0]), scales)
 
 
@@ -193,7 +193,7 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
     check_length("rows_b", rows_b, rows_a.size)
     check_length("coefficients", coefficients, rows_a.size)
     a, b = check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
-    scales = _rounded(coefficients, m)
+    scales = rounded("coefficients", coefficients, m.dtype)
     distinct, at_a, at_b = number_pairs(a, b)
     width = max(SCRATCH_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
     for begin in range(0, m.shape[1], width):
@@ -214,10 +214,6 @@ def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s
 def pair_changes(old: Array, at_a: Int64s, at_b: Int64s, coefficients: Float64s) -> Array:
     """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; pairs must be in range."""
     changes = np.zeros_like(old)
-    kernels.rows_pair_update(changes, 0, at_a, at_b, readable(old), at_a, at_b, _rounded(coefficients, old))
+    scales = rounded("coefficients", coefficients, old.dtype)
+    kernels.rows_pair_update(changes, 0, at_a, at_b, readable(old), at_a, at_b, scales)
     return changes
-
-
-def _rounded(scales: Float64s, m: Array) -> Array:
-    with np.errstate(all="ignore"):
-        return readable(scales.astype(m.dtype))

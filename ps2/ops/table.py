@@ -298,9 +298,11 @@ class Op:
         if param.range is not None and value not in param.range:
             raise ConfigError(f"{where}: expected {param.range}, got {value!r}")
         # Kernels round scalars to the vectors' dtype: 1e39 would become infinite, and 1e-50 would become 0.
-        is_rounded = param.type is float and dtype == "float32"
-        if param.range is not None and is_rounded and c_float(value).value not in param.range:
+        rounded = c_float(value).value if param.type is float and dtype == "float32" else value
+        if param.range is not None and rounded not in param.range:
             raise ConfigError(f"{where}: expected {param.range} in float32, got {value!r}")
+        if math.isinf(rounded) and math.isfinite(value):
+            raise DTypeError(f"{where}: expected a number that fits float32, got {value!r}")
         return value
 
     @staticmethod
@@ -315,7 +317,11 @@ class Op:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise ConfigError(f"{where}: expected a number, got {value!r}")
         if param.type is not int and dtype in FLOATS:
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                bits = int(value).bit_length()
+                raise DTypeError(f"{where}: expected a number that fits {dtype}, got one of {bits} bits") from None
         if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
             raise DTypeError(f"{where}: expected a whole number, got {value!r}")
         wanted = "int64" if param.type is int else dtype

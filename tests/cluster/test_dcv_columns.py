@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.errors import DTypeError
+from ps2.errors import DTypeError, OutOfRangeError, PrecisionWarning, UsageError
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -168,6 +168,34 @@ def test_fill_when_nan_then_nan_everywhere(ps):
 def test_arithmetic_when_float32_overflows_then_infinite(ps):
     u = DCV.dense(3).fill(3e38)
     assert np.isinf(u.add(u).pull()).all()
+
+
+def test_rows_axpy_when_a_scale_exceeds_float32_then_named(ps):
+    u = DCV.dense(3, 2)
+    with pytest.raises(OutOfRangeError, match=r"alphas: 1e\+39 \(at position 1\) does not fit float32"):
+        u.matrix().axpy([0, 1], [1, 0], [np.inf, 1e39])
+
+
+def test_div_when_the_number_is_zero_in_float32_then_refused(ps):
+    u = DCV.dense(3).fill(1.0)
+    with pytest.raises(OutOfRangeError, match="1e-50 is 0 in float32"):
+        u.div(1e-50)
+    assert u.sum() == 3
+
+
+@pytest.mark.parametrize("verb", ["sum", "max", "dot"])
+def test_scalar_when_float64_rounds_integers_then_it_warns(ps, verb):
+    u = DCV.dense(2, dtype="int64").fill(2**53 + 1)
+    with pytest.warns(PrecisionWarning, match=f"{verb} of a vector of int64") as told:
+        u.dot(u) if verb == "dot" else getattr(u, verb)()
+    assert told[0].filename == __file__
+    assert u.fill(-5).sum() == -10  # exact: no warning, which would be an error here
+
+
+def test_asarray_when_dense_then_pulls_when_sparse_then_error(ps):
+    assert np.array_equal(np.asarray(DCV.dense(3, dtype="int64").fill(2), np.float64), [2.0, 2.0, 2.0])
+    with pytest.raises(UsageError, match="numpy takes no array of a sparse vector"):
+        np.asarray(DCV.sparse(3))
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("int32", 31), ("int64", 63)])

@@ -92,8 +92,8 @@ def test_values_when_they_fit_then_contiguous_in_vector_dtype(values, dtype):
     assert np.allclose(array, np.asarray(values, np.float64))
 
 
-def test_values_when_too_large_for_float32_then_silent_infinity():
-    assert as_values([1e300], F4, (1,)).tolist() == [np.inf]
+def test_values_when_infinite_then_they_stay():
+    assert as_values([np.inf, -np.inf], F4, (2,)).tolist() == [np.inf, -np.inf]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,7 @@ def test_values_when_too_large_for_float32_then_silent_infinity():
         ([None], F8, DTypeError, "got object"),
         (np.array([1], "m8[s]"), I8, DTypeError, "got timedelta64"),
         (np.array([2**63], np.uint64), I8, DTypeError, "got 9223372036854775808"),
+        ([-1e39], F4, DTypeError, r"values: expected numbers that fit float32, got -1e\+39 \(at position 0\)"),
         ([1.0, 2.0], F8, ShapeError, r"values: expected shape \(1,\), got \(2,\)"),
         (1.0, F8, ShapeError, r"values: expected shape \(1,\), got \(\)"),
     ],

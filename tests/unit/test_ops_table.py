@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -120,6 +121,12 @@ def test_check_when_scalar_is_out_of_range_then_names_range(name, params, messag
 
 def test_check_when_rows_are_float64_then_takes_larger_scalars():
     assert lookup("sgd").check(2, "float64", {"lr": 1e39})["lr"] == 1e39
+
+
+@pytest.mark.parametrize(("value", "got"), [(-1e39, "-1e+39"), (10**400, "one of 1329 bits")])
+def test_check_when_scalar_is_beyond_float32_then_names_it(value, got):
+    with pytest.raises(DTypeError, match=re.escape(f"'value': expected a number that fits float32, got {got}")):
+        lookup("fill").check(1, "float32", {"value": value})
 
 
 def test_check_when_a_scalar_has_no_range_then_takes_nan():

@@ -170,12 +170,16 @@ class RelayedQuery:
         self._closing.set()
         for thread in self._threads:
             thread.join()
-        if self._frames is not self._session:
-            self._frames.client.close()  # without the end of the session, which is the query's
-            self._frames = self._session
+        self._close_connection()
         if self._lost is None:
             for name in ("ask", "answer"):
                 self._session.conf.unset(f"{self._key}.{name}")
+
+    def _close_connection(self) -> None:
+        """Close the connection to the query's session, but not the session."""
+        if self._frames is not self._session:
+            self._frames.client.close()
+            self._frames = self._session
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_S):
@@ -228,6 +232,8 @@ class RelayedQuery:
 
     def _frame_of(self, ask: Ask) -> Any:
         if ask.session != self._frames.session_id:
+            # A query that was started again has another session.
+            self._close_connection()
             self._frames = _connection_to(self._session, ask.session)
         return self._frames._create_remote_dataframe(ask.relation)
 
