@@ -20,6 +20,7 @@ from ps2.algorithms import (
     Word2Vec,
 )
 from ps2.algorithms.classification import LinearSVC
+from ps2.torch import TorchEstimator
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +32,7 @@ def right_keywords() -> None:
     KeyHasher(categoricalCols=["user"], crosses=["user:ad", ["user", "hour"]])
     RandomWalks(walkLength=10)
     Word2Vec(inputCol="words").setVectorSize(100).setSeed(1).setVia("local")
+    TorchEstimator(print, print, inputCols=["keys"], batchSize=4096, lr=0.01).setEpochs(2)
 
 
 def wrong_keywords() -> None:
@@ -38,6 +40,8 @@ def wrong_keywords() -> None:
     LogisticRegression(regParam="0.1")  # type: ignore[arg-type]
     LinearSVC(maxIter=1.5)  # type: ignore[arg-type]
     GBTClassifier(thresholds=0.5)  # type: ignore[arg-type]
+    TorchEstimator(print, print, batchsize=4096)  # type: ignore[call-arg]
+    TorchEstimator(print, print, epochs=1.5)  # type: ignore[arg-type]
 
 
 def wrong_setters() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,6 @@ import torch
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
-from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import HasInputCols, HasLabelCol, HasPredictionCol, HasSeed
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,18 +21,7 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, count_rows, deal_rows
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.params import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    RANGES,
-    ByName,
-    Check,
-    getter,
-    one_of,
-    own_param,
-    setter,
-)
+from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.training.faults import ColumnNames
@@ -45,49 +33,16 @@ from ps2.run.slots import cores_each
 from ps2.run.spark.backend_lookup import backend_of
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
-from ps2.torch.optimizer import STEPS, RemoteOptimizer
+from ps2.torch.optimizer import RemoteOptimizer
+from ps2.torch.params import TorchParams
 from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, tables_of, train
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ps2.algorithms.estimators.keywords import torch_params as keywords
+
 Function = Callable[..., Any]
-
-
-class TorchParams(ByName, HasInputCols, HasLabelCol, HasPredictionCol, HasSeed):
-    """Params of ``TorchEstimator`` and its model."""
-
-    _RANGES: Mapping[str, Check] = {
-        **RANGES,
-        "batchSize": COUNT,
-        "epochs": COUNT,
-        "staleness": NOT_NEGATIVE,
-        "lr": POSITIVE,
-        "optimizer": one_of(tuple(STEPS)),
-    }
-
-    raggedCols: Param[list[str]] = own_param(
-        "raggedCols",
-        "columns of inputCols whose arrays have any lengths: the module gets Bags, which RemoteEmbedding takes",
-        TypeConverters.toListString,
-    )
-    batchSize: Param[int] = own_param("batchSize", "rows of a worker's minibatch, at most", TypeConverters.toInt)
-    epochs: Param[int] = own_param("epochs", "how often each row is used", TypeConverters.toInt)
-    staleness: Param[int] = own_param(
-        "staleness", "minibatches that a worker may be ahead of the slowest one", TypeConverters.toInt
-    )
-    optimizer: Param[str] = own_param(
-        "optimizer", f"update rule of the dense parameters: {', '.join(STEPS)}", TypeConverters.toString
-    )
-    lr: Param[float] = own_param("lr", "learning rate of the dense parameters", TypeConverters.toFloat)
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(raggedCols=[], batchSize=1024, epochs=1, staleness=0, optimizer="adam", lr=1e-3, seed=0)
-
-    getRaggedCols = getter(raggedCols)
-    getBatchSize = getter(batchSize)
-    getEpochs = getter(epochs)
-    getStaleness = getter(staleness)
-    getOptimizer = getter(optimizer)
-    getLr = getter(lr)
 
 
 class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
@@ -108,7 +63,13 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
     clock, each worker takes one step with a minibatch of its own.
     """
 
-    def __init__(self, modelFn: Function, lossFn: Function, outputFn: Function | None = None, **params: Any) -> None:
+    def __init__(
+        self,
+        modelFn: Function,
+        lossFn: Function,
+        outputFn: Function | None = None,
+        **params: Unpack[keywords.TorchEstimator],
+    ) -> None:
         """Describe a training.
 
         Args:

@@ -12,14 +12,8 @@ import torch
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, DivergedError, DTypeError, ShapeError, UsageError
+from ps2.torch.steps import STEPS
 
-# For each optimizer: its server operation, the names of its state vectors, and the names of its scalars except lr.
-STEPS = {
-    "sgd": ("sgd_step", (), ()),
-    "momentum": ("momentum_step", ("velocity",), ("momentum",)),
-    "adagrad": ("adagrad_step", ("square",), ("eps",)),
-    "adam": ("adam_step", ("velocity", "square", "count"), ("beta1", "beta2", "eps")),
-}
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WEIGHT = "weight"
 # Key of ``state_dict`` for the parameters and states on the servers; torch's optimizers do not have it.
