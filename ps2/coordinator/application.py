@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -151,12 +152,13 @@ class Application:
         spark = self.spark
         if spark is None or spark.is_stopped():
             return
-        # What tasks keep is the same for all contexts, and opens no fleet that runs.
-        spark.set_access(seal(Access(driver_secret(), spark.application_id)))
-        spark.set_fleet(None)
-        spark.mark_stopped(self._fleet.id)
+        with suppress(StoppedError):  # the application has just ended
+            # What tasks keep is the same for all contexts, and opens no fleet that runs.
+            spark.set_access(seal(Access(driver_secret(), spark.application_id)))
+            spark.set_fleet(None)
+            spark.mark_stopped(self._fleet.id)
 
 
 def _check_running(spark: SparkBackend) -> None:
     if spark.is_stopped():
-        raise StoppedError("the SparkContext was stopped; make a new SparkSession first")
+        raise StoppedError(f"{spark.end_reason()}; make a new SparkSession first")

@@ -48,13 +48,14 @@ def autolog(
     log_every_n_step: int = 1,
     extra_tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log each ``fit`` of an estimator of PS2 to MLflow, in the active run, or without one in a run of its own.
+    """Log each ``fit``, ``partialFit`` and ``fitStream`` of PS2's estimators to MLflow, in the active run or its own.
 
     A run gets all params, set or not; the metrics ``loss`` and ``validation_loss`` by step, and the family's own; how
     long the training took, its rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is
     installed; the model. Names of a second fit in the same run begin with the estimator's and a number. Fits that
     ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest`` run in their threads are not logged, the fit of the
-    best params is. A tracking server that fails is a warning in the log: the fit goes on.
+    best params is. The steps of a stream are its batches. A tracking server that fails is a warning in the log: the fit
+    goes on.
 
     Args:
         log_models: whether models are logged, too.

@@ -401,9 +401,9 @@ class _RunDriver:
         raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}") from None
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
-        """Raise StoppedError if the SparkContext was stopped, or somebody cancelled the job."""
+        """Raise StoppedError if Spark's application is over, or somebody cancelled the job."""
         if self._spark.is_stopped():
-            raise StoppedError("run: the SparkContext was stopped") from None
+            raise StoppedError(f"run: {self._spark.end_reason()}") from None
         if (said := cancellation(failed)) is not None:
             raise StoppedError(f"run: Spark cancelled the job: {said}") from None
 

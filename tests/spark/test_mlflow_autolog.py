@@ -13,7 +13,7 @@ from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 import ps2.mlflow
-from ps2.algorithms import KMeans, LinearRegression, OnlineLogisticRegression
+from ps2.algorithms import DeepFM, KMeans, LinearRegression, OnlineLogisticRegression
 from ps2.errors import ConfigError, InputError
 
 with warnings.catch_warnings():
@@ -113,6 +113,55 @@ def test_online_fit_when_autologged_then_loss_of_each_pass(rows):
     (run,) = runs()
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
     assert [one.step for one in history] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        OnlineLogisticRegression(categoricalCols=["key"]),
+        DeepFM(categoricalCols=["key"], hiddenLayers=[4], factorSize=2),
+    ],
+    ids=["online", "deep"],
+)
+def test_partial_fit_when_autologged_then_run_has_loss(rows, estimator):
+    ps2.mlflow.autolog()
+    estimator.partialFit(rows.selectExpr("key", "double(label > 0) label"))
+    (run,) = runs()
+    assert run.data.params["categoricalCols"] == "['key']"
+    assert run.data.metrics["loss"] > 0
+    assert len(mlflow.search_logged_models(output_format="list")) == 1
+
+
+def learned_from_stream(spark, rows, folder, column="label > 0"):
+    """Learn a stream of two files, one in each batch, to its end."""
+    rows.selectExpr("key", f"double({column}) label").repartition(2).write.parquet(f"{folder}/rows")
+    reader = spark.readStream.schema("key string, label double").option("maxFilesPerTrigger", 1)
+    estimator = OnlineLogisticRegression(categoricalCols=["key"])
+    once = {"availableNow": True}
+    training = estimator.fitStream(reader.parquet(f"{folder}/rows"), f"{folder}/job", trigger=once)
+    training.awaitTermination()
+    return training
+
+
+def test_stream_when_autologged_then_metrics_of_each_batch(spark, rows, tmp_path):
+    ps2.mlflow.autolog(extra_tags={"team": "a"})
+    training = learned_from_stream(spark, rows, tmp_path)
+    (run,) = runs()
+    assert (run.info.status, run.data.tags["team"]) == ("FINISHED", "a")
+    assert run.data.params["categoricalCols"] == "['key']"
+    for name in ("logLoss", "auc"):
+        history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss" if name == "logLoss" else name)
+        logged = {one.step: one.value for one in history}
+        assert logged == {one.batch: getattr(one.validation, name) for one in training.recentProgress}
+    assert len(mlflow.search_logged_models(output_format="list")) == 1
+
+
+def test_stream_when_rows_are_wrong_then_run_failed(spark, rows, tmp_path):
+    ps2.mlflow.autolog()
+    with pytest.raises(InputError, match="batch 0"):
+        learned_from_stream(spark, rows, tmp_path, "7")
+    (run,) = runs()
+    assert run.info.status == "FAILED"
 
 
 def test_fit_when_it_fails_then_run_failed(rows):

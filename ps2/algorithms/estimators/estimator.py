@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import Dealer, check_workers
-from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.frames import check_frame, spark_calls
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
@@ -60,7 +60,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
                 return self.copy(params).fit(dataset)
             if params is not None and params != {}:
                 return super().fit(dataset, params)
-            with watched_fit(self) as made:
+            with watched_fit(self) as made, spark_calls(dataset):
                 model = super().fit(dataset)
                 made(model)
                 return model

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import is_connect
+from ps2.errors import InputError, PS2Error
+from ps2.run.spark.backend_lookup import backend_of, is_connect
 
 
 def check_frame(dataset: Any) -> None:
@@ -18,3 +20,17 @@ def check_frame(dataset: Any) -> None:
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
     mend = "; spark.createDataFrame(...) makes one of it" if home == "pandas." else ""
     raise InputError(f"dataset: expected a DataFrame of Spark, got {home}{kind.__qualname__}{mend}")
+
+
+@contextmanager
+def spark_calls(dataset: Any) -> Iterator[None]:
+    """Raise StoppedError instead of what Spark raises because the application of a DataFrame is over."""
+    try:
+        yield
+    except PS2Error:
+        raise
+    except Exception:
+        if not hasattr(dataset, "sparkSession"):
+            raise
+        with backend_of(dataset).calling():
+            raise

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.learning_params import LearningSetters
 from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
+from ps2.algorithms.training.observing import observed
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.start import ModelFactory, start_stream
@@ -69,6 +70,7 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
             trigger=dict(trigger or {}),
             query_name=queryName,
             on_progress=onProgress,
+            watch=lambda: observed(self),
             servers=self._servers(),
         )
 

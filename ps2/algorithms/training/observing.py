@@ -39,6 +39,11 @@ def current_watch() -> FitWatch | None:
     return _watch.get()
 
 
+def observed(estimator: Any) -> FitWatch | None:
+    """Return what watches a training that begins now and goes on in other threads, or None."""
+    return None if _observer is None else _observer(estimator)
+
+
 @contextmanager
 def watched_fit(estimator: Any) -> Iterator[Callable[[Any], None]]:
     """Watch a fit; yield the function to call with its model. Fits within this one are parts of it."""

@@ -111,6 +111,12 @@ class SparkBackend(Protocol):
     def is_stopped(self) -> bool:
         """Return whether the application is over, or out of reach for good."""
 
+    def end_reason(self) -> str:
+        """Say why the application is over, for a message."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Raise StoppedError instead of what Spark raises because the application is over."""
+
     def check_alive(self) -> None:
         """Raise StoppedError if the application has ended or is unreachable, and no other call would report that."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark import interpreter, python_workers
 from ps2.run.spark.backend import Broadcast
 from ps2.run.spark.files import HadoopFiles
@@ -86,6 +86,18 @@ class ClassicSpark:
             return is_context_stopped(self.context)
         except (Py4JError, OSError):
             return True
+
+    def end_reason(self) -> str:
+        return "the SparkContext was stopped"
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # of py4j or the operating system, if Java has ended
+            if not self.is_stopped():
+                raise
+            raise StoppedError(self.end_reason()) from None
 
     def check_alive(self) -> None:
         """Nothing: py4j raises at once if Java has ended."""

@@ -42,6 +42,8 @@ MANY = 1 << 20
 UNKNOWN_BYTES = 1 << 62
 STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
+# What the server says of a session that was released, or that it has forgotten.
+SESSION_ENDED = re.compile(r"INVALID_HANDLE\.SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
 LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 _backends: weakref.WeakKeyDictionary[Any, ConnectSpark] = weakref.WeakKeyDictionary()
@@ -68,7 +70,7 @@ class ConnectSpark:
         self._slots: tuple[float, int] | None = None
         self._jobs = _RunningJobs(session)
         self._silent_since_s: float | None = None
-        self._is_lost = False
+        self._end: str | None = None
 
     @property
     def session(self) -> Any:
@@ -107,25 +109,47 @@ class ConnectSpark:
 
     def setting(self, name: str) -> str | None:
         if name not in self._settings:
-            self._settings[name] = self.session.conf.get(name, None)
+            with self.calling():
+                self._settings[name] = self.session.conf.get(name, None)
         return self._settings[name]
 
     def is_stopped(self) -> bool:
         session = self._session()
-        return self._is_lost or session is None or bool(session.is_stopped)
+        return self._end is not None or session is None or bool(session.is_stopped)
+
+    def end_reason(self) -> str:
+        return self._end or "the SparkSession was stopped"
 
     def check_alive(self) -> None:
         """Raise StoppedError if the server has not answered for some seconds. Its client would try for ten minutes."""
-        if self._is_lost:
-            raise self._lost()
+        if self._end is not None:
+            raise StoppedError(self._end)
         if self._is_reachable():
             self._silent_since_s = None
             return
         self._silent_since_s = self._silent_since_s or time.monotonic()
         if time.monotonic() - self._silent_since_s > LOST_S:
-            self._is_lost = True
+            self._end = (
+                f"the Spark Connect server at {self._endpoint} has not answered for {LOST_S:.0f} s: it has ended, or "
+                "is out of reach"
+            )
             self.session.client.close()  # calls that wait for the server end
-            raise self._lost()
+            raise StoppedError(self._end)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Raise StoppedError instead of what Spark's client raises because the session is over."""
+        try:
+            yield
+        except Exception as error:  # what a closed client raises depends on the call
+            if self._end is None and SESSION_ENDED.search(str(error)) is not None:
+                self._end = (
+                    f"the session at the Spark Connect server {self._endpoint} has ended: it was stopped, or the "
+                    "server has released it"
+                )
+            if not self.is_stopped():
+                raise
+            raise StoppedError(self.end_reason()) from None
 
     def configure_python(self) -> None:
         """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
@@ -176,7 +200,8 @@ class ConnectSpark:
         with tempfile.TemporaryDirectory() as folder:
             given = self._shared
             file = write_given(Path(folder), str(given["access"]), given["fleet"], given["stopped"])
-            self.session.addArtifact(str(file), file=True)
+            with self.calling():
+                self.session.addArtifact(str(file), file=True)
 
     # -- task slots ----------------------------------------------------------------------------------------------------
 
@@ -215,7 +240,8 @@ class ConnectSpark:
         # Spark makes one partition for each core, unless it is told otherwise.
         from pyspark.sql import functions as F
 
-        found = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
+        with self.calling():
+            found = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
         return max(1, int(found) // self._cpus)
 
     @property
@@ -231,7 +257,8 @@ class ConnectSpark:
         return ConnectRows(self, self.session.range(0, partitions, 1, partitions), partitions)
 
     def cancel_jobs(self, tag: str) -> None:
-        self.session.interruptTag(tag)
+        with suppress(StoppedError), self.calling():  # the jobs of a session end with it
+            self.session.interruptTag(tag)
 
     def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
         return self._jobs.counts(tag)
@@ -258,13 +285,13 @@ class ConnectSpark:
         session.clearTags()
         for one in (*tags, tag):
             session.addTag(one)
-        with self._jobs.under(tag):
+        with self._jobs.under(tag), self.calling():
             frame.collect()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
     def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> RelayedQuery:
-        return RelayedQuery(writer, self.session, handle, self.check_alive)
+        return RelayedQuery(writer, self, handle)
 
     def checkpoint_files(self) -> ClientFiles:
         return ClientFiles()
@@ -287,7 +314,8 @@ class ConnectSpark:
     def broadcast(self, value: Any) -> BroadcastFile:
         with tempfile.TemporaryDirectory() as folder:
             shared = BroadcastFile.written(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
-            self.session.addArtifact(f"{folder}/{shared.name}", file=True)
+            with self.calling():
+                self.session.addArtifact(f"{folder}/{shared.name}", file=True)
         return shared
 
     def progress_bar_hider(self) -> Callable[[], None]:
@@ -317,12 +345,6 @@ class ConnectSpark:
                 return str(connection.getsockname()[0])
         except (ConfigError, OSError):
             return "localhost"
-
-    def _lost(self) -> StoppedError:
-        return StoppedError(
-            f"the Spark Connect server at {self._endpoint} has not answered for {LOST_S:.0f} s: it has ended, or is "
-            "out of reach; make a new SparkSession"
-        )
 
 
 class ConnectRows:

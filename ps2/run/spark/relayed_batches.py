@@ -15,10 +15,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from ps2.errors import StoppedError
+from ps2.errors import StoppedError, WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -110,28 +111,40 @@ def _session_beside_server(id: str) -> Any:
     return _beside_server[id]
 
 
+class ConnectedSession(Protocol):
+    """A session of a Spark Connect server, and whether it lasts."""
+
+    @property
+    def session(self) -> Any:
+        """The SparkSession."""
+
+    def check_alive(self) -> None:
+        """Raise StoppedError, and end calls that wait for the server, if the server is lost."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Raise StoppedError instead of what Spark's client raises because the session is over."""
+
+
 class RelayedQuery:
     """A StreamingQuery of Spark Connect, and the threads that handle its batches here. It has that object's members."""
 
-    def __init__(
-        self, writer: Any, session: Any, handle: Callable[[Any, int], None], check_reached: Callable[[], None]
-    ) -> None:
+    def __init__(self, writer: Any, spark: ConnectedSession, handle: Callable[[Any, int], None]) -> None:
         """Start the query.
 
         Args:
             writer: a DataStreamWriter.
-            session: the client's session.
+            spark: the client's session.
             handle: called with the DataFrame and the number of each batch; an error of its own fails the query.
-            check_reached: raises StoppedError, and ends calls that wait for the server, if the server is lost.
         """
-        self._session, self._handle, self._check_reached = session, handle, check_reached
+        self._spark, self._session, self._handle = spark, spark.session, handle
         self._key = f"ps2.batches.{uuid.uuid4().hex}"
-        self._frames = session  # the connection to the session of the batches' DataFrames
+        self._frames = self._session  # the connection to the session of the batches' DataFrames
         self._closing = threading.Event()
         self._lost: StoppedError | None = None
         self._answer = Answer()
-        self._say()
-        self._query = _started(writer.foreachBatch(AskClient(session.session_id, self._key)))
+        with spark.calling():
+            self._say()
+            self._query = _started(writer.foreachBatch(AskClient(self._session.session_id, self._key)))
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._relay, "ps2-batches"), (self._watch, "ps2-batches-watch"))
@@ -140,17 +153,29 @@ class RelayedQuery:
             thread.start()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._query, name)
+        with self._spark.calling():
+            return getattr(self._query, name)
+
+    def exception(self) -> Any:
+        """Return the error that ended the query; None if there is none."""
+        with self._spark.calling():
+            return self._query.exception()
+
+    def processAllAvailable(self) -> None:
+        """Wait until the batches of all rows that the source has now are handled."""
+        with self._spark.calling():
+            self._query.processAllAvailable()
 
     def awaitTermination(self, timeout: float) -> bool:
         """Wait for the query's end, and then for the batch that is being handled.
 
         Raises:
-            StoppedError: the server is lost.
+            StoppedError: the server is lost, or the session is over.
         """
         ended = True
         try:
-            ended = bool(self._query.awaitTermination(timeout))
+            with self._spark.calling():
+                ended = bool(self._query.awaitTermination(timeout))
         except Exception:  # a failed query, or Spark's client gives up
             if self._lost is not None:
                 raise self._lost from None
@@ -163,7 +188,8 @@ class RelayedQuery:
     def stop(self) -> None:
         """Stop the query. The batch that is being handled ends first."""
         self._closing.set()  # the next one is refused, so that the query does not wait for it
-        self._query.stop()
+        with suppress(StoppedError), self._spark.calling():  # a query ends with its session
+            self._query.stop()
         self._close()
 
     def _close(self) -> None:
@@ -172,8 +198,9 @@ class RelayedQuery:
             thread.join()
         self._close_connection()
         if self._lost is None:
-            for name in ("ask", "answer"):
-                self._session.conf.unset(f"{self._key}.{name}")
+            with suppress(StoppedError), self._spark.calling():
+                for name in ("ask", "answer"):
+                    self._session.conf.unset(f"{self._key}.{name}")
 
     def _close_connection(self) -> None:
         """Close the connection to the query's session, but not the session."""
@@ -184,7 +211,7 @@ class RelayedQuery:
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_S):
             try:
-                self._check_reached()
+                self._spark.check_alive()
             except StoppedError as error:
                 self._lost = error
                 return
@@ -192,10 +219,13 @@ class RelayedQuery:
     def _relay(self) -> None:
         """Answer the function's requests until the query has ended."""
         try:
-            while not self._closing.is_set():
+            with self._spark.calling():
+                while not self._closing.is_set():
+                    self._answer_next()
+                    self._closing.wait(POLL_S)
                 self._answer_next()
-                self._closing.wait(POLL_S)
-            self._answer_next()
+        except StoppedError as error:  # who waits for the query gets it
+            self._lost = error
         except Exception as error:  # of Spark's client, which has tried for long; the function gives up, too
             log.warning("a streaming query's batches are not handled any more: %s", error)
 
@@ -239,17 +269,24 @@ class RelayedQuery:
 
 
 def _started(writer: Any) -> Any:
-    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again."""
+    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again.
+
+    Raises:
+        WorkerError: the process has not begun in any attempt.
+    """
     from pyspark.errors import PySparkException
 
-    for attempt in range(STARTS):
+    for _ in range(STARTS):
         try:
             return writer.start()
         except PySparkException as error:
-            if NOT_BEGUN not in str(error) or attempt + 1 == STARTS:
+            if NOT_BEGUN not in str(error):
                 raise
-            log.warning("the streaming query is started again: the Python process of its batches began too slowly")
-    raise AssertionError("the last attempt returns or raises")
+            log.warning("the Python process of a stream's batches began too slowly beside the Connect server")
+    raise WorkerError(
+        f"the Python process of a stream's batches did not begin within Spark's 10 s, {STARTS} times: the Connect "
+        "server's host is too busy, or its Python does not run (the server's log says more)"
+    )
 
 
 def _connection_to(session: Any, id: str) -> Any:

@@ -19,6 +19,7 @@ from ps2.algorithms.deep.stream import DeepStreamProgram
 from ps2.algorithms.deep.trainer import DeepTable, Earlier, train
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
+from ps2.algorithms.estimators.frames import spark_calls
 from ps2.algorithms.estimators.learning_params import OF_KEYS
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import StreamEstimator
@@ -26,6 +27,7 @@ from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
@@ -78,6 +80,12 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             InputError: rows cannot be used.
             UsageError: the model learns from a stream.
         """
+        with watched_fit(self) as made, spark_calls(dataset):
+            learned = self._partly_fitted(dataset, model)
+            made(learned)
+            return learned
+
+    def _partly_fitted(self, dataset: DataFrame, model: DeepFittedModel | None) -> Any:
         self._check_frame(dataset)
         self._check()
         hasher = self._arranged(self._hasher(dataset))

@@ -10,11 +10,13 @@ from typing import Any
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.frames import spark_calls
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
 from ps2.algorithms.online.ml.params import OnlineSetters
 from ps2.algorithms.online.program import OnlineProgram
+from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.streams.batches import Passes, learn_frame
 from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.learner import BatchProgress
@@ -50,11 +52,14 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             ConfigError: the model is of another kind, or has other settings.
             UsageError: the model learns from a stream.
         """
-        self._check_frame(dataset)
-        self._check()
-        if model is not None:
-            self._check_model(model)
-        return self._learned(dataset, model, 1)
+        with watched_fit(self) as made, spark_calls(dataset):
+            self._check_frame(dataset)
+            self._check()
+            if model is not None:
+                self._check_model(model)
+            learned = self._learned(dataset, model, 1)
+            made(learned)
+            return learned
 
     def _model_factory(self, frame: DataFrame, given: OnlineModel | None) -> ModelFactory:
         settings = self._settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.streams.failures import is_stopped, job_failure
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
@@ -58,6 +60,13 @@ class BatchProgress:
     @property
     def rowsPerS(self) -> float:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    def report(self) -> StepReport:
+        """Return the measures as those of a step, without those that this batch's rows do not have."""
+        found = self.validation
+        known = {"auc": found.auc, "calibration": found.calibration, "lag_s": self.lagS, "late_rows": self.late}
+        numbers = {name: value for name, value in known.items() if value is not None and not math.isnan(value)}
+        return StepReport(self.batch, found.logLoss, self.seconds, self.rows, 0, metrics=numbers)
 
     def __str__(self) -> str:
         return f"batch {self.batch}: {', '.join(self.described())}"

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.durations import batches_of, seconds_of
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
@@ -55,12 +56,14 @@ def start_stream(  # noqa: PLR0913 - keywords
     trigger: Mapping[str, Any],
     query_name: str | None,
     on_progress: Callable[[BatchProgress], object] | None,
+    watch: Callable[[], FitWatch | None],
     servers: int | None,
 ) -> StreamingTraining:
     """Start to learn from a streaming DataFrame; ``fitStream`` of the estimators describes arguments and errors.
 
     Args:
         given: a model that goes on learning, with the attribute ``name``; None: a new one, or that of the location.
+        watch: called when nothing speaks against the start; returns what watches the training.
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
@@ -104,7 +107,7 @@ def start_stream(  # noqa: PLR0913 - keywords
         training = StreamingTraining(ps, frame, learner, checkpoint, of_stream, model)
         training.snapshot()
         training.on_end = opened.pop_all().close
-    return training.start()
+    return training.start(watch())
 
 
 def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS2Context:

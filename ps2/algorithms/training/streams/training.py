@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
 from ps2.algorithms.training.streams.location import write_held
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
-from ps2.errors import CheckpointWarning, ConfigError, RecoveryError, RolledBack
+from ps2.errors import CheckpointWarning, ConfigError, InputError, RecoveryError, RolledBack, StoppedError
 from ps2.progress_line import ShowProgress, progress_line
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -105,11 +106,13 @@ class StreamingTraining:
         self._opened = threading.Event()
         self._show_line: ShowProgress | None = None
         self._hide_bar = backend_of(frame).progress_bar_hider()
+        self._watch: FitWatch | None = None
         self.on_end: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._supervise, name="ps2-stream", daemon=True)
 
-    def start(self) -> StreamingTraining:
+    def start(self, watch: FitWatch | None) -> StreamingTraining:
         """Not for users: ``fitStream`` calls it."""
+        self._watch = watch
         self._thread.start()
         while not (self._opened.is_set() or self._ended.is_set()):
             self._opened.wait(POLL_S)
@@ -232,10 +235,21 @@ class StreamingTraining:
         except Stopping:
             pass
         except Exception as error:  # awaitTermination raises it in the user's thread
-            self._error = error
+            self._error = self._cause(error)
         finally:
             self.on_end()
+            if self._watch is not None:
+                self._watch.ended(self.model if self._error is None else None)
             self._ended.set()
+
+    def _cause(self, error: Exception) -> Exception:
+        """Return a StoppedError for whatever follows from the end of Spark's application; else the error itself."""
+        spark = backend_of(self._frame)
+        if isinstance(error, InputError) or not spark.is_stopped():
+            return error
+        stopped = StoppedError(f"after batch {self._learner.position.learned}: {spark.end_reason()}")
+        stopped.__cause__ = error
+        return stopped
 
     def _go_on_until_the_end(self) -> None:
         while not self._stopping.is_set():
@@ -350,6 +364,8 @@ class StreamingTraining:
                 self._since_snapshot += 1
                 log.info("%s", progress)
                 self._show(progress)
+                if self._watch is not None and progress.rows:
+                    self._watch.step(progress.report())
                 if self._options.on_progress is not None:
                     self._options.on_progress(progress)
             self._snapshot_if_due()
