@@ -5,9 +5,9 @@ Names load on first use, so that a server process never imports what only driver
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ps2.lazy_names import lazy_names
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -68,12 +68,5 @@ __all__ = [
     "op",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ps2' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:  # type checkers look for unknown names themselves
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -5,8 +5,9 @@ The names below are imported on first use: they need pyspark, and other modules 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ps2.algorithms.classification import (
@@ -196,12 +197,5 @@ __all__ = [
     "Word2VecModel",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ps2.algorithms' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:  # type checkers look for unknown names themselves
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -102,8 +102,5 @@ class GBTRankerModel(ForestModel, FleetRegressionModel, _GBTRankerParams, Predic
     def _head(self) -> ValueHead:
         return ValueHead()
 
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
     def _summaries(self) -> tuple[Any, Any]:
         return RankingSummary, RankingTrainingSummary

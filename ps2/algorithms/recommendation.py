@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
+from ps2.lazy_names import lazy_names
 from ps2.run.slots import cores_each
 from ps2.run.spark.backend_lookup import active_session, backend_of
 from ps2.run.spark.jvm import java_frame
@@ -328,12 +328,4 @@ recommendation.ALSModel.register(MatrixFactorizationModel)
 
 
 if not TYPE_CHECKING:  # type checkers look for unknown names themselves
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import regression
@@ -30,6 +29,7 @@ from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.solvers.normal import MAX_FEATURES
 from ps2.algorithms.linear.weights import Weights
 from ps2.errors import ConfigError
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -212,12 +212,4 @@ class FMRegressionModel(FactorModel, FleetRegressionModel, FactorParams, Regress
 
 
 if not TYPE_CHECKING:  # type checkers look for unknown names themselves
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

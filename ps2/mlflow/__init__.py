@@ -5,10 +5,10 @@ Names load on first use: they need MLflow, which PS2 does not install by itself.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ps2.errors import ConfigError
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ps2.mlflow.autologging import autolog
@@ -23,17 +23,13 @@ _HOME = {
 
 __all__ = ["autolog", "load_model", "log_model", "save_model"]
 
+_load, __dir__ = lazy_names(__name__, _HOME)
+
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ps2.mlflow' has no attribute {name!r}")
     try:
-        return getattr(import_module(_HOME[name]), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "mlflow":
             raise
         raise ConfigError(f"ps2.mlflow.{name} needs MLflow: pip install 'ps2-spark[mlflow]'") from error
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ps2.errors import ConfigError
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ps2.onnx.exporting import export
 
+_HOME = {"export": "ps2.onnx.exporting"}
+
 __all__ = ["export"]
+
+_load, __dir__ = lazy_names(__name__, _HOME)
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'ps2.onnx' has no attribute {name!r}")
     try:
-        return getattr(import_module("ps2.onnx.exporting"), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
         raise ConfigError(f"ps2.onnx.{name} needs onnx: pip install 'ps2-spark[onnx]'") from error
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ps2.serving.compaction import compact
@@ -13,8 +14,5 @@ _HOME = {"Scorer": "ps2.serving.scorer", "compact": "ps2.serving.compaction"}
 
 __all__ = ["Scorer", "compact"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ps2.serving' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+if not TYPE_CHECKING:  # type checkers look for unknown names themselves
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

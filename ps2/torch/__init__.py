@@ -5,8 +5,9 @@ Names load on first use: they need torch, which PS2 does not install by itself.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ps2.torch.bags import Bags
@@ -24,17 +25,13 @@ _HOME = {
 
 __all__ = ["Bags", "RemoteEmbedding", "RemoteOptimizer", "TorchEstimator", "TorchModel"]
 
+_load, __dir__ = lazy_names(__name__, _HOME)
+
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ps2.torch' has no attribute {name!r}")
     try:
-        return getattr(import_module(_HOME[name]), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ImportError(f"ps2.torch.{name} needs PyTorch: pip install 'ps2-spark[torch]'", name="torch") from error
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -40,10 +40,9 @@ from ps2.algorithms.clusters.worker import (
 )
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.phases import END, Phases
+from ps2.algorithms.training.phases import END, Phases, run_phases
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.replay_journal import ReplayJournal
-from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError, LimitError
@@ -81,33 +80,24 @@ def train(
     if not names.begun:
         check_fleet(options, ps.memory())
     driver = _Driver(options, Record(on_step, WORDS), names, table)
-    try:
-        driver.phases.replay(names.called - FIRST_CLOCK)
-        if driver.phases.is_over:
-            return driver.fitted()
-        training = Training(
-            *(table, options.form, driver.program, driver.phases.on_clock, 0, options.seed, names.begun, driver.journal)
-        )
-        return run_training(ps, training, driver.fitted)
-    finally:
-        driver.free()
+    return run_phases(ps, driver, table, options.form, options.seed, names)
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What the driver knows before a clock.
+    """The driver's state before a clock.
 
     Attributes:
-        do: what the workers do in it.
+        do: the workers' task in the clock.
         draw: number of the draw.
         least: the largest priority that is drawn.
         candidates: packed rows; None: there are none.
         chosen: hashes of the first centres, in order.
-        clusters: how many there are.
-        iteration: how many have been made.
-        scale: what rows are divided by; None: not known yet.
-        reason: why no iteration follows, if the tolerance is why.
-        sizes: rows of each cluster in the end.
+        clusters: number of clusters.
+        iteration: number of finished iterations.
+        scale: divisors of the rows; None: not known yet.
+        reason: "", or why the tolerance ends the training.
+        sizes: number of rows of each cluster at the end.
     """
 
     do: str = SURVEY
@@ -122,7 +112,7 @@ class _State:
     sizes: Int64s | None = None
 
     def message(self) -> dict[str, Any]:
-        """Return what the workers are told."""
+        """Return the message to the workers."""
         said: dict[str, Any] = {DO: self.do, SCALE: [] if self.scale is None else list(asdict(self.scale).values())}
         if self.do in (RANK, TELL, WEIGH):
             said |= {DRAW: self.draw, LEAST: self.least, CANDIDATES: self.candidates}
@@ -267,10 +257,7 @@ class _Driver:
 
     def _note(self, heard: dict[str, Any]) -> None:
         self._record.add(int(heard["rows"]), int(heard["bytes"]))
-        if self.journal.is_replaying and self._record.objective:
-            self._record.step_before(heard["cost"], heard["seconds"])
-        else:
-            self._record.evaluated(heard["cost"])
+        self._record.evaluated(heard["cost"], heard["seconds"] if self.journal.is_replaying else None)
 
     def _move(self) -> float:
         """Move the centres to the means of their rows; return the largest squared way of one.

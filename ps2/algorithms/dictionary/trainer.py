@@ -38,10 +38,9 @@ from ps2.algorithms.dictionary.worker import (
 )
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.phases import END, Phases
+from ps2.algorithms.training.phases import END, Phases, run_phases
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.replay_journal import ReplayJournal
-from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
@@ -82,30 +81,21 @@ def train(
     if not names.begun:
         check_fleet(options, ps.memory())
     driver = _Driver(options, Record(on_step, WORDS), names, table)
-    try:
-        driver.phases.replay(names.called - FIRST_CLOCK)
-        if driver.phases.is_over:
-            return driver.fitted()
-        training = Training(
-            *(table, options.form, driver.program, driver.phases.on_clock, 0, options.seed, names.begun, driver.journal)
-        )
-        return run_training(ps, training, driver.fitted)
-    finally:
-        driver.free()
+    return run_phases(ps, driver, table, options.form, options.seed, names)
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What the driver knows before a clock.
+    """The driver's state before a clock.
 
     Attributes:
-        do: what the workers do in it.
-        iteration: how many have been made.
-        scale: what rows are divided by; None: not known yet.
-        largest: the largest code of each atom, in size.
-        chosen: rows that begin atoms anew: ``PLACES``, ``IDS`` and ``RANKS``.
-        objective: of the last dictionary, of scaled rows; None: there is none.
-        reason: why no iteration follows, if the tolerance is why.
+        do: the workers' task in the clock.
+        iteration: number of finished iterations.
+        scale: divisors of the rows; None: not known yet.
+        largest: the largest absolute code of each atom.
+        chosen: rows that replace atoms: ``PLACES``, ``IDS`` and ``RANKS``.
+        objective: objective of the last dictionary for scaled rows; None: not known yet.
+        reason: "", or why the tolerance ends the training.
     """
 
     do: str = SURVEY
@@ -117,7 +107,7 @@ class _State:
     reason: str = ""
 
     def message(self) -> dict[str, Any]:
-        """Return what the workers are told."""
+        """Return the message to the workers."""
         assert self.scale is not None
         told: dict[str, Any] = {DO: self.do, SCALE: list(asdict(self.scale).values())}
         if self.do == CODE:
@@ -185,10 +175,7 @@ class _Driver:
         now, before, limit = heard["loss"], state.objective, self._options.tolerance
         with np.errstate(over="ignore"):
             objective = float(np.ldexp(now, 2 * state.scale.exponent))
-        if self.journal.is_replaying and self._record.objective:
-            self._record.step_before(objective, heard["seconds"])
-        else:
-            self._record.evaluated(objective)
+        self._record.evaluated(objective, heard["seconds"] if self.journal.is_replaying else None)
         is_still = before is not None and before - now <= limit * before
         if is_still or state.iteration >= self._options.iterations:
             if before is not None and now > before * (1.0 + ROUNDING):

@@ -11,8 +11,21 @@ import scipy  # its modules load on first use
 from ps2.array_types import Float64s
 
 
+class _MarginsHead:
+    """A head that passes margins on as raw predictions, the first of which is the prediction."""
+
+    def raw(self, margins: Float64s) -> Float64s:
+        return margins
+
+    def probability(self, raw: Float64s) -> None:
+        return None
+
+    def prediction(self, raw: Float64s) -> Float64s:
+        return raw[:, 0]
+
+
 @dataclass(frozen=True)
-class ValueHead:
+class ValueHead(_MarginsHead):
     """The head of a regression. The margin is the prediction, or its logarithm ("exp").
 
     Attributes:
@@ -25,15 +38,9 @@ class ValueHead:
     def raw(self, margins: Float64s) -> Float64s:
         return np.exp(margins) if self.link == "exp" else margins
 
-    def probability(self, raw: Float64s) -> None:
-        return None
-
-    def prediction(self, raw: Float64s) -> Float64s:
-        return raw[:, 0]
-
 
 @dataclass(frozen=True)
-class SharesHead:
+class SharesHead(_MarginsHead):
     """The head of topics: the margins are a document's shares of the topics.
 
     Attributes:
@@ -42,18 +49,12 @@ class SharesHead:
 
     classes: int
 
-    def raw(self, margins: Float64s) -> Float64s:
-        return margins
-
-    def probability(self, raw: Float64s) -> None:
-        return None
-
     def prediction(self, raw: Float64s) -> Float64s:
         return np.argmax(raw, axis=1).astype(np.float64)
 
 
 @dataclass(frozen=True)
-class VectorHead:
+class VectorHead(_MarginsHead):
     """The head of a map to other vectors: the margins are these.
 
     Attributes:
@@ -62,18 +63,9 @@ class VectorHead:
 
     classes: int
 
-    def raw(self, margins: Float64s) -> Float64s:
-        return margins
-
-    def probability(self, raw: Float64s) -> None:
-        return None
-
-    def prediction(self, raw: Float64s) -> Float64s:
-        return raw[:, 0]
-
 
 @dataclass(frozen=True)
-class ClusterHead:
+class ClusterHead(_MarginsHead):
     """The head of clusters: the margin is the cluster.
 
     Attributes:
@@ -81,15 +73,6 @@ class ClusterHead:
     """
 
     classes: int
-
-    def raw(self, margins: Float64s) -> Float64s:
-        return margins
-
-    def probability(self, raw: Float64s) -> None:
-        return None
-
-    def prediction(self, raw: Float64s) -> Float64s:
-        return raw[:, 0]
 
 
 @dataclass(frozen=True)

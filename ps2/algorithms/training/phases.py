@@ -1,7 +1,8 @@
 """The driver's side of a training whose workers do different things from clock to clock.
 
-What the driver knows before a clock is a value, a phase: it names what the workers do in the clock. After the clock,
-the workers' reports lead to the next phase. Phases are kept by clock, as a clock comes again after a rollback.
+A phase is the driver's state before a clock; it names the workers' task in that clock. After the clock, the driver
+computes the next phase from this phase and the workers' reports. The driver keeps the phase of each clock, because a
+rollback repeats clocks.
 """
 
 from __future__ import annotations
@@ -9,26 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.replay_journal import ReplayJournal
+from ps2.algorithms.training.run import FIRST_CLOCK, Training, WorkerProgram, run_training
+from ps2.algorithms.training.table import Table
 from ps2.run.message import STOP, Message, Stop
 
-# What workers do in a clock after the last one of the training: nothing.
+# The task of workers in a clock after the training has ended: none.
 END = "end"
 
 
 class Phase(Protocol):
-    """What the driver knows before a clock."""
+    """The driver's state before a clock."""
 
     @property
     def do(self) -> str:
-        """What the workers do in the clock; ``END``: nothing, the training is over."""
+        """The workers' task in the clock; ``END`` if the training is over."""
 
     def message(self) -> dict[str, Any]:
-        """Return what the workers are told."""
+        """Return the message to the workers."""
 
 
 P = TypeVar("P", bound=Phase)
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Phases(Generic[P]):
@@ -43,9 +49,9 @@ class Phases(Generic[P]):
         keeps_end: bool,
     ) -> None:
         """Args:
-        first: before the first clock.
-        following: returns the next phase; it decides by the phase, the reports and what it hears by the journal.
-        keeps_end: the last phase travels in a message, too, so that a restored context finds it.
+        first: the phase before the first clock.
+        following: computes the next phase from a phase, the workers' reports and the journal's answers.
+        keeps_end: send the last phase in a message, too, so that a restored context finds it.
         """
         self._phases = {0: first}
         self._following = following
@@ -62,13 +68,13 @@ class Phases(Generic[P]):
         return self.last.do == END
 
     def replay(self, clocks: int) -> None:
-        """Go through the clocks of an earlier driver, by its journal."""
+        """Repeat the driver's work of an earlier driver's clocks, with the answers in its journal."""
         self._record.start()
         for clock in range(clocks):
             self.on_clock(clock)
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
+        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``. A rollback repeats clocks."""
         self._record.enter(clock)
         phase = self._phases[clock]
         if phase.do == END:
@@ -80,3 +86,45 @@ class Phases(Generic[P]):
         if following.do == END and not self._keeps_end:
             return STOP
         return self._journal.message(**following.message())
+
+
+class PhasedDriver(Protocol[T_co]):
+    """The driver's side of a family whose training goes through phases."""
+
+    @property
+    def phases(self) -> Phases[Any]: ...
+    @property
+    def program(self) -> WorkerProgram: ...
+    @property
+    def journal(self) -> ReplayJournal: ...
+
+    def fitted(self) -> T_co:
+        """Read the result from the servers."""
+
+    def free(self) -> None:
+        """Free everything that the training holds on the servers."""
+
+
+def run_phases(
+    ps: Any, driver: PhasedDriver[T_co], table: Table, form: Form, seed: int, names: CheckpointNames
+) -> T_co:
+    """Go through all phases of a training, free its memory on the servers, and return the result.
+
+    Args:
+        table: rows.
+        form: the form that rows must have.
+        names: say how far an earlier driver came, whose clocks are replayed.
+
+    Raises:
+        InputError, SlotsError, WorkerError...: as ``run_training`` raises.
+    """
+    try:
+        driver.phases.replay(names.called - FIRST_CLOCK)
+        if driver.phases.is_over:
+            return driver.fitted()
+        training = Training(
+            *(table, form, driver.program, driver.phases.on_clock, 0, seed, names.begun, driver.journal)
+        )
+        return run_training(ps, training, driver.fitted)
+    finally:
+        driver.free()

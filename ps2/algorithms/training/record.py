@@ -37,10 +37,10 @@ class Gradients:
     """The gradients of a training that could travel value by value or as sufficient factors.
 
     Attributes:
-        count: of all workers and steps.
-        factored: those that travelled as factors.
-        factor_bytes: of all, if all had travelled as factors; approximate.
-        value_bytes: of all, if all had travelled value by value; approximate.
+        count: number of gradients of all workers and steps.
+        factored: number of gradients that travelled as factors.
+        factor_bytes: approximate size if all gradients had travelled as factors.
+        value_bytes: approximate size if all gradients had travelled value by value.
     """
 
     count: int = 0
@@ -66,22 +66,22 @@ class TrainingHistory:
     """The history of a training.
 
     Attributes:
-        objective: before the first step and after each one, or the mean loss of each step's rows as the step began. Of
-            linear models it is the former, with all penalties: of the model that there was then, and of all rows. Of
-            minibatches it is estimated by the rows of the next step, but for the last one; NaN where that had no row.
-        seconds: of each step.
-        validation: mean loss of the held-out rows, where there are any.
-        steps: how many were taken.
-        rows: that all steps were computed from, summed.
+        objective: the objective before the first step and after each step, or the mean loss of each step's rows at the
+            beginning of the step. Linear models have the former, with all penalties, over all rows. With minibatches
+            the rows of the next step estimate it, except for the last value; NaN where the next step had no row.
+        seconds: duration of each step.
+        validation: mean loss of the held-out rows, if there are any.
+        steps: number of steps.
+        rows: number of rows that steps were computed from, summed over steps.
         bytes: size of the arrays that workers exchanged with servers.
-        reason: why it ended, in words.
+        reason: why the training ended, in words.
         metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
-        placement: where it ran, of families that choose.
-        best: the step, from 1, whose model is the result, because held-out rows chose it; None: it is the last one's.
-        gradients: that had two forms to travel in; None: there were none.
-        spilled: rows that did not stay in memory: of each such worker, the bytes and the folder of its file.
-        oob_score: of a random forest, its score by trees that have not drawn a row; None: nobody asked for it.
+        placement: where the training ran, for families that choose.
+        best: the step, from 1, that the held-out rows chose as the result; None: the result is the last step's model.
+        gradients: gradients that could travel in two forms; None: there were none.
+        spilled: rows that workers wrote to files: for each such worker, the bytes and the folder of its file.
+        oob_score: out-of-bag score of a random forest; None: not asked for.
     """
 
     objective: list[float]
@@ -105,12 +105,12 @@ class StepReport:
     """One step.
 
     Attributes:
-        number: from 1.
-        objective: after it, or the mean loss of its rows as it began.
-        seconds: since the first step began.
-        rows: whose loss was computed, in all steps so far.
-        bytes: that have travelled so far.
-        validation: mean loss of the held-out rows; None: it is not known.
+        number: the step's number, from 1.
+        objective: the objective after the step, or the mean loss of its rows at its beginning.
+        seconds: time since the first step began.
+        rows: number of rows whose loss was computed, in all steps so far.
+        bytes: size of the arrays exchanged with servers so far.
+        validation: mean loss of the held-out rows; None: not known.
         metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
     """
@@ -130,9 +130,9 @@ class Record:
     """Grows into a ``TrainingHistory``.
 
     Attributes:
-        on_step: called after each step; of trainings that ask for it, returns True to end them.
-        reason: why the training ends, if a step says so.
-        completed: the reason if none does.
+        on_step: called after each step. It may return True to end a training that looks at the answer.
+        reason: why the training ends early; "": it does not.
+        completed: why the training ends otherwise.
         metrics: further values of this kind of training.
         words: terms for a step and the objective.
         best, gradients, spilled: see ``TrainingHistory``.
@@ -160,7 +160,7 @@ class Record:
         self._began_s = self._last_s = time.monotonic()
 
     def enter(self, clock: int) -> None:
-        """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop what came after."""
+        """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop the later records."""
         self.reason = ""
         if clock < len(self._marks):
             objectives, validations, self.rows, self.bytes, self.gradients = self._marks[clock]
@@ -170,11 +170,11 @@ class Record:
         self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
 
     def keep(self, steps: int) -> None:
-        """Drop the steps after the first so many, of a training that takes them once more."""
+        """Drop all but the first ``steps`` steps: the training repeats the others."""
         del self.seconds[steps:], self.objective[steps:], self.validation[steps:]
 
     def add(self, rows: int, bytes: int) -> None:
-        """Add rows that were computed with, and bytes that travelled, in a clock."""
+        """Add a clock's rows, and the bytes that it exchanged with servers."""
         self.rows += rows
         self.bytes += bytes
 
@@ -199,20 +199,26 @@ class Record:
         self.seconds.append(seconds)
         self._began_s -= seconds
 
-    def evaluated(self, objective: float) -> None:
-        """Note the objective of the model after a step; the first call is for the initial model."""
-        if self.objective:
+    def evaluated(self, objective: float, earlier_s: float | None = None) -> None:
+        """Note the objective of the model after a step; the first call is for the initial model.
+
+        Args:
+            earlier_s: seconds of a step that an earlier driver took; None: this driver took the step.
+        """
+        if not self.objective:
+            self.objective.append(float(objective))
+        elif earlier_s is None:
             self.step(objective)
         else:
-            self.objective.append(float(objective))
+            self.step_before(objective, earlier_s)
 
     def step(self, objective: float, metrics: Mapping[str, float] | None = None, seconds: float | None = None) -> bool:
         """End a step; return whether ``on_step`` wants the training to end.
 
         Args:
-            objective: after it, or the mean loss of its rows as it began.
+            objective: the objective after the step, or the mean loss of its rows at its beginning.
             metrics: further values of this kind of training, by name.
-            seconds: that it took, where several steps are reported at once; None: since the last one ended.
+            seconds: duration of the step, if several steps are reported at once; None: the time since the last step.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))

@@ -251,8 +251,7 @@ def _train(job: _Job, spark: Any, workers: int) -> None:
         _print_tables(job, train, model, measured)
     else:
         print_data(_record(job, train, model, measured), job.setting.form)
-    save(model, job.setting)
-    lines = [f"model saved in {job.setting.output}: ps2.algorithms.{type(model).__name__}.load({job.setting.output!r})"]
+    lines = [save(model, job.setting)]
     if job.export is not None:
         found = model.export(job.export)
         lines.append(

@@ -10,7 +10,7 @@ import click
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
-from ps2.cli.training.running import Read, check, draw, in_spark, options_named, pictures, read, save
+from ps2.cli.training.running import Read, check, in_spark, options_named, pictures, read, save_and_draw
 from ps2.cli.training.tree_options import Task, bins_option, classes_of, task_option, via_option
 from ps2.errors import ConfigError
 
@@ -143,12 +143,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
             click.echo(f"out-of-bag {name}: {model.summary.oobScore:.6f}")
     else:
         print_data(_record(job, found, classes, model, measures), job.setting.form)
-    save(model, job.setting)
-    output = job.setting.output
-    lines = [f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})"]
-    lines += [f"wrote {path}" for path in draw(model, job.setting, PICTURE)]
-    if is_table:
-        click.echo("\n".join(lines))
+    save_and_draw(model, job.setting, PICTURE)
 
 
 def _record(

@@ -231,9 +231,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
 
 def _write(job: _Job, model: Any) -> Iterator[str]:
     """Write the model, and what is wanted beside it; say what is there, as soon as it is."""
-    output = job.setting.output
-    save(model, job.setting)
-    yield f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})"
+    yield save(model, job.setting)
     if job.xgboost is not None:
         model.saveXGBoost(job.xgboost)
         yield f"wrote {job.xgboost}"

@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
+from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: d
 def _train(job: _Job, estimator: Any, spark: Any) -> None:
     from ps2.algorithms.edge_lists import read, read_classes
 
-    files, output = job.files, job.setting.output
+    files = job.files
     found = read(spark, files.input)
     classes = {} if files.labels is None else read_classes(spark, files.labels)
     if found.weighted:
@@ -200,12 +200,7 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
         _print_tables(job, found, model)
     else:
         print_data(_record(job, found, model, list(pictures(model, job.setting, more=more))), job.setting.form)
-    save(model, job.setting)
-    if is_table:
-        click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
-    for path in draw(model, job.setting, more=more):
-        if is_table:
-            click.echo(f"wrote {path}")
+    save_and_draw(model, job.setting, more=more)
 
 
 def _print_tables(job: _Job, found: EdgeList, model: Any) -> None:

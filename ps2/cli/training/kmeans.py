@@ -8,8 +8,9 @@ import click
 
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
+from ps2.cli.training.file_training import FileTraining
 from ps2.cli.training.options import Files, Setting, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, read, save
+from ps2.cli.training.running import Read
 
 EPILOG = """\b
 Examples:
@@ -65,40 +66,30 @@ def kmeans(input: str, features: int | None, setting: Setting, **params: Any) ->
     The file has lines "label index:value ...", indices ascending from 1.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark_session import interruptible
 
-    with interruptible() as interrupt:
+    def estimator() -> Any:
         from ps2.algorithms import KMeans
 
-        estimator = KMeans(**params)
-        with options_named():
-            estimator._check()
-        check((input,), setting)
+        return KMeans(**params)
 
-        def work(spark: Any, workers: int) -> None:
-            found = read(spark, Files(input, None, features))
-            with options_named():
-                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(found.train.frame)
-            summary = model.summary
-            if setting.form == "table":
-                printed.print_pace(summary.history, "moves of the centres", setting)
-                printed.print_steps(summary.history)
-                click.echo(f"{len(found.train):,} rows in {len(model.clusterCenters()):,} clusters")
-                click.echo(f"cost: {summary.trainingCost:.6g}")
-            else:
-                record = {
-                    "rows": len(found.train),
-                    "features": found.features,
-                    "params": params,
-                    "steps": printed.steps_record(summary.history),
-                    "cost": summary.trainingCost,
-                    "sizes": list(summary.clusterSizes),
-                    "output": setting.output,
-                }
-                print_data(record, setting.form)
-            save(model, setting)
-            if setting.form == "table":
-                click.echo(f"model saved in {setting.output}: ps2.algorithms.KMeansClusters.load({setting.output!r})")
-            draw(model, setting)
+    def show(found: Read, model: Any) -> None:
+        summary = model.summary
+        if setting.form == "table":
+            printed.print_pace(summary.history, "moves of the centres", setting)
+            printed.print_steps(summary.history)
+            click.echo(f"{len(found.train):,} rows in {len(model.clusterCenters()):,} clusters")
+            click.echo(f"cost: {summary.trainingCost:.6g}")
+            return
+        record = {
+            "rows": len(found.train),
+            "features": found.features,
+            "params": params,
+            "steps": printed.steps_record(summary.history),
+            "cost": summary.trainingCost,
+            "sizes": list(summary.clusterSizes),
+            "output": setting.output,
+        }
+        print_data(record, setting.form)
 
-        in_spark(TRAINING, setting, interrupt, work)
+    file = Files(input, None, features)
+    FileTraining(TRAINING, file, setting, estimator, lambda found: found.train.frame, show, "KMeansClusters").run()

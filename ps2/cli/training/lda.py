@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
+from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     from ps2.algorithms.bag_of_words import read, read_vocabulary
 
-    bags, output = job.bags, job.setting.output
+    bags = job.bags
     found = read(spark, bags.input)
     held_out = None if bags.test is None else read(spark, bags.test, found.vocabulary)
     named = None if bags.vocab is None else read_vocabulary(spark, bags.vocab, found.vocabulary)
@@ -235,12 +235,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
             click.echo(f"perplexity of the {held_out.documents:,} documents held out: {perplexity:,.1f}")
     else:
         print_data(_record(job, found, model, topics, perplexity), job.setting.form)
-    save(model, job.setting)
-    if is_table:
-        click.echo(f"model saved in {output}: ps2.algorithms.LDAModel.load({output!r})")
-    for path in draw(model, job.setting, PICTURE):
-        if is_table:
-            click.echo(f"wrote {path}")
+    save_and_draw(model, job.setting, PICTURE)
 
 
 def _topics(model: Any, top: int, named: Sequence[str] | None) -> list[_Topic]:

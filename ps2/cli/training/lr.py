@@ -134,10 +134,9 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
                 model = named.setNumWorkers(workers).fit(frames["train"])
             measures = {name: measure(model, frame) for name, frame in frames.items()}
             _print(found, model.summary.history, measures, setting, params)
-            save(model, setting)
+            saved = save(model, setting)
             if setting.form == "table":
-                output = setting.output
-                click.echo(f"model saved in {output}: ps2.algorithms.LogisticRegressionModel.load({output!r})")
+                click.echo(saved)
             draw(model, setting)
 
         in_spark(TRAINING, setting, interrupt, work)

@@ -8,8 +8,9 @@ import click
 
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
+from ps2.cli.training.file_training import FileTraining
 from ps2.cli.training.options import Files, Setting, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, read, save
+from ps2.cli.training.running import Read
 
 EPILOG = """\b
 Examples:
@@ -67,41 +68,30 @@ def metric(input: str, features: int | None, setting: Setting, **params: Any) ->
     The file has lines "label index:value ...", indices ascending from 1; each label is a class.
     """
     # All other options are named as the estimator's params.
-    from ps2.algorithms.spark_session import interruptible
 
-    with interruptible() as interrupt:
+    def estimator() -> Any:
         from ps2.algorithms import MetricLearning
 
-        estimator = MetricLearning(**params)
-        with options_named():
-            estimator._check()
-        check((input,), setting)
+        return MetricLearning(**params)
 
-        def work(spark: Any, workers: int) -> None:
-            found = read(spark, Files(input, None, features))
-            classes = found.train.classes(MAX_CLASSES)
-            with options_named():
-                frame = found.train.classified(classes)
-                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frame)
-            history = model.summary.history
-            if setting.form == "table":
-                printed.print_rows(len(found.train), found.features, classes)
-                printed.print_pace(history, "steps of AdaGrad", setting)
-                printed.print_steps(history)
-            else:
-                record = {
-                    "rows": len(found.train),
-                    "features": found.features,
-                    "classes": list(classes),
-                    "params": params,
-                    "steps": printed.steps_record(history),
-                    "output": setting.output,
-                }
-                print_data(record, setting.form)
-            save(model, setting)
-            if setting.form == "table":
-                output = setting.output
-                click.echo(f"model saved in {output}: ps2.algorithms.Metric.load({output!r})")
-            draw(model, setting)
+    def frame(found: Read) -> Any:
+        return found.train.classified(found.train.classes(MAX_CLASSES))
 
-        in_spark(TRAINING, setting, interrupt, work)
+    def show(found: Read, model: Any) -> None:
+        history, classes = model.summary.history, found.train.classes(MAX_CLASSES)
+        if setting.form == "table":
+            printed.print_rows(len(found.train), found.features, classes)
+            printed.print_pace(history, "steps of AdaGrad", setting)
+            printed.print_steps(history)
+            return
+        record = {
+            "rows": len(found.train),
+            "features": found.features,
+            "classes": list(classes),
+            "params": params,
+            "steps": printed.steps_record(history),
+            "output": setting.output,
+        }
+        print_data(record, setting.form)
+
+    FileTraining(TRAINING, Files(input, None, features), setting, estimator, frame, show, "Metric").run()

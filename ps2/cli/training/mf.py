@@ -10,7 +10,7 @@ import click
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
+from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.errors import ConfigError, InputError
 from ps2.text_tables import Column
 
@@ -221,13 +221,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
         _print_tables(job, found, model, measured)
     else:
         print_data(_record(job, found, model, measured), job.setting.form)
-    save(model, job.setting)
-    if is_table:
-        output = job.setting.output
-        click.echo(f"model saved in {output}: ps2.algorithms.MatrixFactorizationModel.load({output!r})")
-    for path in draw(model, job.setting, PICTURE):
-        if is_table:
-            click.echo(f"wrote {path}")
+    save_and_draw(model, job.setting, PICTURE)
 
 
 def _read(job: _Job, spark: Any) -> tuple[RatingList, RatingList | None]:

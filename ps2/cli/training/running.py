@@ -193,15 +193,34 @@ def read(spark: Any, files: Files) -> Read:
     return Read(features, train, test[0] if test else None)
 
 
-def save(model: Any, setting: Setting) -> None:
-    """Write the model's folder."""
+NO_PICTURES: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
+
+
+def save(model: Any, setting: Setting, loader: str = "") -> str:
+    """Write the model's folder; return a line for people that says how to load it.
+
+    Args:
+        loader: the class of ``ps2.algorithms`` that loads it without Spark; "": the model's own class.
+    """
     from ps2.algorithms.training.progress import say
 
-    say(f"saving {setting.output}")
-    model.write().overwrite().save(setting.output)
+    output = setting.output
+    say(f"saving {output}")
+    model.write().overwrite().save(output)
+    return f"model saved in {output}: ps2.algorithms.{loader or type(model).__name__}.load({output!r})"
 
 
-NO_PICTURES: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
+def save_and_draw(
+    model: Any, setting: Setting, objective: str = "loss.png", more: Mapping[str, Callable[[str], Any]] = NO_PICTURES
+) -> None:
+    """Write the model's folder and draw the ``pictures``; with tables as the output, say where each is."""
+    is_table = setting.form == "table"
+    saved = save(model, setting)
+    if is_table:
+        click.echo(saved)
+    for path in draw(model, setting, objective, more):
+        if is_table:
+            click.echo(f"wrote {path}")
 
 
 def pictures(

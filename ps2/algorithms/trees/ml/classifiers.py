@@ -45,6 +45,21 @@ LOSSES = ("logistic",)
 IMPURITIES: tuple[ImpurityName, ...] = ("gini", "entropy")
 
 
+def _objective_of(estimator: Any, found: Survey) -> Objective:
+    """Return the objective for the classes of the rows; UsageError if the thresholds are not theirs."""
+    classes = len(found.facts.class_weights)
+    if estimator.isSet(estimator.thresholds):
+        check_thresholds(tuple(estimator.getThresholds()), classes)
+    return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+
+
+def _summaries_of(classes: int) -> tuple[Any, Any]:
+    """Return the classes of the summaries of any rows, and of the training's."""
+    if classes == 2:
+        return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+    return ClassificationSummary, ClassificationTrainingSummary
+
+
 class _GBTParams(TreeParams, _GBTClassifierParams):
     lossType: Param[str] = choice(_GBTClassifierParams.lossType, LOSSES)
 
@@ -75,10 +90,7 @@ class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
             raise ConfigError(f"lossType: expected logistic, got {self.getLossType()!r}")
 
     def _objective(self, found: Survey) -> Objective:
-        classes = len(found.facts.class_weights)
-        if self.isSet(self.thresholds):
-            check_thresholds(tuple(self.getThresholds()), classes)
-        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+        return _objective_of(self, found)
 
     def _model(self, fitted: GBTModel) -> GBTClassificationModel:
         return GBTClassificationModel(fitted)
@@ -93,13 +105,8 @@ class GBTClassificationModel(ForestModel, ProbabilityModel, _GBTParams, Probabil
         link: Literal["softmax", "logistic"] = "softmax" if self.numClasses > 2 else "logistic"
         return ClassHead(self.numClasses, link, thresholds=self._thresholds())
 
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
     def _summaries(self) -> tuple[Any, Any]:
-        if self.numClasses == 2:
-            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-        return ClassificationSummary, ClassificationTrainingSummary
+        return _summaries_of(self.numClasses)
 
 
 class _ForestParams(ForestParams, _RandomForestClassifierParams):
@@ -126,10 +133,7 @@ class RandomForestClassifier(ForestEstimator, _ForestParams, ProbabilisticClassi
     setImpurity = setter(_ForestParams.impurity)
 
     def _objective(self, found: Survey) -> Objective:
-        classes = len(found.facts.class_weights)
-        if self.isSet(self.thresholds):
-            check_thresholds(tuple(self.getThresholds()), classes)
-        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+        return _objective_of(self, found)
 
     def _model(self, fitted: RandomForest) -> RandomForestClassificationModel:
         return RandomForestClassificationModel(fitted)
@@ -148,10 +152,5 @@ class RandomForestClassificationModel(  # type: ignore[misc]
     def _head(self) -> VotesHead:
         return VotesHead(self.numClasses, self._thresholds())
 
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
     def _summaries(self) -> tuple[Any, Any]:
-        if self.numClasses == 2:
-            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-        return ClassificationSummary, ClassificationTrainingSummary
+        return _summaries_of(self.numClasses)

@@ -48,8 +48,9 @@ class RandomForestModel(FleetModel):
         """Each feature's importance: the mean over trees of its share of the gains of all splits, summing up to 1."""
         return as_sparse(self._trained.importances())
 
-    def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        return [*outputs, (self.getOrDefault("leafCol"), "leaf")]
+    def _outputs(self) -> list[tuple[str, str]]:
+        # Each model's next class defines the other columns.
+        return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
 
     def _write_content(self, url: str) -> dict[str, Any]:
         return write_random_forest(url, self._trained)
@@ -189,9 +190,6 @@ class ForestRegressionTree(ForestTree, FleetRegressionModel, _DecisionTreeRegres
     def _head(self) -> ValueHead:
         return ValueHead()
 
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary
 
@@ -205,9 +203,6 @@ class ForestClassificationTree(
 
     def _head(self) -> VotesHead:
         return VotesHead(self.numClasses, self._thresholds())
-
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
 
     def _summaries(self) -> tuple[Any, Any]:
         return ClassificationSummary, ClassificationTrainingSummary

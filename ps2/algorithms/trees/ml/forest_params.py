@@ -14,12 +14,12 @@ from ps2.algorithms.estimators.params import (
     RANGES,
     Check,
     FleetParams,
-    FleetSetters,
     getter,
     own_param,
     setter,
 )
 from ps2.algorithms.estimators.via import VIA, HasVia
+from ps2.algorithms.trees.ml.ensemble_setters import EnsembleSetters
 from ps2.algorithms.trees.ml.params import MAX_BINS, SHARE_ABOVE_0, TreeParams
 from ps2.algorithms.trees.problem import MAX_DEPTH
 
@@ -61,29 +61,14 @@ class ForestParams(HasVia, FleetParams, _RandomForestParams):
     getOobScore = getter(oobScore)
 
 
-class ForestSetters(ForestParams, FleetSetters):
+class ForestSetters(ForestParams, EnsembleSetters):
     """Setters of how random forests grow."""
 
     setNumTrees = setter(_RandomForestParams.numTrees)
     setBootstrap = setter(_RandomForestParams.bootstrap)
-    setMaxDepth = setter(_RandomForestParams.maxDepth)
-    setMaxBins = setter(_RandomForestParams.maxBins)
-    setMinInstancesPerNode = setter(_RandomForestParams.minInstancesPerNode)
-    setMinInfoGain = setter(_RandomForestParams.minInfoGain)
-    setMinWeightFractionPerNode = setter(_RandomForestParams.minWeightFractionPerNode)
-    setSubsamplingRate = setter(_RandomForestParams.subsamplingRate)
-    setFeatureSubsetStrategy = setter(_RandomForestParams.featureSubsetStrategy)
     setAbsentAsMissing = setter(ForestParams.absentAsMissing)
     setOobScore = setter(ForestParams.oobScore)
 
     def setMaxMemoryInMB(self: P, value: int) -> P:
         """Set what has no effect here: histograms take a share of the servers' memory, or one worker's."""
         return self._set(maxMemoryInMB=value)
-
-    def setCacheNodeIds(self: P, value: bool) -> P:
-        """Set what has no effect here: workers know where their rows are."""
-        return self._set(cacheNodeIds=value)
-
-    def setCheckpointInterval(self: P, value: int) -> P:
-        """Set what has no effect here: the fleet makes checkpoints, if it is told to."""
-        return self._set(checkpointInterval=value)

@@ -159,7 +159,7 @@ class ForestModel(FleetModel, TreeParams):
         described = {"ml_attr": {**attributes, "num_attrs": len(leaves)}}
         return made.withColumn(name, column(name).alias(name, metadata=described))
 
-    def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _outputs(self) -> list[tuple[str, str]]:
         contrib = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""
         numbers = (self.numFeatures + 1) * self._trained.forest.width
         if contrib and numbers > MAX_CONTRIBUTIONS:
@@ -167,6 +167,8 @@ class ForestModel(FleetModel, TreeParams):
                 f"contribCol: expected up to {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
                 "contributions computes those of a few rows"
             )
+        # Each model's next class defines the other columns.
+        outputs = super()._outputs()  # type: ignore[safe-super]
         return [*outputs, (self.getLeafCol(), "leaf"), (contrib, "contrib")]
 
     def evaluateEachIteration(self, dataset: DataFrame) -> list[float]:

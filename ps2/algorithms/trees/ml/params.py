@@ -16,7 +16,6 @@ from ps2.algorithms.estimators.params import (
     RANGES,
     Check,
     FleetParams,
-    FleetSetters,
     any_case,
     getter,
     one_of,
@@ -28,6 +27,7 @@ from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.ml.ensemble_setters import EnsembleSetters
 from ps2.algorithms.trees.problem import MAX_DEPTH, MIN_GAIN, Bits, BoostingOptions, GrowthName, weight_bits
 from ps2.errors import ConfigError
 
@@ -216,17 +216,10 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     getDefaults = getter(defaults)
 
 
-class TreeSetters(TreeParams, FleetSetters):
+class TreeSetters(TreeParams, EnsembleSetters):
     """Setters of how trees are grown."""
 
-    setMaxDepth = setter(_GBTParams.maxDepth)
-    setMaxBins = setter(_GBTParams.maxBins)
-    setMinInstancesPerNode = setter(_GBTParams.minInstancesPerNode)
-    setMinInfoGain = setter(_GBTParams.minInfoGain)
-    setMinWeightFractionPerNode = setter(_GBTParams.minWeightFractionPerNode)
     setStepSize = setter(_GBTParams.stepSize)
-    setSubsamplingRate = setter(_GBTParams.subsamplingRate)
-    setFeatureSubsetStrategy = setter(_GBTParams.featureSubsetStrategy)
     setValidationTol = setter(_GBTParams.validationTol)
     setGrowth = setter(TreeParams.growth)
     setMaxLeaves = setter(TreeParams.maxLeaves)
@@ -249,14 +242,6 @@ class TreeSetters(TreeParams, FleetSetters):
     def setMaxMemoryInMB(self: P, value: int) -> P:
         """Set what has no effect here: histograms lie on the servers."""
         return self._set(maxMemoryInMB=value)
-
-    def setCacheNodeIds(self: P, value: bool) -> P:
-        """Set what has no effect here: workers know where their rows are."""
-        return self._set(cacheNodeIds=value)
-
-    def setCheckpointInterval(self: P, value: int) -> P:
-        """Set what has no effect here: the fleet makes checkpoints, if it is told to."""
-        return self._set(checkpointInterval=value)
 
     def setImpurity(self: P, value: str) -> P:
         """Set what has no effect here: splits are found by gradients and hessians."""

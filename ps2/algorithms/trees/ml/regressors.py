@@ -128,9 +128,6 @@ class GBTRegressionModel(ForestModel, FleetRegressionModel, _GBTParams, Regressi
             raise ConfigError(f"loss: expected {' or '.join(known)}, got {loss!r}")
         return self._losses_by_round(dataset, LOSSES[chosen])
 
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
-
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary
 
@@ -175,9 +172,6 @@ class RandomForestRegressionModel(  # type: ignore[misc]
 
     def _head(self) -> ValueHead:
         return ValueHead()
-
-    def _outputs(self) -> list[tuple[str, str]]:
-        return self._with_leaves(super()._outputs())
 
     def _summaries(self) -> tuple[Any, Any]:
         return RegressionSummary, RegressionTrainingSummary
