@@ -1,4 +1,4 @@
-"""Additions that travel while the caller goes on (``add(..., wait=False)``)."""
+"""Sends additions in the background, while the caller continues (``add(..., wait=False)``)."""
 
 from __future__ import annotations
 
@@ -8,60 +8,62 @@ from contextlib import contextmanager
 from typing import Any
 
 from ps2.client.plans import Plan
-from ps2.client.queued_updates import QueuedUpdate, held_bytes, in_turn
+from ps2.client.queued_updates import QueuedUpdate, held_bytes, sendable
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.stopwatch import BusyTime
 from ps2.errors import PS2Error
 from ps2.interrupts import join, wait_for
 from ps2.protocol.messages import RequestId
 
-# What may be under way at once: the caller waits when there is more.
+# Limits of the unanswered mutations. A caller that would exceed them waits.
 WINDOW_BYTES = 64 << 20
 WINDOW_PLANS = 64
-# With less waiting, a read is quicker if it lets it leave first.
+# With fewer queued bytes, a read is faster if it waits until the queue is empty.
 BACKED_UP_BYTES = 4 << 20
-# How long the thread waits for more: to start one costs as much as to send a small addition.
+# The thread waits this long for the next mutation: starting a thread costs as much as sending a small addition.
 IDLE_S = 1.0
 
 Mutation = tuple["Plan[Any]", RequestId]
 
 
 class AsyncWriter:
-    """Sends mutations by a thread that lives while there are any, and a little longer: all that wait and may leave.
-
-    Safe for threads.
+    """Queues mutations, and sends them from a thread that ends when the queue has been empty for a while. Thread-safe.
 
     Attributes:
-        is_idle: nothing is under way, was lost, or is read meanwhile, as far as the calling thread is concerned.
-        transfers: when mutations travel, or anything else in the background.
+        is_idle: True if no mutation is unanswered, no error is unreported, and no read needs queued additions.
+        transfers: measures the time in which mutations and other background requests travel.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
-        """``send`` sends mutations, and returns the errors of those that failed."""
+        """Args:
+        send: sends mutations, and returns the errors of those that failed.
+        """
         self.is_idle = True
         self.transfers = BusyTime()
         self._send = send
         self._changed = threading.Condition()
         self._waiting: list[QueuedUpdate] = []
-        self._flying: list[QueuedUpdate] = []
+        self._in_flight: list[QueuedUpdate] = []
         self._bytes = 0
-        self._error: Exception | None = None  # the first one that nobody has been told
+        self._error: Exception | None = None  # the first error that no caller has received
         self._thread: threading.Thread | None = None
-        self._lingers = False
-        self._sending: list[ReadYourWrites] = []  # reads under way
-        self._readings: list[ReadYourWrites] = []
+        self._lingers = False  # the thread waits for more
+        self._sending: list[ReadYourWrites] = []  # reads in flight
+        self._readings: list[ReadYourWrites] = []  # reads that collect the additions that they lack
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether a read should not wait until everything has been answered."""
+        """True if the queue is so long that a read should not wait for its end."""
         with self._changed:
             return sum(update.held_bytes for update in self._waiting) >= BACKED_UP_BYTES
 
     def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
-        """Send a mutation soon; wait while the window is full. Its arrays must not change any more.
+        """Queue a mutation; wait while the window is full. The caller must not change its arrays afterwards.
 
         Args:
-            name: gives it its id, once there is room: nobody would answer for that of a caller who waits no longer.
+            name: returns the mutation's id. It is called when there is room, because the id of a mutation whose caller
+                stopped waiting would never be answered.
+            clock: the worker's clock.
         """
         size = held_bytes(plan)
         with self._changed:
@@ -80,21 +82,21 @@ class AsyncWriter:
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything has been answered; raise the first error, if there was one since the last time."""
+        """Wait until all mutations are answered; raise the first error that no caller has received."""
         with self._changed:
             wait_for(self._changed, self._is_empty)
             self._raise_errors()
 
     def drain(self) -> None:
-        """Wait until everything has been answered."""
+        """Wait until all mutations are answered."""
         with self._changed:
             wait_for(self._changed, self._is_empty)
 
     def flush_below(self, below: int) -> int | None:
-        """Wait until what was made in the clocks below has been answered; raise the first error, of any clock.
+        """Wait until all mutations of clocks below ``below`` are answered; raise the first error, of any clock.
 
         Returns:
-            The first clock of which something has not been answered yet; None if all has.
+            The first clock with an unanswered mutation; None if all are answered.
         """
         with self._changed:
             wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()))
@@ -102,10 +104,10 @@ class AsyncWriter:
             return min((update.clock for update in self._open()), default=None)
 
     def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
-        """Wait a while until what was made in the clocks below has been answered.
+        """Wait at most ``timeout_s`` until all mutations of clocks below ``below`` are answered.
 
         Returns:
-            Whether nothing has failed; None if some has not been answered yet.
+            True if none has failed, False if one has; None if some are still unanswered.
         """
         with self._changed:
             if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):
@@ -113,7 +115,7 @@ class AsyncWriter:
             return None
 
     def discard(self) -> None:
-        """Forget what has not been sent, and what failed; wait for answers to the rest, and until no thread is left."""
+        """Drop unsent mutations and errors; wait until sent mutations are answered and the thread has ended."""
         with self._changed:
             self._bytes -= sum(update.held_bytes for update in self._waiting)
             self._waiting.clear()
@@ -128,17 +130,16 @@ class AsyncWriter:
 
     @contextmanager
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
-        """Send nothing meanwhile that changes what is read; yield what collects, until ``forget``, what a read sent now
-        lacks.
+        """Hold back mutations that change the values that ``plans`` read; yield a collector of those mutations.
 
-        Anything else may travel at the same time: in a rotation, the block that a worker has left travels to the
-        servers while its next one comes from there, and links carry both ways at once.
+        The collector takes mutations until ``forget``. Mutations of other values travel during the read. In a rotation
+        a worker's last block travels to the servers while it reads the next block: links carry both ways at once.
         """
         reading = ReadYourWrites(plans)
         try:
             with self._changed:
                 self._sending.append(reading)
-                wait_for(self._changed, lambda: not any(reading.touches(update.plan) for update in self._flying))
+                wait_for(self._changed, lambda: not any(reading.touches(update.plan) for update in self._in_flight))
                 for update in self._waiting:
                     reading.lacks(update.plan)
                 self._readings.append(reading)
@@ -150,21 +151,21 @@ class AsyncWriter:
                 self._changed.notify_all()
 
     def forget(self, reading: ReadYourWrites) -> None:
-        """Collect no more what a read lacks."""
+        """End the collection of the additions that a read lacks."""
         with self._changed:
             if reading in self._readings:
                 self._readings.remove(reading)
                 self._note_state()
 
     def note_written(self, plans: Sequence[Plan[Any]]) -> None:
-        """Note that somebody else of this process has changed data."""
+        """Note that this process has sent changes other than by this writer."""
         with self._changed:
             for reading in self._readings:
                 for plan in plans:
                     reading.may_lack(plan)
 
     def check(self) -> None:
-        """Raise the first error, if there was one since the last time."""
+        """Raise the first error that no caller has received."""
         with self._changed:
             self._raise_errors()
 
@@ -174,22 +175,22 @@ class AsyncWriter:
             try:
                 with self.transfers:
                     errors = list(self._send([(update.plan, update.id) for update in taken]))
-            except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
+            except Exception as error:  # a bug, which the next caller must receive, because this thread has no caller
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
-                self._flying = []
+                self._in_flight = []
                 self._note_state()
                 self._bytes -= sum(update.held_bytes for update in taken)
                 self._changed.notify_all()
 
     def _take(self) -> list[QueuedUpdate]:
-        """Return what leaves next, when it may; nothing if nothing has waited for a while: then the thread ends."""
+        """Wait for mutations that may be sent, and return them; return none after ``IDLE_S``, when the thread ends."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
                 taken = [
                     update
-                    for update in in_turn(self._waiting)
+                    for update in sendable(self._waiting)
                     if not any(reading.touches(update.plan) for reading in self._sending)
                 ]
                 if not taken:
@@ -197,24 +198,24 @@ class AsyncWriter:
                     continue
                 gone = set(taken)
                 self._waiting = [update for update in self._waiting if update not in gone]
-                self._flying = taken
+                self._in_flight = taken
                 return taken
             self._thread = None
             return []
 
     def _open(self) -> list[QueuedUpdate]:
-        return self._waiting + self._flying
+        return self._waiting + self._in_flight
 
     def _note_state(self) -> None:
-        self.is_idle = not (self._waiting or self._flying or self._readings or self._error)
+        self.is_idle = not (self._waiting or self._in_flight or self._readings or self._error)
 
     def _is_empty(self) -> bool:
-        return not self._waiting and not self._flying
+        return not self._waiting and not self._in_flight
 
     def _has_room(self, size: int) -> bool:
         if self._is_empty():
             return True
-        count = len(self._waiting) + len(self._flying)
+        count = len(self._waiting) + len(self._in_flight)
         return count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES
 
     def _raise_errors(self) -> None:

@@ -1,4 +1,4 @@
-"""Additions that wait until they leave. Pure."""
+"""Queued mutations, and which of them may be sent now. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation that waits.
+    """A mutation in the queue.
 
     Attributes:
-        clock: that it was made in.
-        held_bytes: what it takes here.
+        clock: the worker's clock when the mutation was queued.
+        held_bytes: size of the mutation's arrays in this process.
     """
 
     plan: Plan[Any]
@@ -27,8 +27,12 @@ class QueuedUpdate:
     held_bytes: int = 0
 
 
-def in_turn(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
-    """Return what may leave now: what overwrites a matrix leaves after all that was made before it there, and alone."""
+def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
+    """Return the mutations that may be sent now.
+
+    A mutation that overwrites values of a matrix is sent after all earlier mutations of this matrix, and before all
+    later ones.
+    """
     found: list[QueuedUpdate] = []
     overwritten: dict[int, bool] = {}
     for update in waiting:
@@ -41,5 +45,5 @@ def in_turn(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
 
 
 def held_bytes(plan: Plan[Any]) -> int:
-    """Return what a plan's arrays take while it waits."""
+    """Return the size of a plan's arrays."""
     return sum(operation.nbytes for operation in plan.operations)

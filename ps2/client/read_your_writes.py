@@ -1,7 +1,7 @@
-"""Reads that are sent while additions of this process wait: what they lack is added here. Pure.
+"""Complete the answers of reads by this process's queued additions (read-my-writes). Pure.
 
-A read holds what was applied before it. Additions that had not been sent by then are added here to what it brought, as
-the servers will add them: read-my-writes without waiting (Xing et al., "Strategies and Principles of Distributed
+A read can be sent while additions of this process still wait in the queue. The answer lacks these additions, so the
+client adds them to the answer itself, by the servers' rules (Xing et al., "Strategies and Principles of Distributed
 Machine Learning on Big Data", section 3.2).
 """
 
@@ -19,7 +19,7 @@ from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
 
-# What a read may lack; beyond that it is done anew.
+# Limit of the additions that a read may lack. Beyond it, the client waits for the queue and reads again.
 MISSING_BYTES = 64 << 20
 
 _ADDITIONS = ("push_add", "scatter_add", "rows_add", "rows_scatter_add", "columns_add")
@@ -32,15 +32,15 @@ Numbers = range | Array
 
 
 def is_plain(plans: Iterable[Plan[Any]]) -> bool:
-    """Tell whether plans only read rows, whole or at keys or by interval, into arrays that are there."""
+    """Return True if plans only read rows (whole, at keys or by interval) into existing arrays."""
     return all(_is_plain(operation) for plan in plans for operation in plan.operations)
 
 
 class ReadYourWrites:
-    """Collects what plain reads lack.
+    """Collects the queued additions that the answers of plain reads lack.
 
     Attributes:
-        is_void: they lack changes that cannot be added here.
+        is_void: True if the answers lack changes that the client cannot add, so they are useless.
     """
 
     def __init__(self, plans: Sequence[Plan[Any]]) -> None:
@@ -54,9 +54,9 @@ class ReadYourWrites:
         self.is_void = not is_plain(plans)
 
     def lacks(self, plan: Plan[Any]) -> None:
-        """Note a plan whose changes are not, or not for sure, in what was read."""
+        """Note a plan whose changes the answers lack."""
         for write in plan.operations:
-            if self.is_void or not any(_touches(write, read) for read in self._meant(write)):
+            if self.is_void or not any(_touches(write, read) for read in self._reads_at(write)):
                 continue
             self._bytes += write.nbytes
             if _is_sum(write) and not plan.may_drop and self._bytes <= MISSING_BYTES:
@@ -65,43 +65,44 @@ class ReadYourWrites:
                 self.void()
 
     def may_lack(self, plan: Plan[Any]) -> None:
-        """Note a plan whose changes may be in what was read, or not."""
+        """Note a plan whose changes the answers may hold or lack."""
         if not self.is_void and self.touches(plan):
             self.void()
 
     def touches(self, plan: Plan[Any]) -> bool:
-        """Tell whether a plan may change what is read."""
-        return any(_touches(write, read) for write in plan.operations for read in self._meant(write))
+        """Return True if a plan may change the values that are read."""
+        return any(_touches(write, read) for write in plan.operations for read in self._reads_at(write))
 
     def void(self) -> None:
         self.is_void = True
         self._missing.clear()
 
     def add_missing(self) -> None:
-        """Add what is missing to the arrays that were read into."""
+        """Add the missing additions to the arrays of the answers."""
         for write in self._missing:
             begin = self._bounds[write.matrix][write.partition]
-            for read in self._meant(write):
+            for read in self._reads_at(write):
                 if _touches(write, read):
                     add_overlap(write, read, begin)
         self._missing.clear()
 
-    def _meant(self, write: Operation) -> list[Operation]:
+    def _reads_at(self, write: Operation) -> list[Operation]:
+        """Return the reads of the partitions that an operation writes."""
         return [read for place in write.places for read in self._reads.get(place, ())]
 
 
 def add_overlap(write: Operation, read: Operation, begin: int) -> None:
-    """Add an addition to what was read of the same partition, where both are about the same rows and columns.
+    """Apply an addition to the answer of a read of the same partition, at the rows and columns that they share.
 
     Args:
-        begin: the partition's first column: intervals count from there, keys do not.
+        begin: the partition's first column. Intervals count from this column, keys from column 0.
     """
     assert read.into is not None
     out, values = _by_rows(read, read.into), _by_rows(write, _as_applied(write))
     rows = _rows(read, len(out)), _rows(write, len(values))
     columns = _columns(read, begin, out.shape[1]), _columns(write, begin, values.shape[1])
-    for in_rows, of_rows in _met(*rows):
-        for in_columns, of_columns in _met(*columns):
+    for in_rows, of_rows in _matches(*rows):
+        for in_columns, of_columns in _matches(*columns):
             here, there = _grid(in_rows, in_columns), _grid(of_rows, of_columns)
             with np.errstate(over="ignore", invalid="ignore"):
                 if write.name in _ADDITIONS:
@@ -110,10 +111,10 @@ def add_overlap(write: Operation, read: Operation, begin: int) -> None:
                     out[here] = out[here] - values[there]
 
 
-def _met(here: Numbers, there: Numbers) -> Iterator[tuple[Where, Where]]:
-    """Yield where in each of two lists the numbers are that both have.
+def _matches(here: Numbers, there: Numbers) -> Iterator[tuple[Where, Where]]:
+    """Yield the positions, in each of two lists, of the numbers that both lists hold.
 
-    A number that comes several times in the second list meets each of its places in turn, in order.
+    If a number occurs several times in ``there``, each yield has one occurrence, in order.
     """
     if isinstance(here, range) and isinstance(there, range):
         lo, hi = max(here.start, there.start), min(here.stop, there.stop)
@@ -122,7 +123,7 @@ def _met(here: Numbers, there: Numbers) -> Iterator[tuple[Where, Where]]:
     elif isinstance(here, range):
         assert not isinstance(there, range)
         numbers = np.unique(there[(there >= here.start) & (there < here.stop)])
-        for met, places in _met(numbers, there):
+        for met, places in _matches(numbers, there):
             yield numbers[met] - here.start, places
     elif isinstance(there, range):
         inside = np.flatnonzero((here >= there.start) & (here < there.stop))
@@ -145,7 +146,7 @@ def _grid(rows: Where, columns: Where) -> Any:
 
 
 def _by_rows(operation: Operation, array: Array) -> Array:
-    """Return what was read, or what is added, in shape (rows, columns)."""
+    """Return the array of a read or an addition in shape (rows, columns)."""
     if _is_of_blocks(operation):
         assert operation.keys is not None
         return array.reshape(operation.keys.count, -1).T
@@ -173,7 +174,7 @@ def _columns(operation: Operation, begin: int, count: int) -> Numbers:
 
 
 def _as_applied(write: Operation) -> Array:
-    """Return the values as they arrive."""
+    """Return the values as the server decodes them: rounded to the dtype of the network."""
     values = write.arrays[-1]
     if write.wire is None or values.dtype.kind != "f":
         return values
@@ -181,7 +182,7 @@ def _as_applied(write: Operation) -> Array:
 
 
 def _touches(write: Operation, read: Operation) -> bool:
-    """Tell whether an operation on the same partition may change what is read: a row, or blocks."""
+    """Return True if an operation on the same partition may change the rows or blocks that are read."""
     if _is_of_blocks(read) and _is_at_columns(write):
         assert write.keys is not None
         assert read.keys is not None
@@ -192,7 +193,7 @@ def _touches(write: Operation, read: Operation) -> bool:
 
 
 def _is_at_columns(write: Operation) -> bool:
-    """Tell whether an operation changes blocks, and none but those of the columns that it names."""
+    """Return True if an operation changes only the blocks of the columns that it names."""
     if write.others or write.keys is None or write.keys.columns is None or write.name in SERVERS:
         return False
     return {"blocks", SLOTS}.issubset(lookup(write.name).operands)

@@ -1,4 +1,4 @@
-"""Lets servers that were told to end go when nothing is lost with them."""
+"""Drains servers that must end: each is released when the fleet no longer needs its data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ps2.errors import PS2Error
 
 log = logging.getLogger(__name__)
 
-# Before a failed checkpoint is tried again. The servers wait as long as they were told to.
+# Wait before a failed checkpoint is tried again. Meanwhile the leaving servers keep running, up to their own limit.
 RETRY_S = 5.0
 
 
 class DrainController:
-    """Drains servers that are about to end. One thread calls ``look`` again and again.
+    """Drains servers that are about to end. One thread calls ``update`` repeatedly.
 
-    A server whose copies are up to date may go at once. Otherwise the fleet makes a checkpoint, after which the leaving
-    servers take no requests: their successors read all that there was. Without copies or a folder for checkpoints there
-    is nothing to wait for.
+    A server with up-to-date copies is released at once. Otherwise the fleet makes a checkpoint, and the leaving servers
+    refuse all later requests, so the checkpoint holds all changes for their successors. Without copies and without a
+    folder for checkpoints, a server is released at once, and its data are lost.
     """
 
     def __init__(self, fleet: FleetControl, checkpoints: Checkpoints, policy: Policy, steps: Steps) -> None:
@@ -40,23 +40,23 @@ class DrainController:
         self._handed: Mapping[int, Newest] = {}  # the checkpoint that each drained server has ended with
 
     def update(self, leaving: Collection[int]) -> None:
-        """Begin to drain these servers; return at once."""
+        """Begin to drain servers, and return at once."""
         members = self._master.registry.members()
         going = {index: members[index] for index in leaving if members[index][0] not in self._released}
         if not going or time.monotonic() < self._next_s or (self._thread is not None and self._thread.is_alive()):
             return
         self._next_s = time.monotonic() + RETRY_S
-        # A checkpoint may take minutes. The supervisor goes on meanwhile.
+        # A checkpoint may take minutes, and the supervisor must not wait.
         self._thread = threading.Thread(target=self._drain, args=(going,), name="ps2-drain", daemon=True)
         self._thread.start()
 
     def handed_over(self, indices: Collection[int]) -> Newest | None:
-        """Return the checkpoint that all these servers have ended with, if there is one."""
+        """Return the checkpoint by which all these servers handed over their data; None if they have no common one."""
         first, *others = (self._handed.get(index) for index in indices)
         return first if all(other is first for other in others) else None
 
     def forget(self, indices: Collection[int]) -> None:
-        """Note that these servers are back, or hold something else than what they had handed over."""
+        """Note that the data of servers differ from the checkpoint by which they handed them over."""
         self._handed = {index: newest for index, newest in self._handed.items() if index not in indices}
 
     def _drain(self, going: Mapping[int, tuple[str, str]]) -> None:
@@ -68,13 +68,13 @@ class DrainController:
             log.warning("servers %s are to end, and what they hold is not safe yet: %s", sorted(going), error)
             return
         for index, (server_id, address) in going.items():
-            with suppress(PS2Error):  # a server that is still there says again that it leaves
+            with suppress(PS2Error):  # a server that misses this call reports again that it is leaving
                 self._servers.hello(address, self._master.id, released=True)
                 self._released.add(server_id)
                 log.info("server %d was told to end, and may", index)
 
     def _in_sync(self, addresses: Collection[str]) -> bool:
-        """Return whether the leaving server's copies are up to date. A second leaving server may hold them."""
+        """Return True if one server is leaving, and its copies are up to date. A second one could hold the copies."""
         if not self._policy.replicas or len(addresses) > 1:
             return False
         self._master.registry.check_all_there()

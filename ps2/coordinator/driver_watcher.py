@@ -1,4 +1,4 @@
-"""What a driver knows of its fleet and its run, for all who look: the live page, and the metrics."""
+"""Collects the driver's knowledge of its fleet and its run, for the live page and the metrics."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ MAX_HISTORY = 200
 MAX_HISTORY_SHOWN = 50
 MAX_CHECKPOINTS_SHOWN = 10
 ASK_TIMEOUT_S = 2.0
-# A scrape tells what servers have reported after the one before, at most so long ago.
+# A scrape uses the servers' reports since the previous scrape, unless they are older than this.
 OLDEST_S = 300.0
 
 
 class DriverWatcher:
-    """Looks at a driver's fleet and run when it is asked. Its logs grow from ``open`` on."""
+    """Takes snapshots of a driver's fleet and run on request. From ``open`` on, it logs events and runs."""
 
     def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog, silent_after_s: float) -> None:
-        """``silent_after_s``: a server without a sign of life for so long is silent."""
+        """Args:
+        silent_after_s: a server without a heartbeat or answer for this long counts as silent.
+        """
         self._fleet, self._active, self._recoveries = fleet, active, recoveries
         self._silent_after_s = silent_after_s
         self._events = EventLog()
-        self._lock = threading.Lock()  # one look at a time
+        self._lock = threading.Lock()  # one snapshot at a time
         self._watcher: RunWatcher | None = None
         self._last: RunView | None = None
         self._ranks: RunFigures | None = None
@@ -67,7 +69,7 @@ class DriverWatcher:
         self._guarded = GuardedLoop("watcher of the driver")
 
     def open(self) -> None:
-        """Begin to listen to runs, and to what happens."""
+        """Begin to listen to runs, log messages and losses of servers."""
         self._active.listen(self._run_begins, self._run_ends)
         self._events.open()
         self._fleet.master.registry.on_lost = self._server_lost
@@ -76,12 +78,12 @@ class DriverWatcher:
         self._events.close()
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
-        """Call what runs these workers; record in the history how it ends, even if no worker started."""
+        """Run workers by ``call``; record the outcome in the history, even if no worker started."""
         fit = TRAININGS.under_way
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         current = HistoryView("run", name, time.time(), None, "", "")
         began_s, runs_before = time.monotonic(), self._runs
-        self._current.append(current)  # a second run at once is refused, but is a line of the history as well
+        self._current.append(current)  # a concurrent second run is refused, but gets its own line in the history
         outcome = "interrupted"
         try:
             result = call()
@@ -101,10 +103,10 @@ class DriverWatcher:
             self._history.append(replace(current, seconds=seconds, outcome=outcome, detail=detail))
             self._current.remove(current)
 
-    # -- for those who look ----------------------------------------------------------------------------------------
+    # -- for the page and the metrics ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return what the page shows now. Servers report with their heartbeats while somebody looks."""
+        """Return the page's content. Each snapshot asks the servers to report with their next heartbeats."""
         with self._lock:
             return self._snapshot()
 
@@ -113,7 +115,7 @@ class DriverWatcher:
         return self._vectors_of(self._fleet.master.reports.all(), begin, find)
 
     def figures(self) -> DriverFigures:
-        """Return what the metrics tell now. Servers' memory is that of their last reports."""
+        """Return the metrics' content. The servers' memory is that of their last reports."""
         with self._lock:
             return self._figures()
 
@@ -122,7 +124,7 @@ class DriverWatcher:
         master = self._fleet.master
         master.reports.request()
         health = master.registry.health()
-        if self._fleet.is_attached:  # these have no heartbeats: the coordinator asks them how they are
+        if self._fleet.is_attached:  # attached servers send no heartbeats, so the coordinator asks for their status
             self._ask(health)
         reports = master.reports.all()
         now_s = time.monotonic()
@@ -159,7 +161,7 @@ class DriverWatcher:
         view, ranks = self._run_view(), self._ranks if self._watcher is None else self._watcher.figures()
         under_way = NO_COUNTS if self._watcher is None or ranks is None else ranks.counts
         statuses = []
-        if not self._fleet.is_attached:  # those have metrics of their own
+        if not self._fleet.is_attached:  # attached servers expose their own metrics
             now_s, reports = time.monotonic(), master.reports.all().values()
             statuses = [report.status for report in reports if now_s - report.at_s < OLDEST_S]
             master.reports.request()  # for the next scrape
@@ -185,7 +187,7 @@ class DriverWatcher:
                 master = self._fleet.master
                 master.reports.note(server.index, self._fleet.control.status(server.address))
             except TransientError:
-                pass  # the coordinator notices by itself that a server is silent
+                pass  # the coordinator detects silent servers elsewhere
 
         call_concurrently([server for server in health if server.why is None], ask)
 

@@ -1,4 +1,4 @@
-"""Who may look at a context from outside: the live page, Prometheus, and traces."""
+"""The views of a context for outsiders: the live page, the metrics for Prometheus, and traces."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Monitoring:
     """The live page, the metrics and the traces of one context.
 
     Attributes:
-        watcher: what page and metrics read.
+        watcher: the source of the page and of the metrics.
     """
 
     def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
-        """Start what the settings want.
+        """Start the views that the settings ask for.
 
         Raises:
-            LaunchError: ``dashboardListen`` or ``metricsListen`` cannot be listened at.
+            LaunchError: the address of ``dashboardListen`` or ``metricsListen`` cannot be bound.
             ConfigError: ``tracing`` lacks a package.
         """
-        # The coordinator asks a server that has been silent for that long.
+        # The coordinator asks for the status of a server that has been silent for this long.
         self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)
         self._page: LivePage | None = None
         self._metrics: Exposition | None = None
@@ -62,11 +62,11 @@ class Monitoring:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus scrapes; None: nowhere."""
+        """The URL that Prometheus scrapes; None: there is none."""
         return None if self._metrics is None else f"http://{self._metrics.address}/metrics"
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
-        """Call what runs these workers, in a span if there are traces; note how it ends in the history."""
+        """Run workers by ``call``, in a span if there are traces; record the outcome in the history."""
         tracing = self._tracing
         traced = call if tracing is None else lambda: tracing.run(call)
         return self.watcher.record_run(traced, worker_fn)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a context: what the coordinator knows by itself. No server is asked."""
+"""The HTML of a context in a notebook, from the coordinator's own knowledge. No server is asked."""
 
 from __future__ import annotations
 

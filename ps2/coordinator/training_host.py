@@ -1,4 +1,4 @@
-"""What trainings need of the coordinator, beside the public methods of ``PS2Context``."""
+"""The coordinator's interface for trainings, in addition to the public methods of ``PS2Context``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ResumedTraining:
     Attributes:
         clocks: number of clocks that all workers have finished.
         called: number of clocks for which ``onClock`` was called; fewer if the workers were ahead.
-        messages: what ``onClock`` returned, oldest first.
+        messages: the messages that ``onClock`` returned, oldest first.
     """
 
     clocks: int
@@ -30,7 +30,7 @@ class ResumedTraining:
 
 @dataclass(frozen=True)
 class StreamHost:
-    """What streams need of the coordinator. Models that learn from a DataFrame in passes count as streams."""
+    """The coordinator's interface for streams. Models that learn from a DataFrame in passes count as streams."""
 
     _coordinator: Coordinator
 
@@ -65,10 +65,10 @@ class StreamHost:
 
 @dataclass(frozen=True)
 class TrainingHost:
-    """What trainings need of the coordinator.
+    """The coordinator's interface for trainings.
 
     Attributes:
-        streams: what streams need.
+        streams: the interface for streams.
     """
 
     _coordinator: Coordinator
@@ -127,6 +127,6 @@ class TrainingHost:
 
 
 def training_host(ps: PS2Context) -> TrainingHost:
-    """Return what trainings need of a context's coordinator."""
+    """Return the interface of a context's coordinator for trainings."""
     coordinator = ps._coordinator
     return TrainingHost(coordinator, StreamHost(coordinator))

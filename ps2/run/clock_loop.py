@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOREVER = float("inf")
-# What a worker logs goes with its next message to the driver, or in a message of its own if the last one is this old.
+# Logged numbers travel with the worker's next message to the driver, or in their own message if the last message is
+# this old.
 LOG_INTERVAL_S = 1.0
-# That a message can name.
+# The highest clock that a message can name.
 MAX_CLOCKS = 1 << 62
 
 
@@ -106,10 +107,10 @@ class ClockLoop:
             self.prefetches.close()
 
     def again(self, work: Callable[[], None]) -> None:
-        """Run the worker's function; after a failure that a rollback has caused, run it again from its beginning.
+        """Run the worker's function; run it again from its beginning if a rollback made it fail.
 
-        A loop over clocks rolls back by itself, within its own clocks. Work outside the loop fails, and so does work
-        that has read one part before the rollback and another part after it.
+        A loop over clocks rolls back by itself, within its own clocks. A rollback makes work outside the loop fail, and
+        work that reads partly before and partly after the rollback.
         """
         mutations, points = self.ids.number, self._number
         while True:
@@ -138,7 +139,7 @@ class ClockLoop:
         """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``.
 
         Args:
-            budget_s: of each clock; None: what the run decides for a turn.
+            budget_s: seconds of each clock; None: the run decides.
         """
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
@@ -180,7 +181,7 @@ class ClockLoop:
             target = entry.clock + 1
             self._bring(target, is_last=target >= min(n, self._end))
             times = self.lap()
-        if self.clock < n:  # the run ends here, which ``_bring`` did not know
+        if self.clock < n:  # the run has ended before ``n``, which was unknown when ``_bring`` was called
             self._bring(self.clock, is_last=True)
         self._begin(2 * self.clock)
 
@@ -251,9 +252,9 @@ class ClockLoop:
         return entry
 
     def _split_wait(self, entry: Entered) -> None:
-        """Sort the wait for a clock: what was neither for other workers nor a call in the driver was the coordinator's.
+        """Divide the wait for a clock among other workers, calls in the driver, and the coordinator (the rest).
 
-        The wait is the only one of this lap: barriers are in clocks, or between loops, before it.
+        This wait is the only one of the lap: earlier waits at barriers belong to earlier laps.
         """
         stopwatch = self.session.stopwatch
         stopwatch.move(entry.on_clock, "wait", to="on_clock")
@@ -267,7 +268,7 @@ class ClockLoop:
         self._left = False
 
     def _bring(self, target: int, is_last: bool) -> None:
-        """Wait until the servers have the changes that a clock needs; ``is_last``: all changes."""
+        """Wait until the servers have the changes that clock ``target`` needs, or all changes if ``is_last``."""
         if is_last:
             self.flush()
             self._open = None

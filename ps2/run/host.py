@@ -41,26 +41,26 @@ class ActiveRun:
                 on_begin(run)
 
     def listen(self, on_begin: Listener, on_end: Listener) -> None:
-        """Call these with each run that becomes the active one, or is it no longer."""
+        """Call ``on_begin`` with each run that becomes active, and ``on_end`` when it is no longer active."""
         self._listeners.append((on_begin, on_end))
 
     def logged(self) -> dict[str, object]:
-        """Return what a line of the log tells of the run: its number, and the first clock that is not finished."""
+        """Return the run's fields of a log line: its number, and the first clock that is not finished."""
         run = self._run
         return {} if run is None else {"run": run.number, "clock": run.clocks.finished}
 
     def pause(self) -> None:
-        """The whole fleet is about to roll back to a checkpoint."""
+        """Pause the run, because the whole fleet is about to roll back to a checkpoint."""
         if (run := self.run) is not None:
             run.pause()
 
     def roll_back(self, epoch: int, checkpoint: str) -> None:
-        """The whole fleet has rolled back to a checkpoint, and the clocks with it."""
+        """Roll back the run's clocks: the whole fleet has rolled back to a checkpoint."""
         if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
             self.rollbacks += 1
 
     def give_up(self, why: str) -> None:
-        """Lost servers do not come back."""
+        """End a paused run, because lost servers do not come back."""
         if (run := self.run) is not None and run.is_paused:
             run.fail(LostError(why))
 
@@ -80,16 +80,16 @@ class FleetState(Protocol):
 
 
 class StepLog(Protocol):
-    """The steps of the driver's loop, which the clocks of a run are, too."""
+    """Counts the steps of the driver's loop; each clock of a run is a step, too."""
 
     @property
     def by_clock(self) -> bool:
-        """Whether checkpoints are made at the end of clocks."""
+        """True if checkpoints are made at the end of clocks."""
 
     def begin_run(self, run: RunState) -> None: ...
     def checkpoint_beginning(self) -> None: ...
     def end_clock(self, clock: int) -> bool:
-        """Note the end of a clock; return whether a checkpoint was made."""
+        """Record the end of a clock; return True if a checkpoint was made."""
 
     def end_run(self) -> None: ...
 
@@ -99,9 +99,9 @@ class RunHost:
     """What a run needs of the coordinator that starts it.
 
     Attributes:
-        active: where the coordinator finds the run.
-        binding: where the run's server listens.
-        token: that workers prove to know.
+        active: holds the run for the coordinator.
+        binding: the addresses on which the run's server listens.
+        token: the secret that workers must prove to know.
     """
 
     session: Session

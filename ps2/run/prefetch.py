@@ -1,8 +1,8 @@
 """Background reads for this clock or a later one, while the worker computes (``worker.prefetch``).
 
-A read sees the updates that are applied when it is sent. All that a pull in clock t must see is applied as soon as the
-driver lets the worker enter clock t. With each clock the driver tells how far the other workers allow. A read for a
-later clock is not sent before that.
+A read sees the updates that are applied when it is sent. All updates that a pull in clock t must see are applied when
+the driver lets the worker enter clock t. With each clock the driver sends the horizon: the highest clock that the other
+workers let this worker enter. A read for a later clock waits until the horizon reaches that clock.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from ps2.client.dispatch import Results
     from ps2.client.session import Session
 
-# Reads of one worker under way at once, each in its own thread.
+# Limit of one worker's concurrent reads, each in its own thread.
 MAX_READS = 16
 
 
 @dataclass
 class Freshness:
-    """What a worker's reads may see now.
+    """The updates that a worker's reads may see now.
 
     Attributes:
-        clock: that the worker is in.
-        horizon: the highest clock that the others allow.
-        epoch: how often the fleet had rolled back to a checkpoint.
-        syncs: barriers and broadcasts that the worker has passed. Later reads see what the others did before them.
+        clock: the worker's clock.
+        horizon: the highest clock that the other workers let this worker enter.
+        epoch: how often the fleet has rolled back to a checkpoint.
+        syncs: number of barriers and broadcasts that the worker has passed. Reads after such a point see the other
+            workers' updates from before the point.
     """
 
     clock: int
@@ -49,16 +50,19 @@ class Freshness:
 
 
 class Prefetch:
-    """A read under way; made by ``worker.prefetch``."""
+    """A background read; ``worker.prefetch`` returns it."""
 
     def __init__(self, session: Session, view: Freshness, plan: Callable[[], Plan[Any]], clock: int) -> None:
-        """``plan`` makes the plan of the read for a clock."""
+        """Args:
+        plan: makes the plan of the read.
+        clock: the clock that the read is for.
+        """
         self.clock = clock
         self._session = session
         self._view = view
         self._make_plan = plan
         self._plan = plan()
-        self._sent: tuple[int, int] | None = None  # epoch and syncs then
+        self._sent: tuple[int, int] | None = None  # epoch and syncs when the read was sent
         self._reading: Future[None] | None = None
         self._starting = threading.Lock()  # the progress poller may start the read
         self._is_asked = False
@@ -69,9 +73,9 @@ class Prefetch:
     def result(self) -> Any:
         """Return what ``pull`` would return: the same array each time.
 
-        Waits until the read has finished. Pulls again if the read is out of date: in a later clock than it was for,
-        after a barrier or ``once``, after this worker has changed the same vector other than by ``add`` or ``sub`` of
-        arrays, or after the fleet rolled back to a checkpoint.
+        Waits until the read has finished. Pulls again if the read is out of date: the worker is in a later clock than
+        the read was for, has passed a barrier or ``once``, or has changed the same vector other than by ``add`` or
+        ``sub`` of arrays; or the fleet has rolled back to a checkpoint.
 
         Raises:
             PS2Error: what ``pull`` raises.
@@ -99,7 +103,7 @@ class Prefetch:
         return self._answer is not None
 
     def close(self) -> None:
-        """Wait for the read and drop it; it is not sent again."""
+        """Wait until the read has finished, and drop its answer. A read that was not sent is never sent."""
         with self._starting:
             self._is_asked = True
         if self._reading is not None:
@@ -127,7 +131,7 @@ class Prefetch:
         try:
             with self._session.async_writer.transfers:
                 self._found = self._session.dispatch.read([self._plan])
-        except Exception as error:  # for whoever asks for the result
+        except Exception as error:  # ``result`` raises it
             self._error = error
 
 
@@ -162,7 +166,7 @@ class Prefetches:
         return prefetch
 
     def enter(self, clock: int, horizon: int, epoch: int) -> None:
-        """The worker enters a clock: start the reads that waited for it, and drop those for earlier clocks."""
+        """Record that the worker enters a clock: start the reads for this clock, and drop those for earlier clocks."""
         with self._lock:
             self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
             for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
@@ -171,20 +175,20 @@ class Prefetches:
             self._start()
 
     def allow(self, horizon: int, epoch: int) -> None:
-        """The others allow a later clock than before: start the reads that waited for it."""
+        """Record a later horizon, and start the reads that waited for it."""
         with self._lock:
             if epoch == self.view.epoch and horizon > self.view.horizon:
                 self.view.horizon = horizon
                 self._start()
 
     def begin_again(self, view: Freshness) -> None:
-        """The worker begins its work again: wait for all reads and drop them."""
+        """Drop all reads, because the worker restarts its work after a rollback."""
         with self._lock:
             self._forget()
             self.view = view
 
     def note_sync(self) -> None:
-        """The worker has passed a barrier or a broadcast."""
+        """Record that the worker has passed a barrier or a broadcast."""
         self.view.syncs += 1
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": Limi
 
 
 class Listener(Protocol):
-    """Receives the events of a run. It is called with the run's lock held, so it only records them."""
+    """Receives the events of a run. It is called with the run's lock held, so it only records events."""
 
     def clock_due(self) -> None: ...
     def logged(self, rank: int, metric: Logged) -> None: ...
@@ -51,24 +51,24 @@ class Listener(Protocol):
 
 @dataclass
 class RunState:
-    """What the driver knows of a run.
+    """The driver's record of a run.
 
     A worker sends its ``epoch`` with each request. A worker that does not know of a rollback yet finishes its clock as
-    if nothing had happened: it synchronises with no other worker, and its changes are dropped.
+    usual, but it synchronises with no other worker, and its changes are dropped.
 
     Attributes:
-        number: of the run in its fleet.
+        number: number of the run in its fleet.
         first: the run's first clock.
         epoch: how often the fleet has rolled back to a checkpoint.
-        calls_end: ``onEnd`` is called when all workers have returned, before they are let go.
+        calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
-        results: pickled, by rank.
-        journal: what ``onClock`` has returned.
+        results: pickled result of each rank that has returned.
+        journal: the return values of ``onClock``.
         began_s: when the run began (``time.monotonic``).
-        spans: what the driver measures.
-        until: the workers' loops end before this clock, as far as they have said.
-        timeline: by rank.
-        lines: what workers have logged.
+        spans: the driver's own measurements of time.
+        until: the workers' loops end before this clock, as far as the workers have reported.
+        timeline: the times of each rank's clocks.
+        lines: the workers' log lines.
         lock: held while a coroutine runs.
     """
 
@@ -94,7 +94,7 @@ class RunState:
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
         self.lines = RunLines()
-        self.log_urls: dict[int, str] = {}  # of executors, by rank, where Spark says it
+        self.log_urls: dict[int, str] = {}  # rank -> log of its executor, if Spark knows the URL
         self.turn_budget = TurnBudget(self.workers)
         self._cuts = CutLog()
         self.entries: dict[int, Entered] = {}
@@ -113,7 +113,7 @@ class RunState:
         self._end_announced = self._end_called = False
         self._error: PS2Error | None = None
         self._paused = False
-        self.journal_before = self.journal  # the one of the epoch before
+        self.journal_before = self.journal  # the journal of the previous epoch
 
     def go_on(self, journal: Journal) -> None:
         """Continue, before any event, from the journal of an earlier driver, or of an earlier run.
@@ -132,7 +132,7 @@ class RunState:
         return self.leases.new(rank, attempt, wake)
 
     def release_rank(self, lease: RankLease) -> None:
-        """Take the rank from an attempt whose connection has ended."""
+        """Revoke the lease of an attempt whose connection has ended."""
         with self.lock:
             held = self.leases.revoke(lease)
             self._wake_polling(lease.rank)
@@ -205,7 +205,7 @@ class RunState:
             return None if self._calling is None else (self._calling, self.epoch)
 
     def note_call(self, call: Call, began_s: float) -> None:
-        """Record that the driver has done something between two clocks since a moment (``time.monotonic``)."""
+        """Record a call in the driver between two clocks, which began at ``began_s`` (``time.monotonic``)."""
         with self.lock:
             self.spans.called(call, began_s - self.began_s, time.monotonic() - self.began_s)
 
@@ -224,7 +224,7 @@ class RunState:
             return self.report_log.of(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
-        """Record in the journal what ``onClock`` has returned; ``called_back`` comes after.
+        """Record the return value of ``onClock`` in the journal. The caller calls ``called_back`` afterwards.
 
         STOP ends the run: all workers' loops end before the first clock that no worker has entered.
         """
@@ -237,7 +237,7 @@ class RunState:
                 self.journal = self.journal.with_stop(clock, max(clock, self.clocks.furthest) + 1)
 
     def end_due(self) -> int | None:
-        """Return the epoch if ``onEnd`` must be called now; ``end_called`` comes after."""
+        """Return the epoch if ``onEnd`` must be called now. The caller calls ``end_called`` afterwards."""
         with self.lock:
             is_due = self._all_returned() and not self._is_over() and self._error is None and not self._paused
             return self.epoch if is_due else None
@@ -259,7 +259,7 @@ class RunState:
 
     @property
     def is_over(self) -> bool:
-        """True if all workers have returned, and ``onClock`` and ``onEnd`` have returned for all of it."""
+        """True if all workers and all calls of ``onClock`` and ``onEnd`` have returned."""
         with self.lock:
             return self._is_over()
 

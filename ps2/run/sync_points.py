@@ -1,6 +1,7 @@
 """Points where all workers synchronise: barriers (``worker.barrier``) and broadcasts (``worker.once``).
 
-Pure: events in, ranks out. A passed barrier and a made value stay known as long as a later attempt may come by again.
+Pure: each event returns the ranks that it releases. A passed barrier and a published value are kept as long as a later
+attempt of a worker may reach the same point again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class _Barrier:
     """A point that workers pass together.
 
     Attributes:
-        waiting: ranks that wait here.
-        passed: all workers have come.
+        waiting: ranks that wait at the barrier.
+        passed: all workers have arrived.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -31,11 +32,11 @@ class _Barrier:
 
 @dataclass
 class _Broadcast:
-    """A value that one worker makes for all.
+    """A value that one worker computes for all.
 
     Attributes:
         waiting: ranks that wait for the value.
-        maker: rank that makes it. If that attempt ends, the rank's next attempt makes it.
+        maker: the rank that computes the value. If its attempt ends, the rank's next attempt computes the value.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -48,7 +49,7 @@ K = TypeVar("K", _Barrier, _Broadcast)
 
 
 class SyncPoints:
-    """All points of a run that a worker may still come to."""
+    """All points of a run that a worker may still reach."""
 
     def __init__(self, workers: int, first: int = 0) -> None:
         """``first``: the run's first clock."""
@@ -64,14 +65,14 @@ class SyncPoints:
 
     @property
     def open_barriers(self) -> set[Point]:
-        """Barriers that some workers have come to, and others have not."""
+        """Barriers that some workers have reached, and others have not."""
         return self._open
 
     def arrive(self, rank: int, point: Point) -> set[int]:
-        """A worker has come to a barrier, or says so again; return the ranks that may go on now.
+        """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat.
 
         Raises:
-            WorkerError: another worker calls ``once`` there.
+            WorkerError: another worker calls ``once`` at this point.
         """
         barrier = self._at(point, _Barrier, rank)
         if barrier.passed:
@@ -85,12 +86,12 @@ class SyncPoints:
         return self._release(barrier)
 
     def request(self, rank: int, point: Point) -> bool:
-        """A worker wants the value of a point. Return False if it has to wait for another worker to make it.
+        """Record that a worker needs the value of a point; return False if it must wait for another worker's value.
 
-        The first worker that asks makes the value.
+        The first worker that asks computes the value.
 
         Raises:
-            WorkerError: another worker is at a barrier there.
+            WorkerError: another worker is at a barrier at this point.
         """
         broadcast = self._at(point, _Broadcast, rank)
         if broadcast.maker is None:
@@ -101,20 +102,20 @@ class SyncPoints:
         return False
 
     def publish(self, point: Point, value: bytes) -> set[int]:
-        """A worker has made a value; the first one counts. Return the ranks that waited for it."""
+        """Record a computed value, unless the point has one; return the ranks that waited for the value."""
         broadcast = self._at(point, _Broadcast)
         if broadcast.value is None:
             broadcast.value = value
         return self._release(broadcast)
 
     def value(self, point: Point) -> bytes | None:
-        """Return the value of a point; None: it has not been made."""
+        """Return the value of a point; None: not computed yet."""
         phase, number = point
         sync = self._phases.get(phase, {}).get(number)
         return sync.value if isinstance(sync, _Broadcast) else None
 
     def gone(self, rank: int) -> None:
-        """A worker's attempt has ended: it waits nowhere."""
+        """Record that a worker's attempt has ended, so that it no longer waits at any point."""
         point = self._waits_at.pop(rank, None)
         if point is not None:
             phase, number = point
@@ -124,15 +125,15 @@ class SyncPoints:
                 self._open.discard(point)
 
     def forget(self, clock: int) -> None:
-        """Forget the points inside the clocks below: no attempt comes to them again."""
+        """Forget the points inside all clocks below ``clock``: no attempt reaches them again."""
         for below in range(self._forgotten, clock):
             self._phases.pop(2 * below + 1, None)
         self._forgotten = max(self._forgotten, clock)
 
     def roll_back(self, lowest: int, highest: int) -> set[int]:
-        """The fleet rolled back to a cut in which workers stood between these clocks; return all ranks that waited.
+        """Roll back to a cut whose workers were between these clocks; return all ranks that waited.
 
-        What the workers at the highest clock had passed stays known: the others come to it again.
+        Points that the workers at the highest clock had passed are kept: the other workers reach them again.
         """
         self._phases = {phase: points for phase, points in self._phases.items() if phase <= 2 * highest}
         self._forgotten = min(self._forgotten, lowest)

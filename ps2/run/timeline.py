@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ps2.rpc.run_control import ClockTimes
 
-# A table has a row for each stay of a worker in a clock, or between clocks, in order of time.
+# A table has a row for each period that a worker spent in a clock or between clocks, in order of time.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know
 IN_CLOCKS = ("compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "imports")
 AROUND_TASKS = ("connect", "spark")
@@ -30,7 +30,7 @@ def to_table(times: Iterable[ClockTimes]) -> ClockTable:
 
 
 def rows(table: ClockTable, outside: bool) -> ClockTable:
-    """Return the rows of clocks, or the rows outside of clocks, without the column that says which."""
+    """Return the rows inside clocks, or those outside, without the column ``outside``."""
     chosen = table[table.outside == outside]
     fields = OUTSIDE_FIELDS if outside else FIELDS
     short = np.empty(len(chosen), fields)
@@ -45,7 +45,7 @@ def busy(table: ClockTable) -> NDArray[np.float64]:
 
 
 def waited(table: ClockTable) -> NDArray[np.float64]:
-    """Return the seconds that each row waited, for others and for the driver."""
+    """Return the seconds of waiting in each row, for other workers and for the driver."""
     return np.asarray(table.wait + table.onClock + table.checkpoint + table.coordinator)
 
 
@@ -71,8 +71,8 @@ class WaitedFor:
 def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor:
     """Find the ranks that the others waited for.
 
-    Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, at
-    barriers or for the coordinator's answer, was not for that rank.
+    A worker before clock t waits until the last worker ends clock t - staleness - 1. Longer waits, at barriers or for
+    the coordinator's answer, are not counted for that last worker.
     """
     seconds, times = np.zeros(len(tables)), np.zeros(len(tables), np.int64)
     clocks = np.concatenate([table.clock for table in tables])
@@ -122,7 +122,7 @@ def progress(tables: Sequence[ClockTable]) -> str:
 
 
 def some_ranks(tables: Sequence[ClockTable], most: int) -> list[int]:
-    """Choose ranks to show: the busiest ones, and others at even distances."""
+    """Choose ranks to show: the busiest ones, and evenly spaced others."""
     if len(tables) <= most:
         return list(range(len(tables)))
     by_work = sorted(range(len(tables)), key=lambda rank: -busy(tables[rank]).sum())

@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 from ps2.array_types import Float64s
 
-# Turns of each worker that the budget follows from, the newest ones.
+# The budget is computed from this many newest turns of each worker.
 WINDOW = 16
-# Of the work that could be done a second, the budget may give up this share to leave less over.
+# The budget may give up this share of the best rate of work, to leave less work undone in a turn.
 TOLERANCE = 0.05
-# What is done of a block in a turn: at least this share as the mean of all workers, and of each worker.
+# Least share of a block's work that a turn does: as the mean of all workers, and for each worker.
 MIN_DONE, MIN_OF_WORKER = 0.25, 0.05
-# What a turn costs beside work and transfers: entering a clock.
+# Fixed cost of a turn: entering a clock.
 ENTER_S = 1e-3
-# Budgets that are compared.
+# Limit of the number of budgets that are compared.
 MAX_CANDIDATES = 64
 
 
 class TurnBudget:
-    """Measured turns, and the budget that follows from them."""
+    """Records measured turns, and computes the budget of the next turn from them."""
 
     def __init__(self, workers: int) -> None:
-        # By rank and turn: seconds that all of the block's work would take, and that the turn took beside work.
+        # By rank and turn: seconds for all of the block's work, and seconds of the turn without work.
         self._whole = np.zeros((workers, WINDOW))
         self._rest = np.zeros((workers, WINDOW))
         self._transfer_s = np.zeros(workers)
@@ -69,18 +69,18 @@ class TurnBudget:
 
 
 def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
-    """Return the longest budget with which about as much work is done a second as with the best one.
+    """Return the longest budget whose rate of work is close to the best rate.
 
-    With a budget B, a turn takes max(B, transfer), and a worker works for B - rest of it, until the block is done. Of
-    each B, the shares of blocks that are done a second are known so. The longest B is wanted that does at least
-    1 - ``TOLERANCE`` of the best one's. If that leaves too much over (``MIN_DONE``, ``MIN_OF_WORKER``), B is the
-    shortest one that does not.
+    With a budget B, a turn takes max(B, transfer) seconds. A worker works for B - rest seconds of it, or until its
+    block is done. So the measured turns give the rate of each B, in shares of blocks per second. Return the longest B
+    whose rate is at least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone (``MIN_DONE``,
+    ``MIN_OF_WORKER``), return the shortest B that does not.
 
     Args:
-        whole_s: shape (n,): of each turn, seconds that all work on the block would take.
-        rest_s: shape (n,): of each turn, seconds that it took beside work.
-        ranks: shape (n,): whose turn it was.
-        transfer_s: seconds that a block needs to the next worker.
+        whole_s: shape (n,): for each turn, seconds for all work on the block.
+        rest_s: shape (n,): for each turn, seconds without work.
+        ranks: shape (n,): the worker of each turn.
+        transfer_s: seconds to transfer a block to the next worker.
     """
     ends = np.unique(whole_s + rest_s)
     if len(ends) > MAX_CANDIDATES:
@@ -94,5 +94,5 @@ def best_budget(whole_s: Float64s, rest_s: Float64s, ranks: NDArray[np.int64], t
     of_workers = np.stack([np.bincount(ranks, one) for one in done])[:, turns > 0] / turns[turns > 0]
     is_enough = (done.mean(axis=1) >= MIN_DONE) & (of_workers.min(axis=1) >= MIN_OF_WORKER)
     wanted = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
-    # More time never leaves more over, and all of it leaves nothing.
+    # The share of done work never falls with B, and the largest B does all work.
     return float(budgets[max(wanted, int(np.flatnonzero(is_enough)[0]))])

@@ -11,7 +11,7 @@ from ps2 import DCV, NotColocatedWarning, batch
 from ps2.client import plans
 from ps2.client.fleet import FleetRef
 from ps2.client.plans import Plan
-from ps2.client.queued_updates import QueuedUpdate, in_turn
+from ps2.client.queued_updates import QueuedUpdate, sendable
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.requests import cut, group
 from ps2.client.session import Session
@@ -421,8 +421,8 @@ def test_call_when_acks_are_lost_then_counts_once_in_both(times, monkeypatch):
 def test_queued_adds_when_they_read_overwritten_then_take_turns():
     pushed, added = a_plan(2, Operation("rows_push", 2, 0)), a_plan(1, joined(1, 2, 0))
     first, second, third = (QueuedUpdate(plan, ID) for plan in (pushed, added, pushed))
-    assert in_turn([first, second, third]) == [first]
-    assert in_turn([second, third]) == [second]
+    assert sendable([first, second, third]) == [first]
+    assert sendable([second, third]) == [second]
 
 
 def test_reads_when_queued_changes_affect_them_then_are_redone():

@@ -8,7 +8,7 @@ import numpy as np
 
 from ps2.client import plans
 from ps2.client.plans import Target
-from ps2.client.queued_updates import QueuedUpdate, in_turn
+from ps2.client.queued_updates import QueuedUpdate, sendable
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
@@ -37,7 +37,7 @@ def test_order_when_matrix_is_overwritten_then_that_leaves_alone():
     ]
     left, waiting = [], made
     while waiting:
-        chosen = in_turn(waiting)
+        chosen = sendable(waiting)
         left.append([entry.id.number for entry in chosen])
         waiting = [entry for entry in waiting if entry not in chosen]
     assert left == [[0, 1, 4], [2], [3]]

@@ -1,4 +1,4 @@
-"""Things of unequal cost, dealt out to parts of about equal cost: words to blocks, users to workers. Pure."""
+"""Partition items of unequal cost into parts of about equal cost: words into blocks, users among workers. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ps2.ops.kernels import Int64s, kernel
 
 
 def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
-    """Return the part of each thing: by falling cost, each goes to the part of the least cost that has space left.
+    """Return the part of each item, by the greedy rule: the costliest item first, to the cheapest part with room.
 
-    Parts differ by at most one thing from an equal share of their number.
+    No part gets more than ``ceil(n / parts)`` items.
 
     Args:
-        costs: int64.
+        costs: int64, shape (n,).
     """
     room = -(-len(costs) // parts)
     found = np.empty(len(costs), np.int32)
@@ -25,11 +25,11 @@ def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
 @kernel
 def _deal(order: Int64s, costs: Int64s, room: int, held: Int64s, found: npt.NDArray[np.int32]) -> None:
     sums, counts = held[0], held[1]
-    for thing in order:
+    for item in order:
         best = -1
         for part in range(len(sums)):
             if counts[part] < room and (best < 0 or sums[part] < sums[best]):
                 best = part
-        found[thing] = best
-        sums[best] += costs[thing]
+        found[item] = best
+        sums[best] += costs[item]
         counts[best] += 1

@@ -15,10 +15,10 @@ ROWS_SHOWN = 10
 
 @dataclass(frozen=True)
 class Step:
-    """One step; attributes as of ``TrainingHistory``, None: it is not known.
+    """One step, with the attributes of ``TrainingHistory``; None: not known.
 
     Attributes:
-        number: from 1.
+        number: the step's number, from 1.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Step:
 def by_step(history: TrainingHistory) -> list[Step]:
     """Return all steps of a training."""
     objectives = history.objective[len(history.objective) - history.steps :]
-    # The first steps may have none, or there is one from before the first step.
+    # The first steps may have no validation loss, or there may be a loss from before the first step.
     unknown = [None] * max(0, history.steps - len(history.validation))
     validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
     # Entries with a number per step; there may be others, such as one per feature.
@@ -56,7 +56,7 @@ def titles(history: TrainingHistory) -> list[str]:
 
 
 def cells(history: TrainingHistory) -> list[list[str]]:
-    """Return a table of all steps, in words."""
+    """Return a row of text for each step."""
     return [
         [
             str(step.number),
@@ -70,12 +70,12 @@ def cells(history: TrainingHistory) -> list[list[str]]:
 
 
 def spaced(rows: Sequence[T]) -> list[T]:
-    """Return the first one, the last, and evenly spaced ones between: few enough to be read."""
+    """Return at most ``ROWS_SHOWN`` rows: the first, the last and evenly spaced rows between them."""
     count = min(ROWS_SHOWN, len(rows))
     return [rows[i] for i in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)})]
 
 
 def best_step(history: TrainingHistory) -> int | None:
-    """Return after which step the loss of the held-out rows was least; None: there are no such rows."""
+    """Return the number of the step with the least loss of the held-out rows; None: there are no such rows."""
     steps = [step for step in by_step(history) if step.validation is not None]
     return min(steps, key=lambda step: step.validation or 0.0).number if steps else None

@@ -19,7 +19,7 @@ from ps2.errors import InputError
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# Kinds, in the order in which they lie in the array of a worker; each with the column and what its rows do.
+# Kinds of faults, in their order in a worker's array; each with the column's role, and the fault in words.
 KINDS = {
     "null features": ("features", "hold null"),
     "wild features": ("features", "hold NaN or infinite values"),
@@ -39,8 +39,8 @@ KINDS = {
     "wild margin": ("margin", "hold NaN or an infinite value"),
     "null group": ("group", "hold null"),
 }
-# A worker's array: rows; size of its first row's features (-1: no row); then, by kind, the count, the first row, its
-# value and the feature, where one is to blame.
+# A worker's array: number of rows; size of the first row's features (-1: no row); then, for each kind of fault, the
+# number of faults, the first such row, its value, and its feature (-1: the kind has none).
 _HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
@@ -54,11 +54,11 @@ class ColumnNames:
 
     Attributes:
         features: a column of vectors or arrays, or the names of several columns of numbers.
-        label: numbers or booleans; None: there are none.
-        weight: numbers that are not negative; None: all rows count the same.
-        validation: booleans, true for rows to hold out; None: no row is.
-        margin: numbers that rows' predictions begin with; None: all begin alike.
-        group: int64, the group of a row; None: there are none.
+        label: a column of numbers or booleans; None: rows have no labels.
+        weight: a column of nonnegative numbers; None: all weights are 1.
+        validation: a column of booleans, true for rows to hold out; None: no row is held out.
+        margin: a column of initial margins, to which the model's are added; None: rows have no initial margins.
+        group: a column of int64, the group of each row; None: rows have no groups.
     """
 
     features: str | tuple[str, ...] = "features"
@@ -79,12 +79,12 @@ class Form:
     """The form that rows must have.
 
     Attributes:
-        size: number of features; None: that of the first row.
-        classes: labels are integers below this; None: any numbers.
-        dtype: of the features in memory; an infinite value in it is a fault.
-        missing: NaN, or a number that is null, is a missing value; else it is a fault.
-        categories: how many a feature has, by its number: values are integers below this; of others: any numbers.
-        counts: values are whole numbers from 0 to ``MAX_COUNT``.
+        size: number of features; None: as many as the first row has.
+        classes: number of classes: labels are integers below it; None: labels are any numbers.
+        dtype: dtype of the features in memory; a value that is infinite in this dtype is a fault.
+        missing: True if NaN and null numbers are missing values, False if they are faults.
+        categories: number of categories by feature number: such a feature's values are integers below it.
+        counts: True if values must be whole numbers from 0 to ``MAX_COUNT``.
     """
 
     size: int | None = None
@@ -95,7 +95,7 @@ class Form:
     counts: bool = False
 
     def strange(self, values: Array, features: Array) -> Mask:
-        """Find the values that are none of their feature's categories, or no counts where they should be."""
+        """Find values outside their feature's categories, or, if values are counts, values that are no counts."""
         if self.counts:
             return np.isfinite(values) & outside(values, MAX_COUNT + 1)
         if not self.categories:
@@ -121,10 +121,10 @@ class Faults:
     """The faults of one worker's rows.
 
     Attributes:
-        columns: that are read.
-        form: that rows must have.
-        size: that features must have; None: that of the first row.
-        rows: how many there were so far.
+        columns: the columns that are read.
+        form: the form that rows must have.
+        size: number of features of each row; None: as many as the first row has.
+        rows: number of rows so far.
     """
 
     columns: ColumnNames
@@ -229,12 +229,12 @@ class Faults:
 
     @property
     def _kind(self) -> str:
-        """Which fault a value is that is not finite."""
+        """The kind of fault of a value that is not finite."""
         return "infinite features" if self.form.missing else "wild features"
 
     @property
     def _strange_kind(self) -> str:
-        """Which fault a value is that is finite, and strange."""
+        """The kind of fault of a finite value that ``Form.strange`` finds."""
         return "no count" if self.form.counts else "no category"
 
     def _wild(self, values: Array) -> Mask:
@@ -242,7 +242,7 @@ class Faults:
         return np.isinf(narrow) if self.form.missing else ~np.isfinite(narrow)
 
     def _held(self, values: Array) -> Array:
-        """Return values as they are held, once rows are fine."""
+        """Return values in the dtype of valid rows in memory."""
         with np.errstate(over="ignore"):
             return values.astype(self.form.dtype)
 

@@ -1,7 +1,7 @@
-"""A training in the process of the only worker: it computes, and the servers and the driver's part are beside it.
+"""A training within one process: the only worker, the servers and the driver's functions.
 
-The programs are those of a fleet. The worker's clocks call the driver's ``on_clock`` directly, and requests go to
-servers in the same process.
+The programs are the same as on a fleet. The worker's loop calls the driver's ``on_clock`` directly, and sends requests
+to servers in the same process.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class InProcessContext:
 
 @contextmanager
 def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
-    """Start servers in this process, and yield a context of theirs.
+    """Start servers in this process, and yield a context for them.
 
     Args:
-        servers: as many as the fleet has: sums are taken shard by shard.
-        memory_limit_bytes: of all of them.
-        reading: what the worker has read.
+        servers: number of servers. With the fleet's number, sums are the fleet's, because each shard adds up its own.
+        memory_limit_bytes: limit of all servers together.
+        reading: the rows that the worker has read.
     """
     network = InProcessServers(servers, memory_limit_bytes // servers)
     with in_process_session(network) as session:

@@ -1,4 +1,4 @@
-"""Who watches fits: one observer in a process, such as the one that logs to MLflow."""
+"""The observer of fits: at most one in a process, such as the one that logs to MLflow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class FitWatch(Protocol):
     """Watches one fit. Its methods do not raise, and return at once, except for ``ended``."""
 
     def step(self, report: StepReport) -> None:
-        """Take note of a step; called in any thread."""
+        """Note a step. Any thread may call this."""
 
     def ended(self, model: Any) -> None:
-        """Take note of the end; ``model`` is None if the fit failed."""
+        """Note the end of the fit; ``model`` is None if the fit failed."""
 
 
-# Called with an estimator as its fit begins; returns None if it does not watch this one.
+# Called with an estimator when its fit begins; returns None to ignore this fit.
 FitObserver = Callable[[Any], FitWatch | None]
 
 _observer: FitObserver | None = None
@@ -29,13 +29,13 @@ _is_fitting: ContextVar[bool] = ContextVar("is_fitting", default=False)
 
 
 def observe_fits(observer: FitObserver | None) -> None:
-    """Have an observer watch all fits that begin from now on, instead of the one before; None: nobody watches."""
+    """Set the observer of all fits that begin from now on, in place of the earlier one; None: no observer."""
     global _observer
     _observer = observer
 
 
 def current_watch() -> FitWatch | None:
-    """Return what watches the fit under way in this thread, or None."""
+    """Return the watch of the fit under way in this thread, or None."""
     return _watch.get()
 
 
@@ -46,7 +46,7 @@ def observed(estimator: Any) -> FitWatch | None:
 
 @contextmanager
 def watched_fit(estimator: Any) -> Iterator[Callable[[Any], None]]:
-    """Watch a fit; yield the function to call with its model. Fits within this one are parts of it."""
+    """Watch a fit; yield the function to call with its model. Nested fits are not watched separately."""
     observer = _observer
     if observer is None or _is_fitting.get():
         yield lambda model: None

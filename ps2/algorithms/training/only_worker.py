@@ -1,4 +1,7 @@
-"""A training in the process of the only worker, which has all rows: the family's own programs, and no clock waits."""
+"""A training in the process of the only worker, which has all rows.
+
+The family's own programs run, with servers in the same process, so no clock waits for the network.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Table
 from ps2.server.memory import free_bytes
 
-# Of the worker's free memory, for the model and what belongs to it.
+# The share of the worker's free memory that the model and its training state may take.
 SHARE_OF_MEMORY = 0.5
 
 OnStep = Callable[[StepReport], None]
@@ -48,8 +51,8 @@ def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, option
 
     Args:
         table: rows in one rdd_partition.
-        form: that they must have.
-        on_step: called for each step when the training has ended.
+        form: the form that the rows must have.
+        on_step: called for each step, after the training has ended.
     """
     program = _Program(train, replace(table, frame=None), options, len(ps.servers))
     return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)

@@ -1,4 +1,4 @@
-"""What a training in the only worker's process returns to the driver: its result, or its error, and what was told."""
+"""The outcome of a training in the only worker's process: its result or error, its steps and its warnings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from ps2.algorithms.training.record import StepReport
 from ps2.errors import PS2Error
 
-# All of ours.
+# The parent of all loggers of PS2.
 log = logging.getLogger("ps2")
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the worker returns.
+    """The worker's answer to the driver.
 
     Attributes:
-        result: of the training; None: it has failed.
-        steps: what would have been reported after each one.
-        warnings: name of the logger, and text.
-        error: what ended the training; None: it has succeeded.
+        result: the training's result; None if it failed.
+        steps: the report of each step.
+        warnings: for each warning, the name of its logger and the text.
+        error: the error that ended the training; None if it succeeded.
     """
 
     result: Any = None
@@ -35,7 +35,7 @@ def outcome_of(train: Callable[[Callable[[StepReport], None]], Any]) -> Outcome:
     """Train in the worker.
 
     Args:
-        train: called with what is to be called after each step.
+        train: trains; it gets a function to call after each step.
     """
     steps: list[StepReport] = []
     heard = _Warnings()
@@ -43,14 +43,14 @@ def outcome_of(train: Callable[[Callable[[StepReport], None]], Any]) -> Outcome:
     try:
         return Outcome(train(steps.append), steps, heard.told)
     except PS2Error as error:
-        # The driver raises it, as it does where servers are between.
+        # The driver raises the error, as in a training on servers.
         return Outcome(warnings=heard.told, error=error)
     finally:
         log.removeHandler(heard)
 
 
 def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
-    """Return the result in the driver; warn, raise and report as a training there would have."""
+    """Return the result in the driver, after repeating the worker's warnings, error and step reports there."""
     for name, text in outcome.warnings:
         logging.getLogger(name).warning("%s", text)
     if outcome.error is not None:
@@ -61,7 +61,7 @@ def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
 
 
 class _Warnings(logging.Handler):
-    """Keeps what the driver's part of the training warns of: the driver is elsewhere."""
+    """Collects warnings of the worker's process, which the driver logs later."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

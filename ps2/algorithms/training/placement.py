@@ -1,12 +1,12 @@
-"""Where a training runs: how many workers read the rows, and what works on the model between their clocks."""
+"""Where a training runs: how many workers read the rows, and where the model is between their clocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-# "local": the one worker that has all rows keeps the model, too; "servers": the servers do. "rows", of embeddings:
-# servers keep it, and workers compute with rows of it.
+# "local": the only worker, which has all rows, keeps the model. "servers": the servers keep the model and compute with
+# it. "rows" (embeddings): the servers keep the model, and workers compute with rows of it.
 Via = Literal["local", "rows", "servers"]
 ViaName = Literal["auto", "local", "servers"]
 
@@ -16,10 +16,10 @@ class Placement:
     """Where a training runs, and why.
 
     Attributes:
-        workers: tasks that train.
-        threads: of each worker.
-        via: what works on the model between clocks: the only worker's own process, or the servers.
-        reason: of this choice, in words.
+        workers: number of tasks that train.
+        threads: threads of each worker.
+        via: where the model is: in the only worker's process, or on the servers.
+        reason: why this placement was chosen, in words.
     """
 
     workers: int

@@ -1,4 +1,4 @@
-"""Which placement is fastest, by a model of what clocks, stages and values cost. Pure.
+"""Choose the fastest placement, by a cost model of clocks, reading and computing. Pure.
 
 The figures were measured on 2 cores (decision 57); only their ratios matter.
 """
@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from ps2.algorithms.training.placement import Placement, ViaName
 from ps2.errors import ConfigError
 
-# A clock of a run on servers, without its work: release, two requests each way, the driver's function.
+# Fixed cost of a clock on servers: release, two requests each way, the driver's function.
 SERVER_CLOCK_S = 8e-3
-# A clock in the only worker's process.
+# Fixed cost of a clock in the only worker's process.
 LOCAL_CLOCK_S = 2e-3
-# Reading a stored value into a worker's arrays; and moving it by a shuffle, where rows must be dealt out anew.
+# Cost of reading one stored value into a worker's arrays, with the shuffle that deals out rows.
 READ_S = 40e-9
-# A weight on the network, each way.
+# Cost of sending one weight one way.
 WEIGHT_S = 4e-9
-# Parameters that fit the message in which the only worker returns them.
+# Limit of the number of weights that the only worker can return in its message.
 MAX_LOCAL_WEIGHTS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a training has to do.
+    """The work of a training.
 
     Attributes:
-        values: stored feature values of all rows, and the rows.
-        weights: of the model.
-        clocks: that it takes, about.
-        value_s: seconds that a clock computes with each value, of one thread.
+        values: number of stored feature values plus number of rows.
+        weights: number of the model's weights.
+        clocks: approximate number of clocks.
+        value_s: seconds of computing per value and clock, in one thread.
         why_not_local: why the model cannot be in the only worker's process; "": it can.
     """
 
@@ -42,22 +42,22 @@ class Work:
 
 
 def seconds(work: Work, workers: int, is_local: bool) -> float:
-    """Return what a training takes, about."""
+    """Estimate the duration of a training in seconds."""
     clock_s = LOCAL_CLOCK_S if is_local else SERVER_CLOCK_S + 2 * WEIGHT_S * work.weights
     return work.values / workers * READ_S + work.clocks * (work.values / workers * work.value_s + clock_s)
 
 
 def place(work: Work, slots: int, partitions: int, wanted: int | None, via: ViaName) -> Placement:
-    """Choose workers, and what works on the model between clocks.
+    """Choose the number of workers, and where the model is between clocks.
 
     Args:
         slots: tasks that Spark can run at once.
-        partitions: of the rows, not empty.
-        wanted: workers that the user asked for; None: none were asked for.
-        via: what the user asked for.
+        partitions: number of nonempty rdd_partitions of the rows.
+        wanted: the number of workers that the user set; None: not set.
+        via: the user's choice of the model's place.
 
     Raises:
-        ConfigError: what was asked for contradicts itself, or cannot be.
+        ConfigError: the user's choices contradict each other, or are impossible.
     """
     if via == "local":
         if wanted not in (None, 1):

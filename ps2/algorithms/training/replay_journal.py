@@ -1,6 +1,7 @@
-"""A journal of the answers and reports that a driver decides by, kept with the messages of its run.
+"""A journal of the answers and reports on which a driver's decisions depend, kept with the messages of its run.
 
-The same answers lead a driver to the same state. So another driver replays those of an earlier one, and goes on.
+The same answers lead to the same decisions. So a new driver reaches the state of an earlier one by replaying its
+journal, and continues from there.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from ps2.run.message import Message
 
 T = TypeVar("T")
 
-# The journal's field of a message, beside those for the workers; and its own fields.
+# The journal's field in a message to the workers, and the fields of a journal entry.
 JOURNAL = "journal"
 TRAINING, SETTINGS, BEFORE, CLOCK, HEARD = "training", "settings", "before", "clock", "heard"
 
 
 class ReplayJournal:
-    """A page for each clock: what the driver heard in it, as plain data (see ``ps2.Message``), in order.
+    """A page for each clock: the answers that the driver heard in the clock, in order, as plain data (``ps2.Message``).
 
-    A training without a name keeps nothing.
+    The journal of a training without a name keeps nothing.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class ReplayJournal:
         pages: Mapping[int, list[Any]] | None = None,
     ) -> None:
         """Args:
-        before, pages: of an earlier driver: what it heard before the first clock, and in each clock.
+        before, pages: the answers that an earlier driver heard before the first clock, and in each clock.
         """
         self._name, self._settings, self._pages = name, settings, dict(pages or {})
         self._before: list[Any] = []
@@ -48,10 +49,10 @@ class ReplayJournal:
         """Begin a journal, or open that of an earlier driver.
 
         Args:
-            settings: the values that the training depends on, as JSON has them.
+            settings: the values that the training depends on; JSON must be able to hold them.
 
         Raises:
-            ConfigError: the earlier driver trained something else; says what differs.
+            ConfigError: the earlier driver's settings differ; the message names the differences.
         """
         if not names.prefix:
             return ReplayJournal()
@@ -66,22 +67,22 @@ class ReplayJournal:
 
     @staticmethod
     def settings_of(names: CheckpointNames) -> dict[str, Any]:
-        """Return the settings of an earlier driver's training, as JSON has them.
+        """Return the settings of an earlier driver's training, as decoded from JSON.
 
         Raises:
-            ConfigError: it was of another algorithm.
+            ConfigError: the earlier training was of another algorithm.
         """
         settings: dict[str, Any] = json.loads(_opened(names)[1][SETTINGS])
         return settings
 
     @property
     def is_replaying(self) -> bool:
-        """Whether an earlier driver heard the open page: what it did then need not be done again."""
+        """True if the open page is an earlier driver's, whose effects need not be repeated."""
         return self._replayed is not None
 
     @contextmanager
     def page(self, clock: int) -> Iterator[None]:
-        """Open the page of a clock, from 0 on; an earlier driver's page is replayed once."""
+        """Open the page of a clock, counted from 0. An earlier driver's page is replayed once."""
         earlier = self._pages.pop(clock, None)
         self._heard, self._page = [], {}
         self._replayed = None if earlier is None else iter(earlier)
@@ -92,13 +93,13 @@ class ReplayJournal:
             self._replayed = None
 
     def hear(self, ask: Callable[[], T]) -> T:
-        """Return what the driver hears, or what an earlier driver heard at this place.
+        """Return the answer of ``ask``, or, in a replay, the answer that an earlier driver heard at the same place.
 
-        Call it equally often in each attempt of a clock. Outside of pages it is for what the driver hears before the
+        The number of calls must be the same in each attempt of a clock. Calls outside pages are for answers before the
         first clock.
 
         Args:
-            ask: returns plain data; called unless an earlier driver has heard it. In a replay tuples are lists.
+            ask: returns plain data; not called in a replay. In a replayed answer tuples have become lists.
         """
         if self._replayed is not None:
             heard: T = next(self._replayed)
@@ -108,10 +109,10 @@ class ReplayJournal:
         return heard
 
     def message(self, opening: bool = False, **data: Any) -> Message | None:
-        """Return what ``onClock`` is to return: data for the workers, and the page of the clock for a later driver.
+        """Return the message for ``onClock`` to return: data for the workers, and the clock's page for a later driver.
 
         Args:
-            opening: whether this is the first clock of the run.
+            opening: True in the run's first clock.
             data: the data for the workers, by name.
         """
         kept, self._page = self._page, {}
@@ -123,7 +124,7 @@ class ReplayJournal:
 
 
 def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:
-    """Return what an earlier driver's journal has kept, and its first entry with the settings."""
+    """Return the entries of an earlier driver's journal, and the first entry with settings."""
     kept = [one[JOURNAL] for one in names.messages if isinstance(one, dict) and JOURNAL in one]
     mine = [one for one in kept if one[TRAINING] == names.prefix]
     opening = next((one for one in mine if SETTINGS in one), None)

@@ -1,7 +1,7 @@
-"""Draws of rows that depend on the rows' values only, not on where rows are. Pure.
+"""Weighted random draws of rows that depend on the rows' values only, not on their placement. Pure.
 
-A row's number in (0, 1) comes from seed, draw and the row's hash, and the rows with the least -log(number) / weight are
-drawn (Efraimidis and Spirakis). Equal rows have equal numbers, and count as one.
+Each row gets a number in (0, 1) from the seed, the draw and the row's hash. The rows with the least
+-log(number) / weight are drawn (Efraimidis and Spirakis). Equal rows have equal numbers, and count as one row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULUS = 2**64
 
 
 def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
-    """Return a hash of each row's values, wherever and in whatever form it is."""
+    """Return a hash of each row's nonzero values. It does not depend on dtype, or on the order of entries."""
     ids = np.empty(x.shape[0], np.uint64)
     bits = x.data.astype(np.float64).view(np.uint64)
     identify(readable(x.indptr), readable(keys[x.indices]), readable(bits), ids)
@@ -28,7 +28,7 @@ def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
 
 
 def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
-    """Return numbers of which the least are drawn; infinity for rows without weight.
+    """Return the rows' priorities: the least ones are drawn. Rows without weight have infinity.
 
     Args:
         ids: as ``hashes`` returns them.
@@ -43,7 +43,7 @@ def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64
 
 
 def least(found: Float64s, ids: UInt64s, count: int) -> Int64s:
-    """Return the places of the least finite priorities of different rows, in ascending order; at most ``count``."""
+    """Return the positions of the ``count`` least finite priorities of distinct rows, or fewer, least first."""
     size = 2 * count
     while True:
         some = np.arange(len(found)) if size >= len(found) else np.argpartition(found, size)[:size]

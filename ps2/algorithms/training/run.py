@@ -25,7 +25,7 @@ FIRST_CLOCK = 1
 
 
 class NotWhole(RecoveryError):
-    """The result of a run is incomplete, as servers were lost just before its end: a fit begins anew."""
+    """Servers were lost just before the end of a run, so its result is incomplete: a fit begins anew."""
 
 
 class WorkerProgram(Protocol):
@@ -34,7 +34,7 @@ class WorkerProgram(Protocol):
     def __call__(self, worker: Any, reading: Reading) -> Any:
         """Take part in the clocks from ``FIRST_CLOCK`` on.
 
-        When the fleet has rolled back to a checkpoint, it may be called again, with the same rows.
+        After a rollback of the fleet the program may be called again, with the same rows.
         """
 
 
@@ -50,16 +50,16 @@ class Training:
 
     Attributes:
         table: rows.
-        form: that they must have.
-        program: what each worker does with them.
-        on_clock: called in the driver after each clock of the family's, counted from 0, that all workers have finished,
-            with what they reported in it. It returns a message to the workers, or STOP, or None.
-        staleness: that of the run.
-        seed: that of the run.
-        first: the clock that the run begins with; a training that goes on has finished those before.
-        journal: of a training that another driver may go on with.
-        spill: how workers keep their rows: the program is a ``KeptProgram``; None: in memory.
-        on_spilled: called in the driver with what the workers have written to files, before ``on_clock``.
+        form: the form that the rows must have.
+        program: each worker's work on its rows.
+        on_clock: called in the driver when all workers have finished a clock of the family, with the clock's number,
+            from 0, and the workers' reports. It returns a message to the workers, STOP or None.
+        staleness: the run's staleness.
+        seed: the run's seed.
+        first: the first clock of the run. A resumed training has finished the clocks below.
+        journal: the answers that another driver needs to resume the training.
+        spill: when workers write rows to files; the program is then a ``KeptProgram``. None: rows stay in memory.
+        on_spilled: called in the driver before ``on_clock``, with the sizes of the workers' files.
     """
 
     table: Table
@@ -78,7 +78,7 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
     """Train on the servers of a context; return the result.
 
     Args:
-        result: reads it from the servers when all workers have ended, while the run can still roll back.
+        result: reads the result from the servers when all workers have ended, while the run can still roll back.
 
     Raises:
         InputError: a row cannot be used; says how many, and names one.
@@ -104,15 +104,15 @@ def run_alone(ps: Any, training: Training) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SurveyedTraining:
-    """A training whose only worker surveys its rows, so that there is no Spark job for that alone.
+    """A training whose only worker also surveys its rows, which saves a Spark job.
 
     Attributes:
         table: rows in one rdd_partition.
-        read: makes what the worker holds of its rows: called as ``read`` of ``ps.run``.
-        survey: returns the report about it, plain data.
-        decide: called in the driver with the report; returns what the worker has to know to train, or STOP: then it
-            does not train.
-        program: trains: called in the worker with what it holds, and the message's data.
+        read: reads the worker's rows; called as ``read`` of ``ps.run``.
+        survey: returns a report about the rows, as plain data.
+        decide: called in the driver with the report; returns a message with all that the worker needs to train, or STOP
+            for no training.
+        program: trains; called in the worker with the rows and the message's data.
     """
 
     table: Table

@@ -15,8 +15,8 @@ class Table:
 
     Attributes:
         frame: DataFrame.
-        columns: roles of its columns.
-        workers: how many rdd_partitions it has.
+        columns: the roles of its columns.
+        workers: number of rdd_partitions.
     """
 
     frame: Any
@@ -25,25 +25,26 @@ class Table:
 
     @property
     def dealt(self) -> Any:
-        """The DataFrame, for ``ps.run``: a client of Spark Connect cannot ask how many rdd_partitions it has."""
+        """The DataFrame for ``ps.run``, marked with its partition count, which Spark Connect cannot be asked for."""
         backend_of(self.frame).set_partitions(self.frame, self.workers)
         return self.frame
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of the labels and weights of all training rows; without a column of weights, each row's is 1.
+    """Statistics of the labels and weights of all training rows. Without a weight column, each weight is 1.
 
     Attributes:
-        rows: how many there are.
-        weight: the sum of their weights.
-        weight_squared: the sum of their squares.
-        class_weights: the summed weight of each class; empty for a regression.
-        label_mean: weighted.
-        label_std: weighted, unbiased as pyspark's Summarizer: its denominator is weight - weight_squared / weight.
-        label_range: the least and the largest, of rows whose weight is above 0.
-        weight_unit: a power of two that all weights are multiplied by, those here and those that workers read, where
-            squares or sums of them would leave float64's range; else 1. No model knows the difference.
+        rows: number of rows.
+        weight: sum of the weights.
+        weight_squared: sum of the squared weights.
+        class_weights: summed weight of each class; empty for a regression.
+        label_mean: weighted mean of the labels.
+        label_std: weighted standard deviation of the labels, unbiased as pyspark's Summarizer: its denominator is
+            weight - weight_squared / weight.
+        label_range: least and largest label of rows whose weight is above 0.
+        weight_unit: power of two that multiplies all weights, here and in workers, so that their squares and sums stay
+            within float64's range; usually 1. The models are the same.
     """
 
     rows: int
