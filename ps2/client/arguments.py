@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from ps2.array_types import Int64s
+from ps2.data.plain_arrays import as_array, is_masked
 from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.ops.table import Array
@@ -138,7 +139,7 @@ def draw_of(distribution: Distribution, given: Mapping[str, Any], dtype: np.dtyp
 
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return ``out`` if an answer of this dtype and shape can be written into it."""
-    if not isinstance(out, np.ndarray) or _is_masked(out):
+    if not isinstance(out, np.ndarray) or is_masked(out):
         raise DTypeError(f"out: expected an array, got {type(out).__name__}")
     if out.dtype != dtype:
         raise DTypeError(f"out: expected an array of {dtype}, got {out.dtype}")
@@ -147,29 +148,6 @@ def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     if not out.flags.writeable:
         raise UsageError("out: the array is read-only")
     return out
-
-
-def as_array(name: str, given: Any) -> Array:
-    """Return ``given`` as a numpy array. Refuse a masked array, because its hidden values would be read as data."""
-    if _is_masked(given):
-        raise UsageError(
-            f"{name}: expected a plain array, got a masked one: replace the masked elements with "
-            ".filled(value), or drop them with .compressed()"
-        )
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise ShapeError(f"{name}: expected an array, but numpy cannot make one of this value: {error}") from error
-
-
-def _is_masked(given: Any) -> bool:
-    """Return True if ``given`` is a masked array, or a list that contains one."""
-    if not isinstance(given, (list, tuple)):
-        return isinstance(given, np.ma.MaskedArray)
-    kinds = set(map(type, given))  # a long list has few distinct types
-    if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in kinds):
-        return False
-    return any(map(_is_masked, given))
 
 
 def as_integers(name: str, numbers: Any) -> Int64s:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ps2.client import merging, plans
-from ps2.client.arguments import as_array, as_indices, as_integers, as_rows, as_sent, as_values
+from ps2.client.arguments import as_indices, as_integers, as_rows, as_sent, as_values
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
+from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, DTypeError, UsageError
 from ps2.matrix.partition import MAX_ROWS, Partition
 from ps2.ops.all import lookup

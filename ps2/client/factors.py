@@ -9,11 +9,12 @@ import numpy as np
 
 from ps2.array_types import Int64s
 from ps2.client import plans
-from ps2.client.arguments import as_array, as_indices, as_sent
+from ps2.client.arguments import as_indices, as_sent
 from ps2.client.declared import declared
 from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
+from ps2.data.plain_arrays import as_array
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route

@@ -15,10 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps2.client import plans
-from ps2.client.arguments import as_array
 from ps2.client.matrix import DCVMatrix
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites
+from ps2.data.plain_arrays import as_array
 from ps2.errors import RolledBack, UsageError
 from ps2.number_checks import is_whole
 

@@ -37,6 +37,19 @@ def vertices():
     return Embedding(np.array([2**40, -7, 3]), VECTORS[:3], kind="line", contexts=CONTEXTS)
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1.0, 1e30, 2e38])
+def test_similar_when_squares_leave_float32_then_cosines(scale):
+    found = Embedding(["a", "b", "c"], np.float32(scale) * np.array([[1, 1], [0.5, 0.5], [1, -1]], np.float32))
+    assert [name for name, _ in found.similar("a")] == ["b", "c"]
+    np.testing.assert_allclose([cosine for _, cosine in found.similar("a")], [1, 0], atol=1e-4)
+    assert found.similar(np.array([3.0, -3.0]) * scale * 1e200, 1) == [("c", pytest.approx(1, abs=1e-4))]
+
+
+def test_similar_when_vector_is_not_finite_then_refused(words):
+    with pytest.raises(InputError, match="vector: expected finite numbers"):
+        words.similar([np.nan, 1.0, 0.0])
+
+
 def test_names_when_used_as_a_sequence_then_are_what_was_given(words, vertices):
     names = words.names
     assert (list(names), names[0], names[-1], names[1:3]) == (WORDS, "oak", "nowhere", ["elm", "été"])

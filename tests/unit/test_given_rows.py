@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms import SparseCoder
+from ps2.algorithms import Embedding, KMeansClusters, LDATopics, MatrixFactors, SparseCoder
 from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows, given_rows
-from ps2.errors import DTypeError, InputError, ShapeError
+from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,57 @@ def test_rows_when_nan_allowed_then_kept_as_given() -> None:
 def test_coder_when_products_of_atoms_overflow_then_refused() -> None:
     with pytest.raises(InputError, match="inner products of its atoms exceed float64"):
         SparseCoder([[1e200, 1.0]]).transform([[1.0, 1.0]])
+
+
+HIDDEN = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: given_rows("x", HIDDEN, 2),
+        lambda: given_rows("x", list(HIDDEN), 2),
+        lambda: KMeansClusters(HIDDEN),
+        lambda: KMeansClusters(np.eye(2)).predict(HIDDEN),
+        lambda: KMeansClusters(np.eye(2)).cost(np.eye(2), HIDDEN[0]),
+        lambda: LDATopics(HIDDEN, [1.0, 1.0], 1.0),
+        lambda: MatrixFactors([1, 2], [1, 2], HIDDEN, np.eye(2)),
+        lambda: Embedding(["a", "b"], HIDDEN),
+    ],
+)
+def test_model_when_array_is_masked_then_refused(read) -> None:
+    with pytest.raises(UsageError, match="got a masked one"):
+        read()
+
+
+@pytest.mark.parametrize("column", [-1, 2, 1 << 30])
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_matrix])
+def test_rows_when_column_is_none_then_refused(form, column) -> None:
+    x = form(np.ones((2, 2)))
+    x.indices[-1] = column
+    with pytest.raises(ShapeError, match=r"x: expected .* got a malformed sparse matrix: .*indices"):
+        given_rows("x", x, 2)
+
+
+def test_rows_when_a_place_has_two_values_then_their_sum() -> None:
+    x = sp.csr_array((np.array([4.0, 0.5, 0.5, 0.0]), np.array([2, 0, 0, 1]), np.array([0, 4])), shape=(1, 3))
+    found = given_rows("x", x, 3)
+    assert (found.indices.tolist(), found.data.tolist()) == ([0, 1, 2], [1.0, 0.0, 4.0])
+    assert x.indices.tolist() == [2, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: KMeansClusters([[np.nan, 1.0]]), InputError, "centres: expected finite"),
+        (lambda: KMeansClusters([[1.0, 1.0]], "manhattan"), ConfigError, "distance: expected one of euclidean, cosine"),
+        (lambda: KMeansClusters([[1.0, 1.0]]).predict([["1", "2"]]), DTypeError, "got <U1"),
+        (lambda: KMeansClusters([[1.0, 1.0]]).cost([[1.0, 2.0]], [np.nan]), InputError, "weights: expected finite"),
+        (lambda: KMeansClusters([[1.0, 1.0]]).cost([[1.0, 2.0]], [-1.0]), InputError, "weights: expected finite"),
+        (lambda: LDATopics(np.array([[1 << 31]]), [1.0], 1.0), InputError, "counts: expected integers from 0"),
+        (lambda: LDATopics(np.array([[np.nan]]), [1.0], 1.0), InputError, "counts: expected integers from 0"),
+    ],
+)
+def test_model_when_it_could_mean_nothing_then_refused(make, error, message) -> None:
+    with pytest.raises(error, match=message):
+        make()

@@ -13,7 +13,9 @@ from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
 from ps2.algorithms.clusters.options import DistanceName
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
-from ps2.errors import CheckpointCorruptError, InputError, ShapeError
+from ps2.algorithms.estimators.given_rows import finite_rows, given_rows
+from ps2.data.plain_arrays import as_array
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -44,12 +46,18 @@ class KMeansClusters:
 
     def __init__(self, centres: npt.ArrayLike, distance: DistanceName = "euclidean") -> None:
         """Raises:
-        ShapeError: the centres are not a matrix.
+        ShapeError, DTypeError: the centres are not a matrix of numbers.
+        InputError: a number of a centre is not finite.
+        ConfigError: the distance is unknown.
         """
-        given = np.asarray(centres)
+        given = given_rows("centres", centres)
         self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
-        if self.centres.ndim != 2 or not self.centres.shape[0]:
+        if not self.centres.shape[0]:
             raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")
+        if not np.isfinite(self.centres).all():
+            raise InputError("centres: expected finite numbers, got NaN or infinity")
+        if distance not in DISTANCES:
+            raise ConfigError(f"distance: expected one of {', '.join(DISTANCES)}, got {distance!r}")
         self.distance = distance
 
     def __repr__(self) -> str:
@@ -122,8 +130,8 @@ class KMeansClusters:
             x: NumPy array or scipy CSR of shape (n, features).
 
         Raises:
-            InputError: rows have another number of features or numbers that are not finite; or, with the cosine
-                distance, one has no length.
+            ShapeError, DTypeError: x is not such a matrix of numbers.
+            InputError: a number is not finite; or, with the cosine distance, a row has no length.
         """
         return self._nearest(x)[0]
 
@@ -131,12 +139,14 @@ class KMeansClusters:
         """Return the sum of squared distances (of cosine distances) of rows to their centres; raises like ``predict``.
 
         Args:
-            weights: shape (n,); None: all weigh 1.
+            weights: shape (n,), finite, not negative; None: all weigh 1.
         """
         _, distances, exponent = self._nearest(x)
-        given = np.ones(len(distances)) if weights is None else np.asarray(weights, np.float64)
+        given = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
         if given.shape != distances.shape:
             raise InputError(f"weights: expected shape {distances.shape}, got {given.shape}")
+        if not ((given >= 0) & (given < np.inf)).all():
+            raise InputError("weights: expected finite numbers that are not negative")
         total = sum(kernels.total(readable(distances), readable(given)))
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
@@ -158,12 +168,7 @@ class KMeansClusters:
 
     def _nearest(self, x: Any) -> tuple[Int64s, Float64s, int]:
         """Return each row's cluster and squared distance, and the power of two that distances are divided by."""
-        rows = sp.csr_array(x, dtype=np.float64)
-        if rows.shape[1] != self.dim:
-            raise InputError(f"features: expected {self.dim} of them, got {rows.shape[1]}")
-        if not np.isfinite(rows.data).all():
-            raise InputError("features: expected finite numbers")
-        rows.sort_indices()
+        rows = sp.csr_array(finite_rows("x", x, self.dim))
         data, exponent = rows.data, 0
         if self.distance == "cosine":
             data = data.copy()

@@ -154,9 +154,6 @@ class SparseCoder:
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Return codes and losses, and the power of two that rows and codes are divided by."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
         exponent = exponent_of(float(np.abs(rows.data).max(initial=0.0)))
         data = shifted(rows.data, -exponent)
         scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)

@@ -15,7 +15,8 @@ from ps2.algorithms.embeddings.word2vec_format import write_word2vec
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
-from ps2.errors import ConfigError, ShapeError
+from ps2.data.plain_arrays import as_array
+from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Embedding:
         if kind not in MODELS:
             raise ConfigError(f"kind: expected one of {', '.join(MODELS)}, got {kind!r}")
         self.names = names if isinstance(names, Names) else Names.of(names, MODELS[kind][1])
-        self.vectors: Float32s = np.ascontiguousarray(vectors, np.float32)
+        self.vectors: Float32s = np.ascontiguousarray(as_array("vectors", vectors), np.float32)
         n = len(self.names)
         self.counts: Array = np.zeros(n, np.int64) if counts is None else np.asarray(counts, np.int64)
         self.contexts = None if contexts is None else np.ascontiguousarray(contexts, np.float32)
@@ -163,7 +164,7 @@ class Embedding:
             n: maximum number of names.
 
         Raises:
-            InputError: the name has no vector.
+            InputError: the name has no vector, or a number of the vector is not finite.
             ShapeError: the vector has another size.
             ConfigError: n is below 1.
         """
@@ -273,15 +274,21 @@ class Embedding:
     @cached_property
     def _units(self) -> Float32s:
         """The vectors scaled to length 1; zeros stay."""
-        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        return np.asarray(self.vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
+        # Squares of float32 from 1e-23 down are 0 in float32, and those from 2e19 on infinite.
+        lengths = np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors, dtype=np.float64))
+        units = np.empty_like(self.vectors)
+        return np.divide(self.vectors, np.where(lengths > 0, lengths, 1.0)[:, None], out=units, casting="same_kind")
 
     def _unit(self, vector: Any) -> Float32s:
-        given = np.asarray(vector.toArray() if hasattr(vector, "toArray") else vector, np.float32)
+        given = as_array("vector", vector.toArray() if hasattr(vector, "toArray") else vector).astype(np.float64)
         if given.shape != (self.dim,):
             raise ShapeError(f"vector: expected shape ({self.dim},), got {given.shape}")
-        length = np.linalg.norm(given)
-        return np.asarray(given / length, np.float32) if length > 0 else given
+        if not np.isfinite(given).all():
+            raise InputError("vector: expected finite numbers, got NaN or infinity")
+        if largest := np.abs(given).max(initial=0.0):
+            given = given / largest  # squares of what float64 holds need not fit it
+            given /= np.linalg.norm(given)
+        return given.astype(np.float32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}

@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ps2.data.plain_arrays import as_array
 from ps2.errors import DTypeError, InputError, ShapeError
 
 
 def given_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
     """Return rows as an array or a scipy CSR array of numbers, shape (n, features); the dtype is the caller's.
+
+    A CSR array has sorted columns, each at most once in a row: values that the caller gave for the same place are
+    added up, as scipy does.
 
     Args:
         name: of the argument, for errors.
@@ -21,9 +25,10 @@ def given_rows(name: str, x: Any, features: int | None = None, what: str = "numb
 
     Raises:
         ShapeError, DTypeError: x is not such a matrix.
+        UsageError: x is a masked array.
     """
     expected = f"{name}: expected shape (n, {'features' if features is None else features}) of {what}"
-    rows = _as_array(expected, x)
+    rows = _as_array(name, expected, x)
     if rows.ndim != 2 or features not in (None, rows.shape[1]):
         raise ShapeError(f"{expected}, got {rows.shape}")
     if rows.dtype.kind not in "biuf":
@@ -35,7 +40,7 @@ def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
     """Return rows like ``given_rows``, as float64. The result is the caller's own array if that is float64.
 
     Raises:
-        ShapeError, DTypeError: as of ``given_rows``.
+        ShapeError, DTypeError, UsageError: as of ``given_rows``.
         InputError: a number is not finite; the message names its row.
     """
     rows = given_rows(name, x, features).astype(np.float64, copy=False)
@@ -50,12 +55,29 @@ def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
 
 def finite_row_or_rows(name: str, x: Any, features: int) -> Any:
     """Return rows like ``finite_rows``; a list or array of numbers is one row."""
-    given = _as_array(f"{name}: expected rows of {features} numbers", x)
+    given = _as_array(name, f"{name}: expected rows of {features} numbers", x)
     return finite_rows(name, given.reshape(1, -1) if given.ndim == 1 else given, features)
 
 
-def _as_array(expected: str, x: Any) -> Any:
+def _as_array(name: str, expected: str, x: Any) -> Any:
+    if sp.issparse(x):
+        return _canonical(expected, x)
     try:
-        return sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
-    except (ValueError, TypeError) as error:
+        return as_array(name, x)
+    except (ShapeError, TypeError) as error:
         raise ShapeError(f"{expected}, got what is no array: {error}") from error
+
+
+def _canonical(expected: str, x: Any) -> sp.csr_array:
+    """Return a sparse matrix as CSR in canonical form; the caller's arrays are not changed."""
+    if x.format in ("csr", "csc"):
+        try:
+            # Only when asked does scipy find columns that the matrix does not have.
+            x.check_format(full_check=True)
+        except ValueError as error:
+            raise ShapeError(f"{expected}, got a malformed sparse matrix: {error}") from error
+    rows = sp.csr_array(x)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows

@@ -20,6 +20,7 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids
 from ps2.data.names import Names
+from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 
@@ -65,8 +66,8 @@ class Side:
             ShapeError: there is not one vector, and one bias, for each id.
         """
         names = ids if isinstance(ids, Names) else Names.of(ids, what)
-        vectors, n = np.ascontiguousarray(factors, np.float32), len(names)
-        biases = None if bias is None else np.ascontiguousarray(bias, np.float32)
+        vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
+        biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
         if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
             raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
         if biases is not None and biases.shape != (n,):

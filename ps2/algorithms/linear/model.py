@@ -53,11 +53,7 @@ class _Predictor:
             ShapeError, DTypeError: x is not such a matrix.
             InputError: a number is not finite; the message names its row.
         """
-        rows = sp.csr_array(finite_rows("x", x, self.dim))
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
-        return self._weights.margins(rows)
+        return self._weights.margins(sp.csr_array(finite_rows("x", x, self.dim)))
 
     def predict(self, x: Any) -> Float64s:
         """Return classes or values, float64, shape (n,), by the thresholds that were saved; args and errors as of

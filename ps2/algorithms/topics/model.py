@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.algorithms.topics.files import MODEL_CLASS, read_topics, write_topics
 from ps2.algorithms.topics.inference import InferenceName, Sampling, Variational, documents_of, halves
+from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
@@ -71,8 +72,11 @@ class LDATopics:
     ) -> None:
         """Raises:
         ShapeError: alpha does not have one number per topic.
+        InputError: a count is not finite or, of integers, outside [0, 2^31).
         """
-        given = np.asarray(counts)
+        given = as_array("counts", counts)
+        if given.dtype.kind not in "iuf" or not _are_kept(given):
+            raise InputError("counts: expected integers from 0 to 2^31 - 1, or finite floats")
         self.counts: Array = np.ascontiguousarray(given, np.float64 if given.dtype.kind == "f" else np.int32)
         self.alpha: Float64s = np.array(alpha, np.float64)
         if self.counts.ndim != 2 or self.alpha.shape != self.counts.shape[1:]:
@@ -346,3 +350,9 @@ def _largest(values: Array, most: int) -> Int64s:
     least = np.partition(values, len(values) - most)[len(values) - most]
     some = np.flatnonzero(values >= least)
     return some[np.argsort(-values[some], kind="stable")[:most]]
+
+
+def _are_kept(counts: Array) -> bool:
+    """Return whether counts stay what they are as int32 or float64."""
+    fine = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
+    return bool(fine.all())
