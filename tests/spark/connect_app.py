@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -149,19 +150,48 @@ def be_out_of_reach(spark, master):
         server.wait()
 
 
+def end_session_in_run():
+    """Stop the session of a client in the middle of its run."""
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    with PS2Context.getOrCreate(session, servers=1) as ps:
+        rows, stop = session.range(9), threading.Thread(target=session.stop)
+        said["stopped"] = refusal(
+            lambda: ps.run(rows, work_without_end, workers=1, onClock=lambda clock: clock == 1 and stop.start())
+        )
+    stop.join()
+
+
+def release_session_in_stream():
+    """Let the server release the session of a client in the middle of its stream."""
+    session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    with PS2Context.getOrCreate(session, servers=1):
+        rate = session.readStream.format("rate").option("rowsPerSecond", 100).load()
+        rows = rate.selectExpr("double(value % 2) label", "array(value % 9) keys")
+        training = OnlineLogisticRegression().fitStream(rows, str(folder / "released"))
+        give_up_s = time.monotonic() + 100
+        while training.lastProgress is None and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        session.client.release_session()
+        began_s = time.monotonic()
+        said["released"] = refusal(lambda: training.awaitTermination(60))
+        said["seconds to the end"] = time.monotonic() - began_s
+    said["after the release"] = refusal(lambda: PS2Context.getOrCreate(session, servers=1))
+
+
+def work_without_end(worker, batches):
+    for _ in worker.clocks(10**6):
+        time.sleep(0.05)
+
+
 def lose_server(ps, spark):
     """Kill the Connect server after the first clock of a run without an end."""
-
-    def work(worker, batches):
-        for _ in worker.clocks(10**6):
-            time.sleep(0.05)
 
     def kill(clock):
         if clock == 1:
             os.kill(pid, signal.SIGKILL)
 
     began_s = time.monotonic()
-    said["lost"] = refusal(lambda: ps.run(spark.range(9), work, workers=1, onClock=kill))
+    said["lost"] = refusal(lambda: ps.run(spark.range(9), work_without_end, workers=1, onClock=kill))
     said["seconds"] = time.monotonic() - began_s
 
 
@@ -173,6 +203,8 @@ with PS2Context.getOrCreate(spark, servers=2) as context:
     learn_from_stream(context, spark)
 said["launcher"] = refusal(lambda: PS2Context.getOrCreate(spark, launcher="spark"))
 be_out_of_reach(spark, int(sys.argv[4]))
+end_session_in_run()
+release_session_in_stream()
 with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
     lose_server(context, spark)
 print(json.dumps(said), flush=True)

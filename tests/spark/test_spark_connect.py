@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,6 +132,20 @@ def test_run_when_executors_cannot_reach_client_then_says_how(said):
     assert kind == "ConfigError"
     assert "127.0.0.2:" in words
     assert "driverHost" in words
+
+
+def test_run_when_its_session_is_stopped_then_stopped_error(said):
+    kind, words = said["stopped"]
+    assert kind == "StoppedError"
+    assert re.fullmatch("run: the (SparkSession was stopped|session at .* has ended: .*)", words)
+
+
+def test_stream_when_its_session_is_released_then_it_ends(said):
+    kind, words = said["released"]
+    assert kind == "StoppedError"
+    assert re.fullmatch(r"after batch \d+: the session at .* has ended: it was stopped, .*", words)
+    assert said["seconds to the end"] < 30
+    assert said["after the release"][0] == "StoppedError"
 
 
 def test_run_when_connect_server_is_killed_then_it_ends(said):
