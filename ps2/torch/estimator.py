@@ -125,7 +125,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
             self.getBatchSize(),
             self.getEpochs(),
             self.getStaleness(),
-            self.getSeed() % 2**63,
+            self._seed,
             cores_each(context, workers),
         )
         table = Table(rows, ColumnNames(inputs, self.getLabelCol()), workers)

@@ -162,6 +162,11 @@ class ByName(Params):
     def _set_defaults(self) -> None:
         """Set defaults that differ from pyspark.ml's, or that pyspark.ml lacks."""
 
+    @property
+    def _seed(self) -> int:
+        """The seed as a number that is not negative: pyspark.ml's default is a hash, of either sign."""
+        return int(self.getOrDefault("seed")) % 2**63
+
     def setParams(self: P, **params: Any) -> P:
         """Set params by name.
 

@@ -71,7 +71,6 @@ def options_of(params: Any, name: str) -> KMeansOptions:
         iterations=params.getMaxIter(),
         tolerance=params.getTol(),
         distance=cast(DistanceName, params.getDistanceMeasure()),
-        # A seed of pyspark.ml may be a hash, so it may be negative.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
         name=name,
     )

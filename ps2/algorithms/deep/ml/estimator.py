@@ -125,7 +125,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         """Put a new model on the servers of the active context."""
         architecture = self._architecture(hasher)
         settings = table_settings(self, architecture)
-        return DeepModel.new(architecture, hasher, settings, self.getSeed() % 2**63, name)
+        return DeepModel.new(architecture, hasher, settings, self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
         """Return the model of that name, which the fleet of a context has."""

@@ -168,8 +168,7 @@ def options_of(params: DeepParams) -> DeepOptions:
         decay=params.getWeightDecay(),
         loss=params.getOrDefault("loss") if params.hasParam("loss") else "logistic",
         staleness=params.getStaleness(),
-        # A seed of pyspark.ml may be a hash, of either sign.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
     )
 
 
@@ -184,7 +183,7 @@ def table_settings(params: DeepParams, architecture: Architecture) -> dict[str, 
         "zeroColumns": architecture.first,
         "init": "normal",
         "initScale": params.getInitStd(),
-        "seed": params.getSeed() % 2**63,
+        "seed": params._seed,
         **params._key_arguments(),
         **rates,
         **penalties,

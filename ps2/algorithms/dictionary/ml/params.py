@@ -68,7 +68,6 @@ def options_of(params: DictionaryParams, name: str) -> DictionaryOptions:
         positive=params.getNonnegative(),
         iterations=params.getMaxIter(),
         tolerance=params.getTol(),
-        # A seed of pyspark.ml may be a hash, of either sign.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
         name=name,
     )

@@ -78,11 +78,6 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         super()._set_defaults()
         self._setDefault(vectorSize=128, negative=5, nsExponent=0.75, via="auto", maxIter=1, stepSize=0.025, seed=0)
 
-    @property
-    def _seed(self) -> int:
-        """pyspark.ml's default seed is a hash, which may be negative."""
-        return self.getSeed() % 2**63
-
 
 class Word2VecParams(EmbeddingParams, _Word2VecParams):
     """Params of Word2Vec: those of pyspark.ml, and those of skip-gram and CBOW."""

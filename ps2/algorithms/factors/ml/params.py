@@ -177,11 +177,6 @@ class FactorizationParams(FactorModelParams, _ALSParams, HasWeightCol, HasValida
         self._setDefault(solver="auto", biases=False, validationTol=0.0, patience=3, seed=0)
 
     @property
-    def _seed(self) -> int:
-        """pyspark.ml's default seed is a hash, which may be negative."""
-        return self.getSeed() % 2**63
-
-    @property
     def _solver(self) -> Literal["sgd", "ccd"]:
         """The solver that "auto" stands for."""
         name = self.getSolver()

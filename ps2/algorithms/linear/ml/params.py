@@ -275,8 +275,7 @@ def options_of(params: Any, l1: float) -> SolverOptions:
         step_size=params.getStepSize(),
         fraction=params.getMiniBatchFraction(),
         staleness=None if params.getStaleness() == ASP else params.getStaleness(),
-        # A seed of pyspark.ml may be a hash, of either sign.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
         validate=params.isSet("validationIndicatorCol"),
     )
     return replace(

@@ -135,7 +135,6 @@ def options_of(params: MetricParams, name: str) -> MetricOptions:
         optimizer=params.getOptimizer(),
         fraction=params.getMiniBatchFraction(),
         factors=params.getFactors(),
-        # A seed of pyspark.ml may be a hash, of either sign.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
         name=name,
     )

@@ -115,8 +115,7 @@ class OnlineParams(ClassParams, LearningParams, HasFitIntercept):
             decay=0.0 if self.getOptimizer() == "ftrl" else self.getL2(),
             local_steps=self.getLocalSteps(),
             intercept=self.getOrDefault(self.fitIntercept),
-            # A seed of pyspark.ml may be a hash, of either sign.
-            seed=self.getOrDefault(self.seed) % 2**63,
+            seed=self._seed,
             key_arguments=self._key_arguments(),
         )
 

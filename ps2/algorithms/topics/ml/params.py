@@ -164,11 +164,6 @@ class LDAParams(HasVia, FleetParams, _LDAParams):
             return "variational" if self.getOptimizer() == "online" else "sampled"
         return "sampled" if name == "sampled" else "variational"
 
-    @property
-    def _seed(self) -> int:
-        """A seed of pyspark.ml may be a hash, so it may be negative."""
-        return self.getSeed() % 2**63
-
     getSync = getter(sync)
     getLocalBatches = getter(localBatches)
     getStaleness = getter(staleness)

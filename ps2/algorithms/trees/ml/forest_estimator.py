@@ -80,8 +80,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
             min_info_gain=self.getMinInfoGain(),
             rate=self.getSubsamplingRate(),
             bootstrap=self.getBootstrap(),
-            # A seed of pyspark.ml may be a hash, of either sign.
-            seed=self.getSeed() % 2**63,
+            seed=self._seed,
             name=self._name,
         )
 

@@ -285,8 +285,7 @@ def options_of(params: TreeParams) -> BoostingOptions:
         feature_weights=tuple(params.getFeatureWeights()) if params.isSet("featureWeights") else (),
         monotone=tuple(params.getMonotoneConstraints()) if params.isSet("monotoneConstraints") else (),
         bits=64 if params.getHistogramBits() == 64 else 32,
-        # A seed of pyspark.ml may be a hash, of either sign.
-        seed=params.getSeed() % 2**63,
+        seed=params._seed,
         validate=params.isSet("validationIndicatorCol"),
         validation_tol=0.0 if patience and not params.isSet("validationTol") else params.getValidationTol(),
         patience=patience,
