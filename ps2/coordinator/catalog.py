@@ -13,6 +13,8 @@ from ps2.storage.manifest import SavedMatrix
 
 # Names that an error lists.
 MAX_NAMES = 50
+# Rows that one call takes: the coordinator and the handle note each.
+MAX_GRANT = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class Grant:
         total: rows that the matrix must have; if that is more than it has, it has to grow.
     """
 
-    rows: tuple[int, ...]
+    rows: Sequence[int]
     reused: tuple[int, ...]
     total: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Taken:
-    """The holders of a row.
+    """The holders of a row. Rows that are taken together share one object.
 
     Attributes:
         series, stage: of the task that took the row; "" for a session.
@@ -41,7 +43,7 @@ class Taken:
 
     series: str
     stage: int
-    holders: set[str] = field(default_factory=set)
+    holders: frozenset[str]
 
 
 @dataclass
@@ -74,24 +76,26 @@ class Entry:
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
             raise LimitError(f"a matrix has at most {MAX_ROWS} rows, got a call for {count} beside {len(self.used)}")
+        _check_count(count)
         if needed > self.spec.rows and self.spec.layout == "column":
             raise UsageError(
                 f"matrix {self.id:x} has layout 'column' and keeps its {self.spec.rows} rows, of which "
                 f"{len(self.used)} are in use: reserve as many as there will be when it is made"
             )
-        rows = (*reused, *range(self.fresh, needed))
+        rows = _joined(reused, range(self.fresh, needed))
         total = self.spec.rows if needed <= self.spec.rows else min(max(needed, 2 * self.spec.rows), MAX_ROWS)
         return Grant(rows, reused, total)
 
     def grant_reserved(self) -> Grant:
         """Choose all rows that exist and are not in use."""
-        rows = (*self.retired, *range(self.fresh, self.spec.rows))
-        return Grant(rows, tuple(self.retired), self.spec.rows)
+        _check_count(len(self.retired) + self.spec.rows - self.fresh)
+        reused = tuple(self.retired)
+        return Grant(_joined(reused, range(self.fresh, self.spec.rows)), reused, self.spec.rows)
 
     def hand_out(self, grant: Grant, first_born: int) -> None:
         """Note that the rows are in use; ``first_born`` is the generation of the first of them."""
-        self.retired = [row for row in self.retired if row not in grant.reused]
-        self.fresh = max(self.fresh, *(row + 1 for row in grant.rows), 0)
+        del self.retired[: len(grant.reused)]
+        self.fresh = max(self.fresh, max(grant.rows, default=-1) + 1)
         self.used.update(grant.rows)
         self.born.update(zip(grant.rows, range(first_born, first_born + len(grant.rows)), strict=True))
         self.spec = replace(self.spec, rows=grant.total)
@@ -108,18 +112,25 @@ class Entry:
 
     def hold(self, rows: Sequence[int], taken: Taken) -> None:
         """Note one more holder of rows."""
-        for row in self.used.intersection(rows):
-            self.taken.setdefault(row, Taken(taken.series, taken.stage)).holders.update(taken.holders)
+        given = self.used.intersection(rows)
+        known = given.intersection(self.taken)
+        self.taken.update(dict.fromkeys(given - known, taken))
+        for row in known:
+            before = self.taken[row]
+            self.taken[row] = replace(before, holders=before.holders | taken.holders)
 
     def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
         """Note that a holder's handles to rows are gone; return the rows without holders."""
         orphans = []
+        left: dict[Taken, Taken] = {}
         for row in rows:
             taken = self.taken.get(row)
             if taken is None:
                 continue
-            taken.holders.discard(holder)  # an earlier call that failed may have removed it
-            if not taken.holders:
+            if taken not in left:
+                left[taken] = replace(taken, holders=taken.holders - {holder})
+            self.taken[row] = left[taken]
+            if not left[taken].holders:
                 orphans.append(row)
         return orphans
 
@@ -140,6 +151,18 @@ class Located:
     step: int | None
 
 
+def _check_count(count: int) -> None:
+    if count > MAX_GRANT:
+        raise LimitError(
+            f"a call takes at most {MAX_GRANT:,} rows, got {count:,}: many short vectors make a matrix with "
+            "layout='column'"
+        )
+
+
+def _joined(reused: tuple[int, ...], fresh: range) -> Sequence[int]:
+    return (*reused, *fresh) if reused else fresh
+
+
 @dataclass(frozen=True)
 class Caller:
     """The caller of an allocation.
@@ -154,7 +177,7 @@ class Caller:
 
     @property
     def taken(self) -> Taken:
-        return Taken(self.id.series, self.id.stage, {self.holder})
+        return Taken(self.id.series, self.id.stage, frozenset({self.holder}))
 
 
 class Catalog:
@@ -244,8 +267,8 @@ class Catalog:
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
         """Note that rows are no longer in use, and that their names are free; return the rows that were in use."""
         freed = entry.retire(rows)
-        gone = {(entry.id, row) for row in freed}
-        self.names = {name: place for name, place in self.names.items() if place not in gone}
+        gone = set(freed)
+        self.names = {name: (id, row) for name, (id, row) in self.names.items() if not (id == entry.id and row in gone)}
         return freed
 
     def get(self, id: int) -> Entry:

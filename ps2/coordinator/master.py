@@ -412,7 +412,7 @@ class Master:
             self._update_rows(entry, rows=grant.total)
             return grant
         except (LimitError, BusyError):
-            needed = max(grant.rows) + 1
+            needed = max(grant.rows) + 1  # a range, or few
             if needed == grant.total:
                 raise
             self._update_rows(entry, rows=needed)

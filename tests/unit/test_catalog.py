@@ -44,7 +44,7 @@ def test_adopt_when_servers_hold_unknown_rows_then_zeroes_them(cut_anew, reused)
 
 def test_grant_when_rows_are_reserved_then_does_not_grow():
     entry = an_entry(rows=4)
-    assert [take(entry, 1).rows, take(entry, 2).rows] == [(0,), (1, 2)]
+    assert [[*take(entry, 1).rows], [*take(entry, 2).rows]] == [[0], [1, 2]]
     assert entry.spec.rows == 4
 
 
@@ -78,6 +78,13 @@ def test_grant_when_over_maximum_rows_then_limit_error():
     take(entry, 2)
     with pytest.raises(LimitError, match=f"at most {MAX_ROWS} rows, got a call for {2**32 - 1} beside 2"):
         entry.grant(2**32 - 1)
+
+
+def test_grant_when_a_call_takes_too_many_then_limit_error():
+    with pytest.raises(LimitError, match="takes at most 10,000,000 rows, got 1,000,000,000"):
+        an_entry().grant(10**9)
+    with pytest.raises(LimitError, match="layout='column'"):
+        an_entry(rows=10**9).grant_reserved()
 
 
 def test_reserved_when_granted_then_exists_but_is_unused():
