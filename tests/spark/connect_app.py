@@ -208,5 +208,3 @@ release_session_in_stream()
 with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
     lose_server(context, spark)
 print(json.dumps(said), flush=True)
-# The server is dead, and a process whose server has died may take minutes to end by itself: docs/connect.md.
-os._exit(0)

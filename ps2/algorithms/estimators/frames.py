@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ps2.errors import InputError, PS2Error
+from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, is_connect
 
 
@@ -25,12 +25,8 @@ def check_frame(dataset: Any) -> None:
 @contextmanager
 def spark_calls(dataset: Any) -> Iterator[None]:
     """Raise StoppedError instead of what Spark raises because the application of a DataFrame is over."""
-    try:
+    if not (isinstance(dataset, DataFrame) or is_connect(dataset)):
         yield
-    except PS2Error:
-        raise
-    except Exception:
-        if not hasattr(dataset, "sparkSession"):
-            raise
-        with backend_of(dataset).calling():
-            raise
+        return
+    with backend_of(dataset).calling():
+        yield

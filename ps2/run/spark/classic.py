@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
-from ps2.errors import ConfigError, StoppedError
+from ps2.errors import ConfigError, PS2Error, StoppedError
 from ps2.run.spark import interpreter, python_workers
 from ps2.run.spark.backend import Broadcast
 from ps2.run.spark.files import HadoopFiles
@@ -94,6 +94,8 @@ class ClassicSpark:
     def calling(self) -> Iterator[None]:
         try:
             yield
+        except PS2Error:
+            raise
         except Exception:  # of py4j or the operating system, if Java has ended
             if not self.is_stopped():
                 raise

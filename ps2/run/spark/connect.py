@@ -6,6 +6,7 @@ tags name jobs, and carry the fleet's epoch to their tasks; the server's reports
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import tempfile
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ps2.client.task import EPOCH_TAG, write_given
-from ps2.config import is_loopback, split_address
-from ps2.errors import ConfigError, StoppedError
+from ps2.config import is_loopback
+from ps2.errors import ConfigError, PS2Error, StoppedError
 from ps2.run.spark.broadcast_files import BroadcastFile
+from ps2.run.spark.connect_endpoint import WATCH_S, CallWatch, is_reachable, local_address
 from ps2.run.spark.files import ClientFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 from ps2.run.spark.relayed_batches import RelayedQuery
@@ -32,7 +34,7 @@ OLDEST = (4, 0)
 DRIVER_HOST = "spark.driver.host"
 # The server is lost after so many seconds without an answer.
 LOST_S = 5.0
-CONNECT_S = 2.0
+RETRY_S = 0.25
 # How long the number of task slots is believed.
 SLOTS_S = 10.0
 # Of stopped fleets.
@@ -70,6 +72,8 @@ class ConnectSpark:
         self._slots: tuple[float, int] | None = None
         self._jobs = _RunningJobs(session)
         self._silent_since_s: float | None = None
+        self._reached_s = -math.inf
+        self._watch = CallWatch(self.check_alive)
         self._end: str | None = None
 
     @property
@@ -97,7 +101,7 @@ class ConnectSpark:
 
         A server on this host says how its executors reach the host, unless the connection is a tunnel.
         """
-        own = self._local_address()
+        own = local_address(self._endpoint)
         if is_loopback(own):
             of_server = self.setting(DRIVER_HOST)
             own = of_server if of_server is not None and _is_local_host(of_server) else own
@@ -105,7 +109,7 @@ class ConnectSpark:
 
     @property
     def shares_host(self) -> bool:
-        return str(self.setting("spark.master")).startswith("local") and is_loopback(self._local_address())
+        return str(self.setting("spark.master")).startswith("local") and is_loopback(local_address(self._endpoint))
 
     def setting(self, name: str) -> str | None:
         if name not in self._settings:
@@ -124,8 +128,8 @@ class ConnectSpark:
         """Raise StoppedError if the server has not answered for some seconds. Its client would try for ten minutes."""
         if self._end is not None:
             raise StoppedError(self._end)
-        if self._is_reachable():
-            self._silent_since_s = None
+        if is_reachable(self._endpoint):
+            self._reached_s, self._silent_since_s = time.monotonic(), None
             return
         self._silent_since_s = self._silent_since_s or time.monotonic()
         if time.monotonic() - self._silent_since_s > LOST_S:
@@ -138,9 +142,16 @@ class ConnectSpark:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Raise StoppedError instead of what Spark's client raises because the session is over."""
+        """Raise StoppedError instead of what Spark's client raises because the session is over.
+
+        Spark's client repeats a call to a server that is lost for ten minutes; this ends such a call much earlier.
+        """
+        self._wait_until_reachable()
         try:
-            yield
+            with self._watch.on():
+                yield
+        except PS2Error:
+            raise
         except Exception as error:  # what a closed client raises depends on the call
             if self._end is None and SESSION_ENDED.search(str(error)) is not None:
                 self._end = (
@@ -150,6 +161,13 @@ class ConnectSpark:
             if not self.is_stopped():
                 raise
             raise StoppedError(self.end_reason()) from None
+
+    def _wait_until_reachable(self) -> None:
+        """Return when the server takes connections; raise StoppedError if it has ended, or does not for ``LOST_S``."""
+        while self._end is not None or time.monotonic() - self._reached_s > WATCH_S:
+            self.check_alive()
+            if self._silent_since_s is not None:
+                time.sleep(RETRY_S)
 
     def configure_python(self) -> None:
         """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
@@ -328,23 +346,6 @@ class ConnectSpark:
         """``host:port`` of the server, or what its client says instead."""
         builder = self.session.client._builder
         return str(getattr(builder, "endpoint", builder.host))
-
-    def _is_reachable(self) -> bool:
-        """Return whether the server takes connections; True for an endpoint that is no host and port."""
-        try:
-            address = split_address(self._endpoint, "remote")
-        except ConfigError:
-            return True
-        with suppress(OSError), socket.create_connection(address, CONNECT_S):
-            return True
-        return False
-
-    def _local_address(self) -> str:
-        try:
-            with socket.create_connection(split_address(self._endpoint, "remote"), CONNECT_S) as connection:
-                return str(connection.getsockname()[0])
-        except (ConfigError, OSError):
-            return "localhost"
 
 
 class ConnectRows:

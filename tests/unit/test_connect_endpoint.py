@@ -1,0 +1,66 @@
+"""Whether a Spark Connect server is there, and what looks for it while a call is under way."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from ps2.errors import StoppedError
+from ps2.run.spark import connect_endpoint
+from ps2.run.spark.connect_endpoint import CallWatch, is_reachable, local_address
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        yield found
+
+
+def test_endpoint_when_a_server_listens_then_it_is_reachable(listener):
+    endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+    assert is_reachable(endpoint)
+    assert local_address(endpoint) == "127.0.0.1"
+    listener.close()
+    assert not is_reachable(endpoint)
+    assert local_address(endpoint) == "localhost"
+
+
+def test_endpoint_when_it_is_no_host_and_port_then_taken_as_there():
+    assert is_reachable("unix:/tmp/connect.sock")
+
+
+def test_watch_when_calls_overlap_then_one_thread_until_the_last(monkeypatch):
+    monkeypatch.setattr(connect_endpoint, "WATCH_S", 0.01)
+    checked = threading.Semaphore(0)
+    watch = CallWatch(checked.release)
+    with watch.on():
+        with watch.on():
+            assert _watching() == 1
+        assert checked.acquire(timeout=10)
+    _ended()
+
+
+def test_watch_when_the_server_is_lost_then_it_looks_no_more(monkeypatch):
+    monkeypatch.setattr(connect_endpoint, "WATCH_S", 0.01)
+    calls = []
+
+    def check():
+        calls.append(1)
+        raise StoppedError("lost")
+
+    with CallWatch(check).on():
+        _ended()
+    assert calls == [1]
+
+
+def _watching():
+    return sum(thread.name == "ps2-connect" for thread in threading.enumerate())
+
+
+def _ended():
+    for thread in threading.enumerate():
+        if thread.name == "ps2-connect":
+            thread.join(10)
+    assert _watching() == 0
