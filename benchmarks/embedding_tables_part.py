@@ -104,12 +104,12 @@ def measure(asked: Asked) -> Part:
 
 def _times(batches: Batches, table: EmbeddingTable) -> tuple[Any, Any]:
     """Return the times of calls with distinct keys, and of those with the keys of a batch of rows."""
-    _fill(batches, table.push_distinct)
+    _fill(batches, table.pushDistinct)
     rows = batches.gradients[: ROWS * FIELDS].reshape(ROWS, FIELDS, K)
     found = batches.time(
         batches.distinct,
-        table.pull_distinct,
-        lambda keys: table.push_distinct(keys, batches.gradients[: keys.size]),
+        table.pullDistinct,
+        lambda keys: table.pushDistinct(keys, batches.gradients[: keys.size]),
     )
     skewed = batches.time(batches.skewed, table.pull, lambda keys: table.push(keys, rows))
     table.free()

@@ -125,7 +125,7 @@ def _deep_latencies(place: str, rng: np.random.Generator) -> Any:
 def _push(table: EmbeddingTable, keys: npt.NDArray[np.int64], rng: np.random.Generator) -> None:
     for begin in range(0, len(keys), PUSHED):
         some = keys[begin : begin + PUSHED]
-        table.push_distinct(some, rng.normal(size=(len(some), K)).astype(np.float32))
+        table.pushDistinct(some, rng.normal(size=(len(some), K)).astype(np.float32))
 
 
 def _latencies(scorer: Scorer, rows: npt.NDArray[np.int64], ended: threading.Event, most: int) -> Any:

@@ -200,7 +200,7 @@ class EmbeddingTable:
         """
         return self._pull(self.settings.checked_keys(keys), are_distinct=False)
 
-    def pull_distinct(self, keys: Int64s) -> Any:
+    def pullDistinct(self, keys: Int64s) -> Any:
         """Read weights of distinct keys, without numbering them.
 
         Args:
@@ -255,7 +255,7 @@ class EmbeddingTable:
         values = as_values(gradients, np.dtype(np.float32), (*checked.shape, self.k), "gradients")
         return self._step(checked, values.reshape(-1, self.k), wait, are_distinct=False)
 
-    def push_distinct(self, keys: Int64s, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
+    def pushDistinct(self, keys: Int64s, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
         """Take one optimizer step at each of some distinct keys, without numbering them.
 
         Args:

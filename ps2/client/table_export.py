@@ -26,7 +26,7 @@ class ExportableTable(Protocol):
     def k(self) -> int: ...
     @property
     def matrix(self) -> DCVMatrix: ...
-    def pull_distinct(self, keys: Int64s) -> Any: ...
+    def pullDistinct(self, keys: Int64s) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def export(table: ExportableTable, path: str, since: Export | int | str | None, 
         # The mark comes first, so that what changes during this export is part of the next delta.
         source["mark"] = matrix.mark().to_json()
     found = _keys_to_export(matrix, after, source)
-    content = Content(found.keys, table.pull_distinct, found.removed, model.dense, source)
+    content = Content(found.keys, table.pullDistinct, found.removed, model.dense, source)
     return write_export(path, description, content, found.after, found.reason)
 
 

@@ -120,7 +120,7 @@ class RemoteEmbedding(torch.nn.Module):
         return ahead if ahead is not None and ahead.is_of(keys) else _Batch(keys)
 
     def _push(self, distinct: Int64s, gradients: Array) -> None:
-        self.table.push_distinct(distinct, gradients, wait=self.wait)
+        self.table.pushDistinct(distinct, gradients, wait=self.wait)
 
     def _check(self, keys: Any, offsets: Any, weights: Any, is_ahead: bool = False) -> None:
         if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
@@ -186,7 +186,7 @@ class _Lookup(torch.autograd.Function):
             _anchor: an empty tensor that requires a gradient, so that the result requires one.
         """
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
-        rows = torch.from_numpy(module.table.pull_distinct(batch.distinct))
+        rows = torch.from_numpy(module.table.pullDistinct(batch.distinct))
         if mode is None:
             return rows
         if mode == "none":

@@ -109,8 +109,8 @@ def test_keys_when_folded_then_collide(ps, keys, gradients):
 def test_distinct_when_keys_ascend_then_as_any_keys(ps, keys, gradients):
     table = EmbeddingTable(K, "adagrad")
     distinct = np.unique(keys)
-    table.push_distinct(distinct, gradients.reshape(-1, K)[: distinct.size])
-    assert np.array_equal(table.pull(keys), table.pull_distinct(distinct)[np.searchsorted(distinct, keys)])
+    table.pushDistinct(distinct, gradients.reshape(-1, K)[: distinct.size])
+    assert np.array_equal(table.pull(keys), table.pullDistinct(distinct)[np.searchsorted(distinct, keys)])
     table.free()
 
 
@@ -136,7 +136,7 @@ def test_gradients_when_wrong_then_error_names_them(ps):
     with pytest.raises(OutOfRangeError, match=r"at most 1e\+15, whose squares are added up, got -1.*e\+20 for key 1"):
         table.push([1], np.full((1, K), -1e20))
     with pytest.raises(UsageError, match="got 2 3 times"):
-        table.push_distinct(np.array([2, 1, 2, 2]), np.ones((4, K), np.float32))
+        table.pushDistinct(np.array([2, 1, 2, 2]), np.ones((4, K), np.float32))
     assert table.keysCount() == 0
     table.free()
 

@@ -75,7 +75,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
             margins = self.program.learn(found)
             rows = numbered(found.rows, intercept=False)
             touched = np.bincount(rows.inverse, minlength=len(rows.keys)).astype(np.float32)
-            self.counts.push_distinct(rows.keys, -touched[:, None], wait=False)
+            self.counts.pushDistinct(rows.keys, -touched[:, None], wait=False)
             return margins
 
     class Counting(DeepFM if kind == "deep" else OnlineLogisticRegression):

@@ -126,7 +126,7 @@ class RefusesSteps:
     def pull(self):
         return [np.ones(layer.shape, np.float32) for layer in self.architecture.layers()]
 
-    def pull_distinct(self, keys):
+    def pullDistinct(self, keys):
         return np.ones((len(keys), self.architecture.width), np.float32)
 
 

@@ -150,7 +150,7 @@ class DeepPredictor:
             return np.zeros(0)
         check_fields(rows, self.architecture.fields)
         made, keys = batch_of(rows)
-        found = Pass(self.architecture, self.weights, made, self.table.pull_distinct(keys)).margins()
+        found = Pass(self.architecture, self.weights, made, self.table.pullDistinct(keys)).margins()
         check_margins(found)
         margins: Float64s = found.astype(np.float64)
         return margins * self.architecture.temperature if self.architecture.has_towers else margins
@@ -163,6 +163,6 @@ class DeepPredictor:
             field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
         )
         made, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
-        vectors = tower(sizes, self.weights, right, made, self.table.pull_distinct(keys))
+        vectors = tower(sizes, self.weights, right, made, self.table.pullDistinct(keys))
         check_margins(vectors.sum(axis=1))
         return vectors

@@ -40,7 +40,7 @@ class DeepStreamProgram:
         """
         check_fields(found.rows, self.architecture.fields)
         batch, keys = batch_of(found.rows)
-        weights, table = self.layers.pull(), self.table.pull_distinct(keys)
+        weights, table = self.layers.pull(), self.table.pullDistinct(keys)
         margins = Pass(self.architecture, weights, batch, table).margins()
         check_margins(margins)
         of_rows = np.asarray(found.weights, np.float64) if len(found.weights) else None
@@ -52,7 +52,7 @@ class DeepStreamProgram:
             _, slopes = logistic_loss(one.margins(), found.labels, of_rows, total)
             step = LayerStep(self.options.lr, self.options.decay)
             gradient = one.slopes_back(slopes, lambda number, layer: self.layers.step_with(number, layer, step))
-            self.table.push_distinct(keys, gradient, wait=False)
+            self.table.pushDistinct(keys, gradient, wait=False)
         return np.asarray(margins, np.float64)
 
     def advance(self, now_s: float) -> None:

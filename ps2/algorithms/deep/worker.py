@@ -73,13 +73,13 @@ class Learner:
             InputError: a gradient is not finite, or too large for its optimizer. Layers above that one may have taken
                 the step.
         """
-        weights, table = self.layers.pull(), self.table.pull_distinct(part.keys)
+        weights, table = self.layers.pull(), self.table.pullDistinct(part.keys)
         one = Pass(self.architecture, weights, part.batch, table, seed)
         with np.errstate(over="ignore", invalid="ignore"):  # the loss tells
             loss, back = self._loss(one, part, shares, mean)
         if math.isfinite(loss):
             try:
-                self.table.push_distinct(part.keys, back(self._sender()), wait=not self.options.overlap)
+                self.table.pushDistinct(part.keys, back(self._sender()), wait=not self.options.overlap)
             except OutOfRangeError as error:
                 raise InputError(str(error)) from error
         return loss

@@ -59,9 +59,9 @@ class OnlineProgram:
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
-            kernels.sum_gradients(*given, readable(self.table.pull_distinct(rows.keys)), gradients, tail, margins)
+            kernels.sum_gradients(*given, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
             check_margins(margins)
-            self.table.push_distinct(rows.keys, gradients, wait=False)
+            self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
         matrix = self.table.matrix
         blocks = matrix.pull(columns=rows.keys)
@@ -82,7 +82,7 @@ class OnlineProgram:
         """Return the margins of rows, float64 of shape (n,), without learning from them."""
         rows = numbered(given, self.settings.intercept)
         margins = np.empty(len(given))
-        pulled = readable(self.table.pull_distinct(rows.keys))
+        pulled = readable(self.table.pullDistinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
 
