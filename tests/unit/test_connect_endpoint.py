@@ -27,7 +27,7 @@ def test_endpoint_when_a_server_listens_then_it_is_reachable(listener):
     assert local_address(endpoint) == "localhost"
 
 
-def test_endpoint_when_it_is_no_host_and_port_then_taken_as_there():
+def test_endpoint_when_it_is_no_address_then_taken_as_there():
     assert is_reachable("unix:/tmp/connect.sock")
 
 
