@@ -122,6 +122,15 @@ def _is_sparse(x: Any) -> bool:
     return hasattr(x, "tocsc")
 
 
+def _check_places(x: Any) -> None:
+    """Raise ShapeError if x names rows or columns that it does not have: scipy would write outside its arrays."""
+    if x.format in ("csr", "csc"):
+        try:
+            x.check_format(full_check=True)
+        except ValueError as error:
+            raise ShapeError(f"addFactors: x: got a malformed sparse matrix: {error}") from error
+
+
 def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, dict[str, Array]]:
     """Return the operation that adds some samples of x, and its arrays in the order of the parts, duplicates merged."""
     count = parts.columns.size if parts.order is None else parts.order.size
@@ -134,6 +143,8 @@ def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, di
         values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
         return "add_dense_factors", {"x": np.ascontiguousarray(values.T, dtype=dtype)}
     _check_numbers(x.data)
+    if some.start == 0:
+        _check_places(x)
     by_feature = (x if (some.start, some.stop) == (0, len(rows)) else x.tocsr()[some]).tocsc()
     if parts.order is not None:
         by_feature = by_feature[:, parts.order]

@@ -135,6 +135,15 @@ def test_factors_when_they_do_not_fit_then_the_error_says_why(fields, b, x, keys
         factors.add_factors(a_target(**fields), np.ones(b), np.ones(x), keys)
 
 
+@pytest.mark.parametrize("index", [-1, 1 << 30])
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array])
+def test_factors_when_x_has_no_such_place_then_refused(form, index):
+    x = form(np.ones((2, 2)))
+    x.indices[0] = index
+    with pytest.raises(ShapeError, match="addFactors: x: got a malformed sparse matrix: indices must be"):
+        factors.add_factors(a_target(), np.ones((2, WIDTH)), x, [0, 1])
+
+
 def test_factors_when_x_is_complex_then_the_error_says_so():
     with pytest.raises(DTypeError, match="x: expected numbers, got complex128"):
         factors.add_factors(a_target(), np.ones((2, 3)), np.ones((2, 1), complex), [0])
