@@ -264,7 +264,8 @@ class DCV(Handle):
 
     def norm2(self) -> float:
         """Return the Euclidean norm, accumulated in float64 (paper, Table 1)."""
-        return self._submit(self._plan("norm2_squared").then(np.sqrt).then(float))
+        plan = self._plan("norm2_squared").then(np.sqrt).then(float)
+        return self._submit(told_if_rounded("norm2", plan, self._target()))
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""

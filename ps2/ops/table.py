@@ -318,10 +318,13 @@ class Op:
             raise ConfigError(f"{where}: expected a number, got {value!r}")
         if param.type is not int and dtype in FLOATS:
             try:
-                return float(value)
+                number = float(value)
             except OverflowError:
                 bits = int(value).bit_length()
                 raise DTypeError(f"{where}: expected a number that fits {dtype}, got one of {bits} bits") from None
+            if math.isinf(number) and np.isfinite(value):  # a longdouble
+                raise DTypeError(f"{where}: expected a number that fits float64, got {value!r}")
+            return number
         if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
             raise DTypeError(f"{where}: expected a whole number, got {value!r}")
         wanted = "int64" if param.type is int else dtype

@@ -133,12 +133,11 @@ class ConnectSpark:
             return
         self._silent_since_s = self._silent_since_s or time.monotonic()
         if time.monotonic() - self._silent_since_s > LOST_S:
-            self._end = (
+            self._close(
                 f"the Spark Connect server at {self._endpoint} has not answered for {LOST_S:.0f} s: it has ended, or "
                 "is out of reach"
             )
-            self.session.client.close()  # calls that wait for the server end
-            raise StoppedError(self._end)
+            raise StoppedError(self.end_reason())
 
     @contextmanager
     def calling(self) -> Iterator[None]:
@@ -154,13 +153,23 @@ class ConnectSpark:
             raise
         except Exception as error:  # what a closed client raises depends on the call
             if self._end is None and SESSION_ENDED.search(str(error)) is not None:
-                self._end = (
+                self._close(
                     f"the session at the Spark Connect server {self._endpoint} has ended: it was stopped, or the "
                     "server has released it"
                 )
             if not self.is_stopped():
                 raise
             raise StoppedError(self.end_reason()) from None
+
+    def _close(self, reason: str) -> None:
+        """Note why the session is over, and close its client.
+
+        That ends calls that wait for the server, and an open client would call the server when the program ends.
+        """
+        self._end = reason
+        session = self._session()
+        if session is not None:
+            session.client.close()
 
     def _wait_until_reachable(self) -> None:
         """Return when the server takes connections; raise StoppedError if it has ended, or does not for ``LOST_S``."""
