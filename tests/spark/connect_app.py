@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors.exceptions.connect import SparkConnectException
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -171,7 +173,8 @@ def release_session_in_stream():
         give_up_s = time.monotonic() + 100
         while training.lastProgress is None and time.monotonic() < give_up_s:
             time.sleep(0.05)
-        session.client.release_session()
+        with suppress(SparkConnectException):  # PS2 closes the client as soon as it notices
+            session.client.release_session()
         began_s = time.monotonic()
         said["released"] = refusal(lambda: training.awaitTermination(60))
         said["seconds to the end"] = time.monotonic() - began_s
