@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 # Time limit for everything before the first request, from the first byte to the last.
 GREETING_TIMEOUT_S = 10.0
-# Limit of connections that have not proven the token yet; one more evicts the oldest. A peer that knows the token needs
-# only milliseconds, so it gets in despite any number of unauthenticated peers.
+# Maximum number of unauthenticated connections; one more evicts the oldest. A peer that knows the token needs only
+# milliseconds, so it gets in despite any number of unauthenticated peers.
 MAX_UNAUTHENTICATED = 128
 BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
-# Pause after a connection could not be accepted, for lack of descriptors, threads or memory.
+# Pause after descriptors, threads or memory have run out.
 PAUSE_S = 0.1
 
 
@@ -38,7 +38,7 @@ class AuthenticatedPeer:
     """A connection whose client has passed the handshake.
 
     Attributes:
-        plain: the socket; whoever holds the peer must close it.
+        plain: the socket; the holder of the peer must close it.
         connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
         token: the token that the client proved; None if the server has none.
         name: the client's name for the connection; b"" if it gave none.
@@ -66,8 +66,8 @@ class Acceptor:
         Args:
             tokens: a client must prove that it knows one of them; None admits every client.
             server_id: the server id that clients must ask for.
-            welcome: called with each admitted peer, in the peer's own thread; must call ``handshake.accept``, or close
-                it.
+            welcome: called with each admitted peer, in the peer's own thread; must either call ``handshake.accept`` on
+                the peer's connection or close the peer's socket.
 
         Raises:
             ConfigError, AuthError: the certificates are unusable; the sockets are closed.

@@ -20,10 +20,10 @@ U = TypeVar("U")
 
 
 class ConcurrentCalls(Generic[T]):
-    """Concurrent calls of one function for several things, in threads, until ``results`` collects them.
+    """Calls one function for several things concurrently, in threads; ``results`` waits for the calls.
 
-    An executor does not fit. It accepts no work after the main thread has ended, while other threads of the program may
-    still use the fleet. An interrupt of the caller, or the end of the program, would have to wait for calls in flight.
+    A ``ThreadPoolExecutor`` does not fit. It accepts no work after the main thread has ended, although other threads
+    may still use the fleet. It also makes an interrupt and the program's exit wait for calls in flight.
     """
 
     def __init__(self, things: Collection[U], call: Callable[[U], T]) -> None:
@@ -46,7 +46,7 @@ class ConcurrentCalls(Generic[T]):
             try:
                 for thread in self._threads:
                     thread.start()
-            except RuntimeError:  # out of threads: those that run make all calls, or else this one
+            except RuntimeError:  # out of threads: the started ones make all calls; without any, this thread does
                 if not any(thread.is_alive() for thread in self._threads):
                     run()
 

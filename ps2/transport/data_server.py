@@ -1,7 +1,8 @@
 """Serves data requests without gRPC, on a TCP port and on a Unix socket for clients on this host.
 
-One thread per connection reads a request, runs it, writes its reply, then reads the next. So a client that reads slowly
-holds back only itself, and unread replies stay in the kernel's buffers. Idle connections share one thread.
+Each active connection has a thread, which reads a request, runs it, writes its reply, then reads the next request. So a
+client that reads slowly holds back only itself, and unread replies stay in the kernel's buffers. Idle connections share
+one thread.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from ps2.transport.sockets import abstract, close, hang_up, open_files, receive,
 
 log = logging.getLogger(__name__)
 
-# Limit of client connections. At most half of the process's open files, which leaves the other half for everything
-# else.
+# Maximum number of client connections. They may also take at most half of the process's file descriptors.
 MAX_CONNECTIONS = 16_384
 
 # Generation counter, bumped to force re-authentication or shutdown.
@@ -55,25 +55,26 @@ class FastPath(Protocol):
         """Answer plain requests while the generation is ``expected`` and requests keep coming.
 
         Returns:
-            CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: a request must be handled
-            elsewhere, and has not been received. TAKEN: a request must be handled elsewhere, and has been received.
+            CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer
+            the next request. TAKEN: Python must answer a request that the fast path has read; see ``taken``.
         """
         ...
 
     def taken(self) -> Iterable[memoryview]:
-        """Return the received request, as consecutive parts."""
+        """Return the request that ``serve`` read before it returned TAKEN, as consecutive parts."""
         ...
 
     def bind(self, request: Request, size: int) -> int:
-        """Return the handle under which requests like this completed one are plain; 0 if they never are.
+        """Return the handle by which clients may repeat this request as a plain request; 0 if they cannot.
 
         Args:
+            request: a request that has been answered.
             size: bytes of the request's arrays and of its reply's arrays.
         """
         ...
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the resources of the fast path."""
         ...
 
 
@@ -98,7 +99,7 @@ class Service(Protocol):
         ...
 
     def open_fast_path(self, request: Request) -> FastPath | None:
-        """Return a fast path for a connection with such requests; None if there is none, or none at the moment."""
+        """Return a fast path for a connection that sends such requests; None if none is available."""
         ...
 
 
@@ -117,7 +118,7 @@ class DataServer:
         """Bind and start.
 
         Args:
-            ports: candidates, of which the first free one is taken; 0 is any free port.
+            ports: candidates; the first free one is used. 0 means any free port.
 
         Raises:
             LaunchError: the ports are taken.
@@ -207,7 +208,7 @@ class DataServer:
         self._end(peer, error)
 
     def _wait(self, peer: AuthenticatedPeer, poll: select.poll) -> Ended:
-        """Wait for a request that must be handled here. A fast path answers plain requests meanwhile."""
+        """Wait for a request that Python must answer. A fast path answers plain requests meanwhile."""
         fast_path = self._fast_paths.get(peer.plain)
         if fast_path is None:
             return Ended.OTHER if has_input(peer, poll) else Ended.IDLE
@@ -265,12 +266,12 @@ class DataServer:
             )
             with self._lock:
                 if not self._is_admitted(peer):
-                    return False  # its token was replaced: the client reconnects, with the current token
+                    return False  # the token was replaced: the client reconnects with the current token
                 self._busy += 1
             try:
                 _send(connection, self._run(request, peer))
             finally:
-                del request  # free the arrays before their memory is released
+                del request  # free the arrays before ``release`` counts their memory as free
                 with self._idle:
                     self._busy -= 1
                     self._idle.notify_all()

@@ -1,7 +1,7 @@
-"""The client's fast path: one request sent directly on an idle connection, its reply read into the caller's memory.
+"""The client's fast path: sends one request on an idle connection, and reads its reply into the caller's memory.
 
-This common case takes two system calls. Headers of single-operation requests are cached with the connection: only ids,
-sizes, keys and scalars change from one request to the next.
+This common case takes two system calls. Each connection caches the headers of single-operation requests, because only
+ids, sizes, keys and scalars change from one request to the next.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def prepare(
         key = (
             *(operation.name, request.route_version, operation.matrix, operation.partition, operation.rows),
             *(operation.others, operation.wire, operation.keys is None, None if id is None else id.scope),
-            *(*operation.params, *[array.ndim for array in operation.arrays]),  # names of scalars: their order matters
+            *(*operation.params, *[array.ndim for array in operation.arrays]),  # names of scalars, in order
         )
         header = connection.headers.get(key)
         if header is None:
@@ -142,7 +142,7 @@ def prepare(
 
 
 def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: float) -> None:
-    """Send a header and the arrays that follow it, which take ``size`` bytes together.
+    """Send a header and the arrays that follow it: ``size`` bytes in all.
 
     Raises:
         OSError: sending failed, and the connection is unusable.
@@ -153,7 +153,7 @@ def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: fl
 
 
 def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
-    """Receive a reply, or the error that the server returned; None if it takes longer than ``patience_s``.
+    """Return the reply or the server's error; None if nothing arrives within the connection's ``patience_s``.
 
     Raises:
         OSError, ProtocolError: receiving failed, and the connection is unusable.
@@ -208,7 +208,7 @@ def _arrives_unconverted(into: Array, operation: Operation) -> bool:
 
 
 def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes]) -> Reply | PS2Error:
-    """Receive a reply of any form, of which ``came`` has already arrived."""
+    """Receive a reply of any form. ``came`` holds the parts that have already arrived."""
     reading = read_reply(request, connection.handles)
     part = memoryview(b"")
     try:
@@ -257,7 +257,7 @@ def _receive_rest(connection: PlainSocket, view: memoryview) -> None:
 
 
 def _wait(connection: PlainSocket) -> bool:
-    """Wait for input for up to ``patience_s``, while signal handlers can run; return False if none came."""
+    """Wait up to ``patience_s`` for input and let signal handlers run; return False if no input came."""
     deadline_s = time.monotonic() + connection.patience_s
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)

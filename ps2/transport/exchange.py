@@ -21,8 +21,8 @@ from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_ba
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
 
 Outcome = Reply | PS2Error
-# Returns what both ends of a connection to an address have counted; None where nothing is counted. Raises a PS2Error if
-# the server does not answer, or does not know the connection.
+# Returns the byte counts of both ends of a connection to an address; None if the system does not count. Raises PS2Error
+# if the server does not answer, or does not know the connection.
 Ask = Callable[[str, Connection], ConnectionCounts | None]
 
 # The system may wake a waiting thread slightly too early.
@@ -108,7 +108,7 @@ class InFlightRequests:
     def check_liveness(self, ask: Ask) -> None:
         """Fail if the server does not answer, or if the connection delivers nothing any more.
 
-        Otherwise the server is only slow. It may take its time, and need not read meanwhile.
+        A server that passes is only slow. It may leave its input unread until the exchange's deadline.
         """
         try:
             now = ask(self.address, self.connection)
@@ -170,12 +170,12 @@ def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> No
     """Drive ``in_flight`` until each exchange is done or has failed.
 
     Args:
-        ask: called for each server that has been silent for half of ``wire.keepalive_s``. A long-running function is no
-            reason to give up; a stopped process is, and so is a connection that delivers nothing.
+        ask: called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on while
+            the server computes. It fails if the process has stopped or the connection delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for flight in in_flight:
-        # Usually all requests fit the socket's buffer, so that the first wait is for a reply.
+        # Usually all requests fit into the socket's buffer, so the first wait is for a reply.
         flight.advance(select.POLLOUT)
     while waiting := [flight for flight in in_flight if not flight.done]:
         if len(waiting) == 1 and waiting[0].events == select.POLLIN:

@@ -1,4 +1,4 @@
-"""HTTP for scrapes of Prometheus, and for probes. See docs/metrics.md."""
+"""Answers Prometheus scrapes and readiness probes over HTTP. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Exposition:
         """Bind and start.
 
         Args:
-            listen: host, and ports of which the first free one is used; 0 is any.
-            setting: that says where to listen, for errors.
+            listen: host and candidate ports; the first free port is used. 0 means any free port.
+            setting: name of the setting that gives ``listen``, for error messages.
             ready: returns True once clients find their shards on this server.
-            timeout_s: longest time for one connection, from its beginning to its end.
+            timeout_s: maximum duration of one connection.
 
         Raises:
             LaunchError: all ports are taken, or the host is not this machine's.

@@ -17,13 +17,13 @@ from ps2.transport.sockets import receive, send_all
 def handshake(
     connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float, name: bytes = b""
 ) -> None:
-    """Run the client's side of the handshake. The server proves its identity if there is a token.
+    """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
     Args:
         name: name by which the server knows the connection (``liveness``).
 
     Raises:
-        PS2Error: the peer is the wrong server, or refuses the client. An error from a peer without proof may be forged.
+        PS2Error: the peer is the wrong server, or refuses the client. An error before the peer's proof may be forged.
         OSError: the connection broke, or the handshake was not complete by the deadline.
     """
     tokens = Tokens.of(token)
@@ -43,13 +43,13 @@ def handshake(
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
-    """Run the server's side of the handshake, up to ``accept``. The client proves its identity if there is a token.
+    """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
 
     Returns:
         The token that the client knows (None: no token is needed), and the client's name for the connection.
 
     Raises:
-        PS2Error: why the client is refused.
+        PS2Error: the client must be refused; ``refusal`` encodes the error.
         EOFError, OSError: the connection broke, or the handshake was not complete by the deadline.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)

@@ -1,7 +1,7 @@
 """Idle connections share one polling thread. A connection gets a thread for itself when input arrives.
 
-The threads are used again: to start one takes longer than to answer a plain request, and the polling thread would wait
-for its start while hundreds of workers begin their clock.
+Threads are reused. Starting a thread takes longer than answering a plain request, and the polling thread would fall
+behind when hundreds of workers begin a clock at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class IdleConnectionPoller:
     """Watches idle connections. Thread-safe."""
 
     def __init__(self, attend: Callable[[AuthenticatedPeer], None]) -> None:
-        """Start. ``attend`` is called in a thread of its own when input has arrived, or the client has disconnected."""
+        """Start watching. When input arrives or the client disconnects, another thread calls ``attend``."""
         self._attend = attend
         self._lock = threading.Lock()
         self._parked: dict[int, AuthenticatedPeer] = {}  # by descriptor
@@ -39,8 +39,8 @@ class IdleConnectionPoller:
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._bell, select.EPOLLIN)
         self._stopped = False
-        self._ready: SimpleQueue[AuthenticatedPeer | None] = SimpleQueue()  # for the spare threads
-        self._spare = 0  # threads that wait there, and for which nothing is there
+        self._ready: SimpleQueue[AuthenticatedPeer | None] = SimpleQueue()  # peers with input, for spare threads
+        self._spare = 0  # threads that wait for ``_ready``, less the peers in it
         self._thread = threading.Thread(target=self._watch, name="ps2-idle-connections", daemon=True)
         self._thread.start()
 
@@ -48,7 +48,7 @@ class IdleConnectionPoller:
         return len(self._parked)
 
     def park(self, peer: AuthenticatedPeer) -> None:
-        """Watch a connection whose input has all been read. ``attend`` gets it back when there is more."""
+        """Watch a connection without unread input; ``attend`` gets it when input arrives."""
         with self._lock:
             if self._stopped:
                 close(peer.plain)
@@ -84,7 +84,7 @@ class IdleConnectionPoller:
         os.close(self._ring)
 
     def _wake(self, descriptor: int) -> bool:
-        """Give a connection a thread. If none can be started, keep the connection here, and return False."""
+        """Hand a connection to a thread. If no thread can be started, park the connection again and return False."""
         with self._lock:
             peer = self._parked.pop(descriptor, None)
             if peer is None:
@@ -103,7 +103,7 @@ class IdleConnectionPoller:
         return True
 
     def _attend_many(self, first: AuthenticatedPeer) -> None:
-        """Attend to a connection, then to others with input, until none has any for ``SPARE_S``."""
+        """Attend to a connection, then to others, until no further one has input within ``SPARE_S``."""
         peer: AuthenticatedPeer | None = first
         while peer is not None:
             self._attend(peer)

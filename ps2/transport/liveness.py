@@ -1,7 +1,7 @@
-"""Detects connections that deliver nothing any more, as opposed to peers that are slow.
+"""Tells dead connections from slow peers.
 
-Both ends count the bytes of the connection. So they detect a firewall that has dropped the connection, or a proxy that
-accepts everything and forwards nothing. See docs/decisions/0032.
+Each end counts the bytes of the connection. Comparing the counts reveals a firewall that has dropped the connection,
+and a proxy that accepts everything and forwards nothing. See docs/decisions/0032.
 """
 
 from __future__ import annotations

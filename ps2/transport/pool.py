@@ -113,7 +113,7 @@ class ConnectionPool:
         connection.close()
 
     def forget(self, address: str) -> None:
-        """Forget a server's identity before the next exchange: another process may listen there now."""
+        """Forget a server's identity and close its idle connections: another process may listen there now."""
         with self._lock:
             peer = self._peers.pop(address, None)
         for connection in peer.idle if peer is not None else ():
@@ -125,14 +125,14 @@ class ConnectionPool:
             self.is_closed = True
             connections = [connection for peer in self._peers.values() for connection in peer.idle]
             for busy in self._busy:
-                # Only wake it: the thread that uses it closes it.
+                # Only wake the thread that uses the connection: that thread closes it.
                 with suppress(OSError):
                     busy.shutdown(socket.SHUT_RDWR)
         for connection in connections:
             connection.close()
 
     def _peer(self, address: str) -> tuple[Peer, bool]:
-        """Return a known server, and True if it was met just now."""
+        """Return the server at an address, and True if its identity was asked for just now."""
         with self._lock:
             peer = self._peers.get(address)
         if peer is not None:
@@ -145,8 +145,8 @@ class ConnectionPool:
         """Connect to one of a server's data addresses.
 
         Raises:
-            UnreachableError: no connection is possible, and there never was one.
-            UnavailableError: no connection is possible any more.
+            UnreachableError: connecting failed, and this pool never had a connection to the address.
+            UnavailableError: connecting failed, although this pool had a connection to the address before.
         """
         reasons = []
         for family, place in peer.places:

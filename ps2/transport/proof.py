@@ -1,4 +1,4 @@
-"""Proofs that both sides know the fleet's token, which itself is never sent. Pure; ``auth.proto`` is the contract."""
+"""Proves that both sides know the fleet's token without sending it. No I/O; ``auth.proto`` is the contract."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hashlib import sha256
 import numpy as np
 
 NONCE_BYTES = 32
-# A session takes some hundred bytes of a server. When the limit is reached, active clients start new sessions.
+# Sessions per server, of a few hundred bytes each. At the limit all sessions end, and active clients start new ones.
 MAX_SESSIONS = 10_000
-# Calls of one session may overtake each other, by as many calls as the client has threads.
+# Call numbers remembered per session: calls of a client's threads may arrive out of order.
 WINDOW = 1024
 
 
@@ -157,12 +157,12 @@ class Gatekeeper:
             if not known:
                 if len(self._sessions) < MAX_SESSIONS:
                     self._sessions[claim.client_nonce] = session
-                else:  # a new nonce invalidates all sessions, and calls that somebody may have recorded, this one too
+                else:  # a new nonce ends all sessions, so that no recorded call, such as this one, can be replayed
                     self._begin()
             return Admitted(session.key, claim.number, claim.digest) if session.takes(claim.number) else None
 
     def _begun(self, method: str, claim: Claim) -> _Session | None:
-        """Return the session of a client's first call, by the token that its proof matches; None if it matches none."""
+        """Return a session for a client's first call; None if the call's proof matches no token."""
 
         def made(token: str) -> bytes:
             return session_key(token, claim.client_nonce, self._nonce)
@@ -185,10 +185,10 @@ class _Session:
         self.token = token
         self.key = key
         self._highest = -1
-        self._seen = 0  # a bit for the highest number and for each number below it
+        self._seen = 0  # bit i: number ``_highest - i`` has been seen
 
     def takes(self, number: int) -> bool:
-        """Record a call number; return False if it has been seen before, or is too old to know."""
+        """Record a call number; return False if the number has been seen before or is older than ``WINDOW``."""
         ahead = number - self._highest
         if ahead > 0:
             self._seen = (self._seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)

@@ -1,4 +1,4 @@
-"""The error of a process that could never reach the peer that it has to connect to."""
+"""The error for a peer that this process has never reached."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ps2.errors import UnreachableError
 
 
 def unreachable(what: str, address: str, why: object) -> UnreachableError:
-    """Return the error that names what could not be reached, from where, and the settings that matter.
+    """Return an error that names the peer, this host and the settings to check.
 
     Args:
         what: the process that should listen at the address.
-        why: the reason of the failed attempt.
+        address: ``host:port``.
+        why: why the attempt failed.
     """
     host, _ = split_address(address)
     if is_loopback(host):

@@ -81,7 +81,7 @@ def abstract(name: str) -> str:
 
 
 def wait_at_most(connection: Connection, timeout_s: float) -> None:
-    """Limit how long a read blocks. After that it returns what has arrived, or raises BlockingIOError."""
+    """Limit how long a read blocks. After ``timeout_s`` the read returns partial input, or raises BlockingIOError."""
     whole_s = int(timeout_s)
     timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
     connection.settimeout(None)
@@ -169,8 +169,8 @@ def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
     Args:
-        family: AF_UNIX; for others, ``address`` is a host and a port, and all addresses of the host are tried within
-            ``timeout_s``.
+        family: AF_UNIX if ``address`` names a Unix socket; AF_UNSPEC if it is (host, port).
+        timeout_s: time limit for trying all addresses of the host.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)
@@ -217,9 +217,9 @@ def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.so
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the family and the address to listen on: for a name, its first address that belongs to this host.
+    """Return the family and the address to listen on. A name means its first address that belongs to this host.
 
-    ``::`` means all addresses of both families; on a host without IPv6, all IPv4 addresses.
+    ``::`` means all IPv4 and IPv6 addresses; on a host without IPv6, all IPv4 addresses.
 
     Raises:
         OSError: the host has no address of this machine.
@@ -260,7 +260,7 @@ def loopback_host() -> str:
 def reachable_host() -> str:
     """Return a name or address by which other hosts reach this one: its name, unless that means loopback only.
 
-    A host with no other address returns its loopback address.
+    On a host that has only loopback addresses, return one of these.
     """
     name = socket.gethostname()
     with suppress(OSError):

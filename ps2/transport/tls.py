@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Renewed(Generic[T]):
     """A value made from certificates, rebuilt when the certificates change. Thread-safe.
 
-    If new certificates are unusable, the last usable ones stay in effect: the files of one set are replaced one after
-    the other.
+    If new certificates are unusable, the last usable ones stay in use: files that are replaced one after the other do
+    not match for a moment.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:

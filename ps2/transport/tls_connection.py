@@ -52,7 +52,7 @@ class TlsConnection:
 
     @property
     def has_read_on(self) -> bool:
-        """True if input has been received from the system that the caller has not read yet."""
+        """True if this object holds received input that the caller has not read yet."""
         return bool(self._incoming.pending or self._tls.pending())
 
     def handshake(self, deadline_s: float) -> None:

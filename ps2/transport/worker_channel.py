@@ -31,7 +31,7 @@ def framed(encoded: bytes) -> memoryview:
 
 
 class WorkerChannel(Generic[M]):
-    """Sends requests to the driver and waits for the answers. One thread at a time; any thread may ``close`` it."""
+    """Sends requests to the driver and waits for answers. Any thread may ``close`` it; one at a time may ``ask``."""
 
     def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
         """Create a channel. The first request opens the connection.
@@ -39,7 +39,7 @@ class WorkerChannel(Generic[M]):
         Args:
             address: ``host:port``.
             token: token that both sides must prove to know.
-            name: expected name of the other side, as a data connection expects a server's id.
+            name: name that the other side must have; the handshake checks it like a server's id.
         """
         self._address = address
         self._token = token
