@@ -1,4 +1,4 @@
-"""Writes the initial values (``ps2.matrix.key_policy``) of keys without a slot into the answers of reads."""
+"""Writes the initial values of absent keys (``ps2.matrix.key_policy``) into the answers of reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.server.shard import Shard
 
 
 def reads_initial(op: Op, shard: Shard) -> bool:
-    """Return True if absent keys read as initial values that are not 0 in this operation's answer."""
+    """Return True if the operation's answer may contain initial values, other than 0, of absent keys."""
     policy = shard.spec.key_policy
     return op.initial and policy is not None and not policy.initial.is_zero
 
@@ -25,7 +25,7 @@ def fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots:
 
     Args:
         keys, slots: the operation's keys and their slots (-1: absent), in the order of the answer.
-        answer: shape (n,) of one row, (n, rows) of blocks, or (rows, n); changed in place.
+        answer: changed in place. Shape (n,) for one row, (n, rows) for blocks, else (rows, n).
     """
     at = np.flatnonzero(slots < 0)
     if not at.size or shard.spec.key_policy is None:

@@ -25,7 +25,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
 
     Args:
         shards: the shards of ``operation.places``.
-        keys: the key set in place of the array of slots; None if there is none.
+        keys: the key set that replaces the array of slots; None if the request sends that array.
     """
     shard = shards[0]
     others = [other.spec.dtype for other in shards[1:]] if operation.others else None
@@ -51,7 +51,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     shapes = {name: (said, array.shape) for (name, _, said), array in zip(travels, came, strict=True)}
     known = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
     lengths(f"operation {op.name!r}", shapes, known)
-    # Slots first: new keys may move the array that the row views are cut from.
+    # Find the slots first: adding keys may move the array that the row views belong to.
     if keys is not None:
         came.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
     given = iter(came)
@@ -125,7 +125,7 @@ def _run_across(
 
 
 def _own(value: Value, shard: Shard) -> Value:
-    """Return the value without views of the shard: it is sent after the lock is released."""
+    """Return the value with copies in place of views of the shard: it is sent after the lock is released."""
     if isinstance(value, tuple):
         return tuple(array.copy() if np.may_share_memory(array, shard.array) else array for array in value)
     if isinstance(value, np.ndarray) and np.may_share_memory(value, shard.array):

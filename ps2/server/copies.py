@@ -1,9 +1,11 @@
 """Copies of shards on a backup: what the primary sends, and how the backup applies it.
 
-A change is sent as the operation itself, so that the copy goes through the same states, bit by bit, with keys in the
-same slots. A user's function is not run twice: the primary sends the rows that it wrote. A full state transfer of a
-shard is called a filling. It is a sequence of operations that only servers send ("clear", "insert", "push", "kept",
-"living", "state", "full"). Fillings are numbered, so that delayed requests of an aborted filling change nothing.
+The primary sends each operation itself, so the copy becomes equal bit by bit, with keys in the same slots. Only users'
+functions are not repeated: the primary sends the rows that a function wrote.
+
+A full state transfer of a shard is called a filling. It is a sequence of operations that only servers send ("clear",
+"insert", "push", "kept", "living", "state", "full"). Fillings are numbered, so that delayed requests of an aborted
+filling change nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ps2.server.shard_snapshot import ids_of
 # The scope of the request ids of fillings.
 FILLING = "ps2 filling"
 BLOCK_BYTES = 4 << 20
-# Changes of operations that failed: keys that they added or touched. The request's id is not applied with them.
+# Changes that a failed operation made: the keys that it added or touched. They do not mark the request as applied.
 OF_FAILED = ("insert", "touched")
 
 
@@ -85,7 +87,11 @@ def inserted(operation: Operation, shard: Shard, live: int) -> Change:
 
 
 def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
-    """Return the change of a failed operation that has touched managed keys, after ``touches`` of earlier ones."""
+    """Return the change of a failed operation that has touched managed keys.
+
+    Args:
+        touches: the shard's count of touches before the operation.
+    """
     columns = keys.all(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
     params = {"touches": touches}
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
@@ -163,7 +169,7 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 
 def _kept(one: CachedReply) -> Operation:
-    """Return the operation that sends a kept reply; outside of a filling, the request's own id replaces the reply's."""
+    """Return the operation that sends a kept reply. Outside of a filling, the copy uses the id of the request."""
     id = [one.id.scope, one.id.number, one.id.part, one.id.series, one.id.stage, one.position, one.result.scalar]
     return Operation("kept", *one.place, arrays=(*one.result.arrays, _json(id)))
 

@@ -64,7 +64,7 @@ class Engine:
         """Allocate the shards of a matrix, all or none; existing shards do not change.
 
         Args:
-            copies: the shards are copies of another server's.
+            copies: True if the shards are copies of another server's shards.
         """
         made: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
@@ -96,15 +96,18 @@ class Engine:
         reused: Sequence[int],
         order: tuple[int, int] | None = None,
     ) -> None:
-        """Grow a matrix to ``rows`` rows (0: unchanged), then retire the freed rows, and reuse retired rows as zeros.
+        """Grow a matrix to ``rows`` rows (0: unchanged), retire the freed rows, and reuse retired rows as zeros.
 
         Args:
-            order: route version and number of the call. A delayed or repeated call changes nothing, as the rows may
-                have been handed out since. None: the call is never delayed.
+            order: (route version, number) of the call. A delayed or repeated call changes nothing, because its rows may
+                have a new use by now. None: the call cannot be delayed.
+
+        Raises:
+            OutOfRangeError: a freed or reused row does not exist; nothing has changed.
         """
         shards = self._of_matrix(matrix)
         end = max(rows, *(shard.rows for shard in shards))
-        # Checked first: otherwise some shards would grow and others not.
+        # Check before any shard grows, so that all shards grow or none.
         if outside := [number for number in (*freed, *reused) if number >= end]:
             raise OutOfRangeError(f"row {outside[0]} is outside [0, {end})")
         for shard in shards:
@@ -112,7 +115,7 @@ class Engine:
                 if order is not None and order <= shard.rows_changed:
                     continue
                 shard.grow_rows(rows)
-                # The primary may have sent this copy after it made the same change: such rows are retired already.
+                # A copy that was sent after the primary's own change has these rows retired already.
                 gone = shard.unused if shard.copy else frozenset()
                 shard.retire_rows([number for number in freed if number not in gone])
                 shard.reuse_rows(list(reused))
@@ -177,17 +180,17 @@ class Engine:
         self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
-        """Wait for admission, then count the memory of a request's arrays and of its reply before it is allocated.
+        """Wait for room, then count the memory of a request and its reply before either is allocated.
 
         Args:
-            copies: how many further copies of the arrays, and of the reply, exist at the same time.
+            copies: number of additional copies of the arrays that exist at the same time.
 
         Returns:
-            The bytes. The thread that runs the request must pass them to ``release`` once the reply is sent.
+            The counted bytes. The thread that runs the request must pass them to ``release`` once the reply is sent.
 
         Raises:
-            LimitError: the request can never fit.
-            BusyError: the request does not fit for now.
+            LimitError: the request exceeds the server's memory limit.
+            BusyError: other requests did not free enough memory in time.
         """
         reply = reply_bytes(draft, self._shards, copies)
         size = draft.memory_bytes + copies * draft.nbytes + reply
@@ -232,7 +235,7 @@ class Engine:
                 else:
                     self.fence.check_active()
                     reply = self._runner.run(request, shards, keys, self.copying)
-            # This process may have been suspended for so long that another server has replaced it.
+            # While this process was suspended, another server may have replaced it.
             self.fence.check_lease()
             for used in keys:
                 if used is not None:
@@ -268,7 +271,7 @@ class Engine:
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
-        """Hold the locks of the request's shards. All requests take them in the same order, so none can deadlock.
+        """Hold the locks of the request's shards. All requests take locks in the same order, which avoids deadlock.
 
         Yields:
             For each operation, the shards of its places.

@@ -1,8 +1,8 @@
-"""Operations on the keys of a shard that live: time, expiry, removal, and what has changed since a mark.
+"""Operations on managed keys: time, expiry, eviction, removal, and the keys that changed since a mark.
 
-Those that remove keys do so in slices: one request looks at some slots and removes some keys, so that no other request
-waits long. They look at slots from the last one to the first. A removal moves the last slot into the hole, so every
-slot that stays is seen, however many requests come in between.
+Expiry and eviction work in slices: one request examines and removes a limited number of keys, so other requests wait
+only briefly. Scans go from the last slot to the first. A removal moves the last key into the freed slot, so a scan sees
+every key that stays, even if other requests run between its slices.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ps2.server.managed_shard import ManagedShard
 from ps2.server.removed_keys import MAX_KEYS
 from ps2.server.shard import Shard
 
-# Slots that one request looks at, and keys that it removes: a few milliseconds.
+# Maximum number of slots that one request examines, and of keys that it removes: a few milliseconds.
 SCANNED, REMOVED = 1 << 20, 1 << 13
-# Keys for which a slice lets the index go on with its rebuilding.
+# Number of keys by which each slice advances a rebuild of the index.
 SETTLED = 1 << 14
-# Bytes of the keys and values that one request returns.
+# Maximum bytes of keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
-# The most bytes of each read's answer.
+# Maximum bytes of each read's answer.
 LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MAX_KEYS}
 
 # The range of each parameter. Ticks fit the 32 bits of a slot's tick.
@@ -76,10 +76,10 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
 
 
 def _state(shard: ManagedShard, params: Params) -> Value:
-    """Return int64 of shape (8,), and the time in seconds, float64 of shape (1,).
+    """Return eight numbers, int64 of shape (8,), and the time in seconds, float64 of shape (1,).
 
-    The eight numbers are the tick; the lineage; active and waiting keys; keys admitted, expired and evicted so far; and
-    the first tick from which all removals are kept, or -1.
+    The numbers: tick; lineage; active keys; waiting keys; keys admitted, expired and evicted so far; the first tick
+    since which all removals are known, or -1.
     """
     managed, counts = shard.managed, shard.managed.counts
     kept = managed.removed.complete_from
@@ -99,7 +99,7 @@ def _mark(shard: ManagedShard, params: Params) -> Value:
 
 
 def _expire(shard: ManagedShard, params: Params) -> Value:
-    """Remove keys whose last touch is at least ``older_s`` ago; return (slot to go on below, keys removed)."""
+    """Remove keys whose last touch is at least ``older_s`` ago; return (``begin`` of the next slice, keys removed)."""
     managed, begin = shard.managed, int(params["begin"])
     fresh = managed.fresh(float(params["older_s"]))
     slots, at = older(managed.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
@@ -113,7 +113,7 @@ def _expire(shard: ManagedShard, params: Params) -> Value:
 
 
 def _evict(shard: ManagedShard, params: Params) -> Value:
-    """Remove least recently touched keys; return (keys above the limit that are left, keys removed)."""
+    """Remove least recently touched keys; return (number of keys that still have to go, keys removed)."""
     keep = int(params["keep"])
     gone = shard.evict(keep, REMOVED)
     return np.array([max(0, shard.live - keep), gone])
@@ -128,7 +128,7 @@ def _remove(shard: ManagedShard, keys: KeySet) -> Value:
 
 
 def _changed(shard: ManagedShard, params: Params) -> Value:
-    """Return (slot to go on below,), the n keys touched in or after a tick, and values of first rows, (n, rows)."""
+    """Return (``begin`` of the next slice,), n keys touched since a tick, and their first rows' values, (n, rows)."""
     rows, end = int(params["positions"]), _end(shard, int(params["begin"]))
     if not 0 <= rows <= shard.rows:
         raise OutOfRangeError(f"rows: expected 0 to {shard.rows}, got {rows}")
@@ -142,7 +142,7 @@ def _removed(shard: ManagedShard, params: Params) -> Value:
 
 
 def _end(shard: ManagedShard, begin: int) -> int:
-    """Return the slot below which a slice begins: ``begin``, or all slots for -1."""
+    """Return the slot below which a slice scans: ``begin``, or the number of slots if ``begin`` is -1."""
     return shard.live if begin < 0 else min(begin, shard.live)
 
 

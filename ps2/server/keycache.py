@@ -24,8 +24,8 @@ class KeySet:
     Attributes:
         count: number of keys.
         columns: the keys as sent, int64; None once ``slots`` is set.
-        slots: the keys' slots in ``home``, set once all keys exist there and if keys keep their slots there.
-        name: cache name of a key set to remember; None if it has no digest, or was remembered already.
+        slots: the keys' slots in ``home``; set once all keys exist there, unless keys may change their slots there.
+        name: cache name of a key set to remember; None if it has no digest or is in the cache already.
         home: the shard of ``slots``.
     """
 
@@ -60,9 +60,9 @@ class KeySet:
 
 
 class KeyCache:
-    """Key sets by name; the least recently used set is dropped first. Safe for threads.
+    """Key sets by name. Thread-safe.
 
-    The sets are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
+    The least recently used sets are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
     """
 
     def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
@@ -83,7 +83,7 @@ class KeyCache:
         """Return the keys of each operation, None for those without.
 
         Raises:
-            KeyMissError: a key set is not in the cache. Nothing has been changed yet.
+            KeyMissError: a key set is not in the cache; nothing has changed.
             ProtocolError: a hash or a count does not match its keys.
         """
         resolved: list[KeySet | None] = []

@@ -20,7 +20,11 @@ from ps2.storage.manifest import LoadMatrix
 
 
 class Loading:
-    """Reads shards, holds them aside, and puts them in place; or fills those of a new matrix. Safe for threads."""
+    """Loads checkpoints. Thread-safe.
+
+    ``load`` reads new shards, and ``take`` replaces the server's shards by them. ``fill`` reads into the shards of a
+    new matrix.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -42,7 +46,7 @@ class Loading:
             CheckpointMissingError: there is no such folder.
             CheckpointCorruptError: a file is missing, differs from what was saved, or does not fit its matrix.
             RecoveryError: a file cannot be read.
-            LimitError: there is no memory for the new shards beside the server's present ones.
+            LimitError: the new shards do not fit into memory together with the server's present ones.
         """
         fs, root = place(url)
         with self._lock:
@@ -85,17 +89,19 @@ class Loading:
             self._engine.replace_shards(loaded)
 
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
-        """Read this server's partitions of a matrix that is not used yet, as one mutation that is applied once.
+        """Read this server's partitions of an unused matrix. The call is a mutation: retries apply it once.
 
-        Requests continue meanwhile. After an error the shards may be partly filled. Of two concurrent calls, the one
+        Other requests run meanwhile. After an error the shards may be partly filled. Of two concurrent calls, the one
         that began later wins.
 
         Args:
+            url: the checkpoint's folder.
             matrix: what to read; spec and rows in use must be those of this server's shards.
-            id: of the mutation.
+            id: the mutation's id.
+            route_version: the caller's route version.
 
         Raises:
-            StaleRouteError: this server does not hold a shard, or another call has begun.
+            StaleRouteError: this server does not hold a shard, or a later call has begun.
             PS2Error: as for ``Reader.fill``; or the copies on the backup cannot be brought into sync.
         """
         fs, root = place(url)

@@ -14,7 +14,7 @@ MUTEX_WORDS = 8
 HAS_MUTEX = sys.platform == "linux"
 
 if HAS_MUTEX:
-    # Trylock and unlock do not block, so they keep the GIL (PyDLL). Only a wait for the mutex releases it (CDLL).
+    # Trylock and unlock do not block, so these calls keep the GIL (PyDLL). Only waiting releases the GIL (CDLL).
     _try = ctypes.PyDLL(None).pthread_mutex_trylock
     _wait = ctypes.CDLL(None).pthread_mutex_lock
     _free = ctypes.PyDLL(None).pthread_mutex_unlock
@@ -25,8 +25,8 @@ if HAS_MUTEX:
 class ShardLock:
     """A reentrant lock with the methods of ``threading.RLock``.
 
-    Python threads first take a ``threading.RLock``, where waits may be long. Its owner then takes the mutex. Only
-    compiled loops compete for the mutex, and each holds it for a few microseconds.
+    A Python thread first takes a ``threading.RLock``, possibly after a long wait, and then the mutex. Only compiled
+    loops compete with it for the mutex, and each holds the mutex for a few microseconds.
 
     Attributes:
         address: address of the mutex.

@@ -21,21 +21,21 @@ from ps2.ops.table import Array
 from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
 
-# The sketch of waiting keys takes at most one part in SKETCH_SHARE of the bytes of the shard's values; or 32 MB, as ids
-# that come once and get slots early take more.
+# The sketch of waiting keys takes at most 1/SKETCH_SHARE of the bytes of the shard's values, but may always take 32 MB:
+# a smaller sketch would admit rare keys too early, and their slots would take more.
 SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 32 << 20
-# With ``max_keys``, a tick begins after touches of one part in TICK_SHARE of the limit, which is the
-# accuracy with which the shard knows the least recently touched keys.
+# With ``max_keys``, a tick begins after max_keys/TICK_SHARE touches. This determines how accurately the shard knows the
+# least recently touched keys.
 TICK_SHARE = 64
 # The tick of slots that an eviction must not remove.
 PROTECTED = 2**32 - 1
-# Ticks of slots have 32 bits: at MAX_TICK all ticks are lowered, so that the current one becomes KEPT_TICKS.
+# Ticks of slots have 32 bits. When the current tick reaches MAX_TICK, all ticks are lowered and it becomes KEPT_TICKS.
 MAX_TICK, KEPT_TICKS = 2**31 - 1, 2**30
 
 
 @dataclass
 class KeyCounts:
-    """Counts since the matrix was created: keys that got slots, that went by age, and that were evicted or removed."""
+    """Counts since the matrix was created: keys that got slots, keys that expired, and keys evicted or removed."""
 
     admitted: int = 0
     expired: int = 0
@@ -53,10 +53,10 @@ class ManagedKeys:
         waiting: touches of keys that have no slot yet.
         removed: keys that were removed since the first mark.
         counts: keys admitted, expired and evicted.
-        touched: how often ``touch`` was called; the same on a copy.
-        removals: how often ``remove`` was called.
-        lineage: a random number, drawn when the shard is created or read from files. A mark of another lineage says
-            nothing about this shard.
+        touched: number of calls of ``touch``; the same on a copy.
+        removals: number of calls of ``remove``.
+        lineage: random number, drawn when the shard is created or read from files. Marks are valid only with the
+            lineage that they were made with.
     """
 
     def __init__(self, policy: KeyPolicy, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
@@ -73,7 +73,7 @@ class ManagedKeys:
         self.lineage = secrets.randbits(62)
         # Time at which the current window of the waiting keys' sketch began.
         self._window_s = 0.0
-        # Touches since the last tick that TICK_SHARE began.
+        # Touches since TICK_SHARE last made a tick begin.
         self._touches = 0
 
     @property
@@ -98,12 +98,12 @@ class ManagedKeys:
         """Advance the time of the matrix; see ``MatrixTime.advance``.
 
         Args:
-            value_bytes: bytes of the active keys' values, the same on a copy: they limit the sketch of waiting keys.
+            value_bytes: bytes of the active keys' values, the same on a copy; limits the sketch of waiting keys.
         """
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
-            # With ``touched``, the touches since the last advance, which the current window holds, are recent ones.
+            # With ``touched``, the current window holds recent touches: those since the last advance.
             self.waiting.rotate(since_s >= 2 * window_s and not touched, _sketch_bytes(value_bytes))
             self._window_s = self.time.now_s
         elif window_s is not None and since_s > 0:
@@ -111,7 +111,7 @@ class ManagedKeys:
         self._lower_ticks()
 
     def mark(self, tick: int) -> int:
-        """Begin a tick with a number of at least ``tick``, keep removals from then on, and return the number."""
+        """Begin a tick, numbered ``tick`` or higher; return its number. Removals are remembered from then on."""
         self.time.mark(tick)
         self._lower_ticks()
         self.removed.begin(self.time.tick)
@@ -138,7 +138,7 @@ class ManagedKeys:
         stamp(self._ticks.array[0], slots, PROTECTED)
 
     def admit(self, keys: Int64s) -> Touch | None:
-        """Count a touch of distinct absent keys; return which of them are admitted now. None: all are."""
+        """Count a touch of distinct absent keys; return which of them are admitted now, or None for all of them."""
         if self.policy.admit_after == 1:
             return None
         return self.waiting.touch(keys, self.time.tick, self.fresh(self.policy.expire_after_s))
@@ -159,7 +159,11 @@ class ManagedKeys:
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of slots, distinct and descending; return for each the slot whose key has moved there."""
+        """Remove the keys of ``slots``, which are distinct and descending.
+
+        Returns:
+            For each slot, the slot whose key has moved there.
+        """
         self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
         sources = self.index.remove(slots)
@@ -187,9 +191,10 @@ class ManagedKeys:
     # -- for files and copies ------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Array, ...]:
-        """Return everything except the keys as arrays of bytes, of which some are views.
+        """Return everything except the keys as arrays of bytes. Some are views.
 
-        The first array holds the length of a JSON text, 8 bytes, and the text: names, dtypes and shapes of the others.
+        The first array holds the length of a JSON text in 8 bytes, then the text, which lists names, dtypes and shapes
+        of the other arrays.
         """
         arrays = self.arrays()
         names = json.dumps([[name, array.dtype.str, array.shape] for name, array in arrays.items()]).encode()
@@ -250,7 +255,7 @@ class ManagedKeys:
 
 
 def _sketch_bytes(value_bytes: int) -> int:
-    """Return the most that the sketch of waiting keys should take beside so many bytes of values."""
+    """Return the maximum bytes of the sketch of waiting keys for a shard with ``value_bytes`` of values."""
     return max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
 
 

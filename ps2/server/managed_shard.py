@@ -17,15 +17,15 @@ from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
-# A full shard evicts more keys than needed: this share of its limit, at most MAX_SLACK. So not every request has to
-# look for the oldest keys.
+# A full shard evicts more keys than needed: 1/SLACK_SHARE of its limit, at most MAX_SLACK. So only few requests have to
+# search for the oldest keys.
 SLACK_SHARE, MAX_SLACK = 16, 4096
 # A prime, so that evictions begin at slots all over the shard.
 STRIDE = 1_000_003
 
 
 class ManagedShard(Shard):
-    """A sparse shard whose keys are admitted, expire and are evicted; their memory goes back to the system.
+    """A sparse shard whose keys are admitted, expire and are evicted. Memory of removed keys returns to the system.
 
     The array grows and shrinks by moving pages, so no request waits for a copy of it. Slots are dense: when a key is
     removed, the key of the last slot moves into its slot.
@@ -116,9 +116,9 @@ class ManagedShard(Shard):
         self.count_now()
 
     def evict(self, most: int, at_once: int) -> int:
-        """Remove the least recently touched keys until ``most`` are left, at most ``at_once``; return how many went."""
+        """Remove least recently touched keys until ``most`` are left, at most ``at_once``; return how many."""
         managed, count = self.managed, min(max(self.live - most, 0), at_once)
-        # Each eviction begins at another slot, which is the same on a copy of the shard.
+        # Each eviction begins at another slot. A copy of the shard begins at the same slot.
         start = managed.counts.evicted * STRIDE % max(self.live, 1)
         slots = oldest(managed.ticks, count, managed.time.tick, start)
         self.remove(slots)
@@ -156,14 +156,14 @@ class ManagedShard(Shard):
         self.index = self.managed.index
 
     def count_now(self) -> None:
-        """Tell the memory account how many bytes the shard takes now: waiting keys come and go."""
+        """Update the shard's bytes in the memory account, because the number of waiting keys changes."""
         total = self._bytes(self.rows, int(self.array.shape[1]))
         if total != self._counted:
             with self._counting(total, "keys that wait for their slots"):
                 pass
 
     def count_grown(self) -> None:
-        """Count what a change that is done has taken. If the account refuses, the next touch raises its error."""
+        """Count the memory of a completed change. If the account refuses, the next touch raises the account's error."""
         with suppress(LimitError, BusyError):
             self.count_now()
 

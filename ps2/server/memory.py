@@ -1,4 +1,4 @@
-"""Memory accounting of a server: memory of arrays is counted before it is allocated."""
+"""Memory accounting of a server, which counts the memory of arrays before it allocates them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import psutil
 from ps2 import cgroups
 from ps2.errors import BusyError, LimitError
 
-# How long a request waits for memory. After that its client retries, at the end of the queue.
+# How long a request waits for memory. After that its client retries, and the retry joins the queue's end.
 PATIENCE_S = 2.0
-# How long memory is reserved for the retry of a refused permanent allocation: a few retry pauses of a client.
+# How long memory is reserved for the retry of a refused permanent allocation: a few of a client's retry pauses.
 WANTED_S = 2.0
 
 # Parameters of mallopt, from malloc.h.
@@ -27,17 +27,16 @@ ARENAS = 2  # glibc's default: one per thread, up to 8 per core
 
 
 class MemoryAccount:
-    """The bytes that a server has allocated, never above ``limit_bytes``. Safe for threads.
+    """Counts the bytes that a server has allocated; never more than ``limit_bytes``. Thread-safe.
 
-    There are three kinds. Permanent allocations are shards (``take``, ``give``). Transient allocations are requests
-    with their replies (``admit``, ``release``) and temporary copies (``take_transient``, ``give_transient``). Caches
+    There are three kinds of allocations. Shards are permanent (``take``, ``give``). Requests with their replies
+    (``admit``, ``release``) and temporary copies (``take_transient``, ``give_transient``) are transient. Caches
     (``take_cache``, ``give_cache``) are dropped when one of the other kinds needs their memory.
 
     Attributes:
         holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
-            reserved for changes of copies. Requests there hold memory until their changes are applied here, and
-            requests here may hold memory until theirs are applied there: without the reserve, both could wait for
-            each other.
+            reserved for changes of these copies. A request holds memory until the backup has applied its changes, so
+            two servers that back each other up could otherwise wait for each other forever.
         sheds: called in order, each with a number of bytes; each drops that many bytes of a cache, or all of it.
     """
 
@@ -60,9 +59,9 @@ class MemoryAccount:
         """Count a permanent allocation.
 
         Raises:
-            LimitError: it exceeds the limit even without the transient allocations of others; nothing is counted.
-            BusyError: it fits only after transient allocations have ended; nothing is counted. Its bytes are reserved
-                for ``WANTED_S``: fewer requests are admitted, so that a retry succeeds.
+            LimitError: the allocation exceeds the limit even without others' transient memory; nothing is counted.
+            BusyError: the allocation fits only after transient allocations have ended; nothing is counted. For
+                ``WANTED_S`` fewer requests are admitted, so that a retry succeeds.
         """
         self._make_room(size)
         with self._lock:
@@ -134,7 +133,7 @@ class MemoryAccount:
         self.give_transient(size)
 
     def take_cache(self, size: int) -> bool:
-        """Count memory of a cache and return True; return False if other allocations may need it."""
+        """Count memory of a cache and return True; return False if other allocations may need that memory."""
         with self._lock:
             fits = self._free >= size and not any(self._queues) and not self._reserved
             self._caches += size * fits
@@ -152,7 +151,7 @@ class MemoryAccount:
 
     @property
     def _my_bytes(self) -> int:
-        """Bytes of the request that this thread runs: they are not released before the request ends."""
+        """Bytes of the request that this thread runs, which are not released before the request ends."""
         mine: int = getattr(self._mine, "bytes", 0)
         return mine
 
@@ -172,7 +171,7 @@ class MemoryAccount:
                 shed(missing)
 
     def _fits(self, size: int, of_copies: bool) -> bool:
-        # Without transient allocations no later event would free memory, so the reserve does not count.
+        # Without transient allocations the reserve is ignored: no later event would free memory for this request.
         reserved = self._reserved if self._transient else 0
         return size <= self._free and self._transient + size <= self._transient_limit(of_copies) - reserved
 
@@ -206,7 +205,7 @@ class _Waiter:
 def keep_freed_memory() -> None:
     """Make malloc keep freed memory, up to a bound, instead of returning it to the system.
 
-    The arrays of a request live for milliseconds. Faulting in new pages for each request takes longer than the request.
+    A request's arrays live for milliseconds. Faulting in new pages for them takes longer than the request itself.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc's
@@ -218,8 +217,8 @@ def keep_freed_memory() -> None:
 def available_bytes() -> int:
     """Return the bytes that this process may use: the smallest of the applicable limits.
 
-    These are the machine's memory, the limits of the process's control groups (containers, systemd, Slurm), and what
-    the limits of its address space (``ulimit -v`` and ``-d``) leave.
+    The limits are the machine's memory, the process's control groups (containers, systemd, Slurm), and the rest of its
+    address space (``ulimit -v`` and ``-d``).
     """
     return _smallest(psutil.virtual_memory().total, cgroups.memory_limit_bytes())
 

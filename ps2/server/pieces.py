@@ -1,4 +1,4 @@
-"""Forwarded requests that are too large for one message: cut into pieces, and reassembled by the receiver."""
+"""Cuts forwarded requests that are too large for one message into pieces, and reassembles them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_piece(request: Request) -> bool:
 
 
 class Pieces:
-    """Partly received requests; their memory is counted. Safe for threads."""
+    """Partly received requests, with counted memory. Thread-safe."""
 
     def __init__(self, memory: MemoryAccount) -> None:
         self._memory = memory
@@ -49,7 +49,7 @@ class Pieces:
         self._begun: dict[Name, _Begun] = {}
 
     def put(self, piece: Request) -> tuple[Request, int] | None:
-        """Add a piece; after the last one, return the request and the bytes to give back once it has run.
+        """Add a piece. After the last one, return the request, and the bytes to give back once the request has run.
 
         Raises:
             StaleRouteError: the piece does not follow the previous one.
@@ -59,7 +59,7 @@ class Pieces:
         name = (piece.id, operation.matrix, operation.partition)
         at = int(operation.params.get("at", -1))
         with self._lock:
-            # A replaced primary never completes its requests.
+            # The primary of another route version was replaced: it never completes its requests.
             for old in [n for n, b in self._begun.items() if b.route_version != piece.route_version]:
                 self._drop(old)
             if at == 0:

@@ -50,7 +50,7 @@ PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
 LEAVE_POLL_S = 0.1
-# Matrices that a heartbeat describes, the largest ones; ``ps2 status`` tells of all.
+# Maximum number of matrices that a heartbeat describes: the largest ones. ``ps2 status`` describes all.
 MAX_REPORTED_MATRICES = 200
 # Longest time that a signal's handler waits for the main thread.
 SIGNAL_POLL_S = 0.5
@@ -69,7 +69,7 @@ class Heart:
     """Sends a server's heartbeats to the master.
 
     Attributes:
-        status: returns the server's status, which goes with the heartbeats while somebody looks at the fleet.
+        status: returns the server's status. Heartbeats carry it while somebody watches the fleet.
     """
 
     master: MasterControl
@@ -86,7 +86,7 @@ class Heart:
         before, status = self._watched, self.status() if self._watched else None
         self._watched = self.master.heartbeat(self.home.index, self.server_id, mutations, status)
         self.engine.fence.answered(sent_s)
-        if self._watched and not before:  # whoever looks now has nothing to look at yet
+        if self._watched and not before:  # the new watcher has no status of this server yet
             self.master.heartbeat(self.home.index, self.server_id, mutations, self.status())
 
 
@@ -122,7 +122,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         config: addresses to listen on, and limits.
         token: the fleet's token, which may be renewed later; None only on loopback.
         home: the master to register with; None for a server that clients attach to.
-        parent: the server ends when this process has ended, however it ended.
+        parent: process that the server ends with, even if that process crashes; None if there is none.
     """
     stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -181,7 +181,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
                     parent.go_with(GRACE_S)
                 raise
             heart = Heart(master, home, server_id, engine, lambda: servicer.status(MAX_REPORTED_MATRICES))
-            # While the parent process exists, a silent master is only suspended, for example on a sleeping laptop.
+            # As long as the parent process exists, a silent master is only suspended, as on a sleeping laptop.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, wire.fast_path, stop)
@@ -194,12 +194,12 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
 
 
 def _logged(engine: Engine, server_id: str, home: Home | None) -> dict[str, object]:
-    """Return what all lines of the log tell: the fleet that this server belongs to, and which one it is."""
+    """Return the fields that every log line carries: they identify the fleet and this server."""
     return {"fleet": engine.fence.coordinator or None, "server": server_id if home is None else home.index}
 
 
 def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:
-    """Load the fast path and compile kernels once the server is active: before, its CPU is needed to restore shards."""
+    """Load the fast path and compile kernels once the server is active. Until then, restoring shards needs the CPU."""
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
@@ -209,7 +209,7 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
 
 
 def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:
-    """Once ``drain`` is set, wait at most ``drain_s`` until the server may end without loss of data; then stop."""
+    """Once ``drain`` is set, wait until the server may end without loss of data, at most ``drain_s``; then stop."""
     drain.wait()
     engine.fence.leaving = True
     deadline_s = time.monotonic() + drain_s
@@ -235,7 +235,7 @@ def _background(target: object, *args: object) -> None:
 
 
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
-    """Stop the server when the parent ends; this polls, as the parent need not cooperate."""
+    """Stop the server when the parent ends. Polling needs no cooperation of the parent."""
     while not stop.is_set():
         if parent.go_with(PARENT_CHECK_S):
             stop.set()
@@ -253,7 +253,7 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
 def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     heard_s = time.monotonic()
     while not stop.wait(interval_s):
-        sent_s = time.monotonic()  # does not count suspended time: the master is not silent then
+        sent_s = time.monotonic()  # excludes time while this machine is suspended: that is no silence of the master
         try:
             heart.beat()
             heard_s = sent_s

@@ -1,4 +1,4 @@
-"""Reads the files of saved shards into shards that may be cut differently."""
+"""Reads the files of saved shards into shards, whose partitions may differ from the saved ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Reader:
         with ExitStack() as counted:
             for matrix in matrices:
                 self._count_places(matrix, counted)
-            # All keys are inserted first, as this may reallocate the arrays.
+            # Insert all keys first, because insertion may reallocate the arrays.
             located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
             _all([partial(self._read, source) for sources in located for source in sources])
             for sources in located:
@@ -199,7 +199,7 @@ def _run(rows: Int64s) -> Int64s | slice:
 
 
 def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run calls in parallel and return their results in order. After an error, no call is still running."""
+    """Run calls in parallel and return their results in order. If a call fails, wait for the others, then raise."""
     with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
         under_way = [pool.submit(call) for call in calls]
         try:

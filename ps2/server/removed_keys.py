@@ -9,7 +9,7 @@ from ps2.errors import StaleMarkError
 from ps2.ops.table import Array
 
 MIN_ROOM = 256
-# Most removals that are kept; beyond, the older half is dropped.
+# Maximum number of removals that are kept. When it is exceeded, the older half is dropped.
 MAX_KEYS = 1 << 20
 
 
@@ -17,7 +17,7 @@ class RemovedKeys:
     """Removed keys in the order of their removal, from the first mark on.
 
     Attributes:
-        complete_from: all removals in and after this tick are kept; None: there was no mark, and none are kept.
+        complete_from: all removals in and after this tick are kept. None: no mark was made, so no removals are kept.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RemovedKeys:
             self.complete_from = tick
 
     def add(self, keys: Int64s, tick: int) -> None:
-        """Note that keys were removed in a tick, which is not before that of the last call."""
+        """Record the removal of keys in a tick. Ticks must not decrease from call to call."""
         if self.complete_from is None:
             return
         if self._count + keys.size > MAX_KEYS:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-# How long a backup may refuse forwarded requests: it may receive a new route version a moment later than this server,
+# How long a backup may refuse forwarded requests. It may learn of a new route version a moment later than this server,
 # or lack memory while other requests run.
 PATIENCE_S = 3.0
 # Bytes of a filling that are sent without waiting for replies.
@@ -40,8 +40,8 @@ MAX_OPERATIONS = 1000  # in one request of a filling
 class _Backup:
     """A server with copies. ``behind`` holds the shards whose copies there are out of sync.
 
-    Each ``follow`` that changes the backup makes a new one. A shard leaves ``behind`` under its lock only, so that the
-    answer does not change while a request holds the lock.
+    Each ``follow`` that changes the backup makes a new ``_Backup``. A shard leaves ``behind`` only under the shard's
+    lock, so its copy stays out of sync while a request holds the lock.
     """
 
     def __init__(self, address: str, peers: Network, behind: Iterable[Shard]) -> None:
@@ -92,22 +92,22 @@ class Replication:
 
         Args:
             backup: address of the backup; "" for none.
-            seed: True if its copies are empty: they are sent in the background. False if they are in sync, except those
-                that are known to be out of sync on the same backup: these are sent again in any case.
+            seed: True if the backup's copies are empty, so that all shards are sent in the background. False if they
+                are in sync. Copies that are known to be out of sync on the same backup are sent in any case.
         """
         with self._changed:
             if self._closed:
                 raise UnavailableError("this server is about to end")
             before = self._backup
             if seed or backup != self.backup:
-                # The fence is updated before ``_backup``: a fast path checks it, under the shard's lock, before a
-                # change, so it cannot miss a copy.
+                # Update the fence before ``_backup``. A fast path checks the fence under the shard's lock before each
+                # change, so it leaves no change unforwarded.
                 self._engine.fence.note_copies(bool(backup) or before is not None)
                 shards = [shard for _, shard in self._own()] if seed else []
                 self._backup = _Backup(backup, self._connect(), shards) if backup else None
                 self._engine.fence.note_copies(bool(backup))
             after = self._backup
-            # Requests that wait for the backup check its address and the route version again.
+            # Wake requests that wait for the backup: they check for another backup or route version.
             self._changed.notify_all()
         if before is after:
             return
@@ -117,7 +117,7 @@ class Replication:
             threading.Thread(target=self._keep_in_sync, args=(after,), name="ps2-seed", daemon=True).start()
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Send new shards now. If this fails, it raises the error, and continues in the background."""
+        """Send new shards now. After an error, raise it, and send the remaining shards in the background."""
         backup = self._backup
         if backup is None:
             return
@@ -166,8 +166,8 @@ class Replication:
         """Send shards to a server that has allocated them; return their bytes.
 
         Args:
-            copies: True if they are this server's shards and become copies there. False if they are copies here and
-                become the shards there.
+            copies: True to send this server's own shards, which become copies there. False to send copies that this
+                server holds, which become the other server's own shards.
 
         Raises:
             RecoveryError: a copy here is incomplete.
@@ -186,7 +186,8 @@ class Replication:
                     if shard.incomplete:
                         raise RecoveryError(f"the copy of {where} here is incomplete: it was still being sent")
                     if shard.copy:
-                        # A suspended primary may resume. Changes that it forwards now would be lost on its replacement.
+                        # The primary may only be suspended, and resume. Its replacement would miss changes that it
+                        # forwards from now on.
                         shard.refused_version = self._engine.fence.route_version
                     sent += self._fill(peers, to, place, shard)
             return sent
@@ -211,7 +212,7 @@ class Replication:
         return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
 
     def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
-        """Send changes until the backup has acknowledged them, or needs none; raises if it keeps refusing them."""
+        """Send changes until the backup acknowledges them or no longer needs them; raise if it keeps refusing."""
         refused_s: float | None = None
         pauses = _pauses()
         while True:
@@ -298,7 +299,7 @@ class Replication:
         id = RequestId(FILLING, next(self._sessions))
         sent = 0
         for window in _windows(filling_of(place, shard, self._engine.kept)):
-            # A server that may have been replaced must not change the copies that its replacement relies on.
+            # If this server has been replaced, its replacement relies on these copies.
             self._engine.fence.check_lease()
             error = self._send(peers, to, [Request(tuple(operations), id, version, True) for operations in window])
             if error is not None:
@@ -312,7 +313,7 @@ def _shards_of(changes: Sequence[Change], shards: Mapping[Place, Shard]) -> set[
 
 
 def _is_torn(backup: _Backup, change: Change) -> bool:
-    """Return True if only some of a change's shards have copies in sync: then it cannot be applied to any copy."""
+    """Return True if only some of a change's shards have copies in sync. No copy can apply such a change."""
     return not backup.behind.isdisjoint(change.shards) and not backup.behind.issuperset(change.shards)
 
 
@@ -329,7 +330,7 @@ def _size(operations: Sequence[Operation]) -> int:
 
 
 def _windows(operations: Iterator[Operation]) -> Iterator[list[list[Operation]]]:
-    """Yield groups of requests, each a list of operations; "clear" and "full" begin and end a filling, so are alone."""
+    """Yield groups of requests; a request is a list of operations. "clear" and "full" form groups of their own."""
     window: list[list[Operation]] = [[]]
     size = total = 0
     for operation in operations:

@@ -18,15 +18,15 @@ from ps2.server.key_operations import LARGEST
 from ps2.server.shard import Shard
 
 SHORT_BYTES = 2
-# Elements counted for an axis of unknown length. A longer result is not fully counted.
+# Elements counted for an axis of unknown length. Longer axes are undercounted.
 UNKNOWN = 1 << 16
 
 
 def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
-    """Return the most bytes that the arrays of a reply take; results of users' functions are not included.
+    """Return the maximum bytes of the arrays of a reply. Results of users' functions are not included.
 
     Args:
-        copies: how many further copies of the sent bytes exist at the same time.
+        copies: number of additional copies of the sent bytes that exist at the same time.
     """
     total = 0
     for outline in draft.outlines(BRINGING):
@@ -73,7 +73,7 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
         yield max(0, min(stop, shard.live) - max(start, 0)), dtype
         return
     op = lookup(outline.name)
-    # An axis with the name of a scalar is as long as the scalar says.
+    # A scalar gives the length of the axis with its name.
     known: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
     known |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
     shapes = iter(outline.shapes)

@@ -1,4 +1,4 @@
-"""Results of mutations, kept for retries: a retry gets the result of the first attempt."""
+"""Keeps results of mutations, so that a retry returns the result of the first attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ps2.protocol.messages import Operation, Place, RequestId, Result, nbytes
 from ps2.server.applied import EndedStages
 
 KEPT_RESULTS_BYTES = 64 << 20
-# Approximate overhead of a kept result, without its arrays: most results are a few bytes.
+# Approximate bytes of a kept result beside its arrays.
 KEPT_RESULT_BYTES = 1 << 10
 
 
@@ -46,7 +46,7 @@ class CachedReply:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], place: Place) -> CachedReply:
-        """Read what ``to_json`` returned.
+        """Return the reply that ``to_json`` encoded.
 
         Raises:
             KeyError, TypeError, ValueError: the data have another form.
@@ -77,7 +77,7 @@ class ReplyCache:
         self._bytes = 0
 
     def put(self, kept: CachedReply) -> None:
-        """Keep a result, and drop the settled ones of its scope: their requests are never sent again."""
+        """Keep a result. Drop the scope's settled results, whose requests are never sent again."""
         key = (kept.id, kept.position, kept.place)
         with self._lock:
             # Numbers arrive nearly in order, so the settled ones come first.

@@ -25,7 +25,7 @@ from ps2.server.streamed import streamed_blocks
 
 
 class Copying(Protocol):
-    """Keeps copies of shards on another server. A change is made there before it is acknowledged."""
+    """Keeps copies of shards on a backup, which applies each change before this server acknowledges it."""
 
     def wants(self, shard: Shard) -> bool:
         """Return True if the shard's copy is in sync."""
@@ -36,15 +36,15 @@ class Copying(Protocol):
         ...
 
     def level(self, shards: Mapping[Place, Shard]) -> None:
-        """Make sure that the copies of all these shards are in sync, or none: one operation changes them together."""
+        """Bring the copies of all these shards in sync, or mark all as out of sync: one operation changes them."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
         """Apply changes and the id to the copies; the caller holds the shards' locks.
 
         Args:
-            begun: operations applied before the request failed; 0 if it did not fail.
-            shards: the shards that have recorded the id here.
+            begun: number of operations applied before the request failed; 0 if it succeeded.
+            shards: the shards of this server that have recorded the id.
 
         Raises:
             StaleRouteError: another server may own the copies by now.
@@ -109,7 +109,7 @@ class RequestRunner:
                 raise
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
-                # Shards that the operation only reads record the id too: all of its shards have the id, or none has.
+                # Shards that the operation only reads record the id, too: either all of its shards have it, or none.
                 changed.update(zip(operation.places, own, strict=True))
                 if not again and copying is not None and any(map(copying.wants, own)):
                     last = position == len(shards) - 1
@@ -182,7 +182,7 @@ def _forward(
 
 
 def _keys_before(shard: Shard) -> tuple[int, int, int]:
-    """Return the number of a shard's keys, and how often managed keys were touched, and removed."""
+    """Return the number of a shard's keys, and the counts of touches and removals of managed keys."""
     managed = shard.managed
     return (shard.live, 0, 0) if managed is None else (shard.live, managed.touched, managed.removals)
 
@@ -195,15 +195,15 @@ def _changes_of_failed(
     error: Exception,
     copying: Copying | None,
 ) -> list[Change]:
-    """Return the changes of a failed operation: keys that it added, or touched.
+    """Return the changes that a failed operation made: keys that it added or touched.
 
     Args:
-        before: ``_keys_before`` the operation.
+        before: result of ``_keys_before`` before the operation.
     """
     if copying is None or not any(map(copying.wants, shards)):
         return []
     (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
-    # A touch removes keys, too, and so does its repetition on the copy.
+    # A touch may evict keys; repeating the touch on the copy evicts the same keys. Other removals are unknown.
     is_unknown = removals_now > removals and touches_now == touches
     if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or is_unknown:
         copying.lose(shards)
@@ -216,7 +216,11 @@ def _changes_of_failed(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return the changes of an operation; ``ran`` is its position, its result, and True if it was the last one."""
+    """Return the changes of an operation.
+
+    Args:
+        ran: the operation's position, its result, and True if it is the request's last operation.
+    """
     position, result, last = ran
     if operation.name == "map":
         return [mapped(operation, shards, position, result, last)]

@@ -1,6 +1,6 @@
-"""Saves rows of one matrix to files: for each of this server's shards, a consistent state.
+"""Saves rows of one matrix to files. The saved state of each shard is consistent.
 
-A peer with the fleet's token may name any URL, as for checkpoints. The server has its user's rights there.
+A peer with the fleet's token may name any URL, as for checkpoints. The server accesses it with its own user's rights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 def save(engine: Engine, of: SaveMatrix, route_version: int) -> list[SavedShard]:
     """Write rows, shard by shard.
 
-    The server copies a shard in memory and writes the copy. Without memory for a copy, it locks the shard meanwhile.
+    The server copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
 
     Raises:
         StaleRouteError: this server does not hold a shard.

@@ -28,7 +28,7 @@ def status_of(  # noqa: PLR0913 - parts of one server
     Args:
         backup: address of the backup; "" if there is none.
         behind: number of shards whose copy is out of sync.
-        most: describe only the largest matrices, so many of them; None: all.
+        most: number of matrices to describe, the largest ones; None: all.
     """
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
@@ -38,7 +38,7 @@ def status_of(  # noqa: PLR0913 - parts of one server
         pid=os.getpid(),
         uptime_s=uptime_s,
         matrices=tuple(engine.matrices(most)),
-        # Without the buffers of fast paths, which depend only on the number of connections.
+        # Fast-path buffers are left out, because they depend only on the number of connections.
         memory_bytes=engine.memory.taken_bytes - engine.fast_paths.nbytes,
         memory_limit_bytes=engine.memory.limit_bytes,
         rss_bytes=psutil.Process().memory_info().rss,

@@ -35,17 +35,17 @@ class Shard:
     more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
 
     Attributes:
-        incomplete: the shard must not be used, because another server is sending its content or has yet to send it.
-        newest_filling: the newest transfer of the shard's content that has begun, as (route version, number).
-        arriving, arriving_keys: pieces of the applied ids' JSON, and of the state of managed keys, that the current
-            filling has brought so far.
+        incomplete: True while the shard must not be used, because another server has not sent all of its content yet.
+        newest_filling: (route version, number) of the newest transfer of the shard's content that has begun.
+        arriving, arriving_keys: pieces received in the current filling: of the applied ids' JSON, and of the state of
+            managed keys.
         restored: replies read from a checkpoint, until the shard is put in place.
-        refused_version: for a copy that was sent to a replacement server, changes at this or an older route version are
-            refused; else -1.
-        rows_changed: the coordinator's last call that changed which rows are in use, as (route version, number).
-        layout: generation counter; it grows when rows move, or when the set of rows in use changes. What ``fast_path``
-            knows of the rows is valid for one value of it.
-        managed: its managed keys; None for a dense shard, and for a sparse one whose keys stay.
+        refused_version: a copy that was sent to a replacement server refuses changes at this or an older route version;
+            -1 otherwise.
+        rows_changed: (route version, number) of the coordinator's last call that changed which rows are in use.
+        layout: generation counter, int64 of shape (1,). It grows when rows move or the set of rows in use changes. What
+            ``fast_path`` has cached about rows is valid for one generation.
+        managed: the managed keys; None if the matrix has no ``KeyPolicy``.
     """
 
     managed: ManagedKeys | None = None
@@ -54,7 +54,7 @@ class Shard:
         """Allocate the rows as zeros; raises LimitError before any allocation.
 
         Args:
-            copy: the shard is a copy of another server's, and only that server may change it.
+            copy: True for a copy of another server's shard, which only that server may change.
         """
         self.spec = spec
         self.partition = partition
@@ -176,11 +176,11 @@ class Shard:
         return slots
 
     def place(self, keys: Int64s) -> None:
-        """Give distinct keys their slots, in the order given, without values: they come from a file or a server."""
+        """Give distinct keys their slots, in the order given. Their values come later, from a file or a server."""
         self.slots(keys, create=True)
 
     def clear_free(self, numbers: Sequence[Int64s]) -> None:
-        """Zero the columns without a key in some rows: an operation on whole rows may leave NaN there (0 * infinity).
+        """Zero the keyless columns of some rows. An operation on whole rows may leave NaN there (0 * infinity).
 
         Args:
             numbers: arrays of row numbers; empty: all rows.
@@ -209,7 +209,7 @@ class Shard:
         self._unused.difference_update(numbers)
         self.layout += 1
         self.check_rows(np.array(numbers, dtype=np.int64))
-        # Not only retired rows: one that was retired while this server was unreachable is still in use here.
+        # Also zero rows that are still in use here: they were retired while this server was unreachable.
         self.array[numbers] = 0
 
     def reset(self, rows: int) -> None:
@@ -265,7 +265,7 @@ class Shard:
         self.index: KeyIndex | ManagedIndex | None = KeyIndex() if self.spec.kind == "sparse" else None
 
     def _zeros(self, rows: int, columns: int) -> Array:
-        # The system allocates zero pages on first access: until then reserved rows take no physical memory.
+        # The system allocates zero pages on first access, so untouched rows take no physical memory.
         return np.zeros((rows, columns), self.spec.np_dtype, order="C" if self.spec.layout == "row" else "F")
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
@@ -286,7 +286,7 @@ class Shard:
 
 
 def outside(numbers: Int64s, begin: int) -> int:
-    """Return a number that is outside an interval: the smallest if it is below ``begin``, else the largest."""
+    """Return the smallest number if it is below ``begin``, else the largest; for messages about an interval."""
     low, high = int(numbers.min()), int(numbers.max())
     return low if low < begin else high
 

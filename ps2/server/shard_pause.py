@@ -1,4 +1,4 @@
-"""Pauses shards by holding their locks, in a thread of its own: a checkpoint's calls may run in different threads."""
+"""Pauses shards: a thread holds their locks, because a checkpoint's calls may run in different threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ps2.errors import DeadlineError
 from ps2.server.lock import ShardLock
 from ps2.server.shard import Shard
 
-# While the thread waits for a lock: how often it checks whether the pause was cancelled.
+# While the thread waits for a lock, it checks at this interval whether the pause was cancelled.
 LOOK_S = 0.1
 
 
 class ShardPause:
-    """Holds the locks of some shards until ``release``, or until a timeout unless ``keep`` is called before it."""
+    """Holds the locks of some shards until ``release`` or a timeout. ``keep`` cancels the timeout."""
 
     def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
         self.shards = shards
@@ -31,7 +31,7 @@ class ShardPause:
         """Wait until all locks are held.
 
         Raises:
-            DeadlineError: this took longer than the timeout, or ``release`` was called; no lock is held then.
+            DeadlineError: the timeout passed or ``release`` was called first; no lock is held.
         """
         self._began_s = time.perf_counter()
         self._thread.start()
@@ -50,7 +50,7 @@ class ShardPause:
         return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
 
     def keep(self) -> bool:
-        """Hold the locks beyond the timeout, until ``release``; return False if they are released already."""
+        """Hold the locks until ``release``, without a timeout; return False if they are released already."""
         with self._lock:
             if self.over:
                 return False

@@ -1,4 +1,4 @@
-"""Snapshots of shards: views of a paused shard's arrays, or copies of them; and how they are written to files."""
+"""Snapshots of shards, which are views of a paused shard's arrays or copies, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of one server: pause all its shards, copy them in memory, resume them, write the copies to files."""
+"""Checkpoints of one server: it pauses all its shards, copies them in memory, resumes them, and writes the copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _UnderWay:
 
     Attributes:
         counted: bytes of its copies that are counted as transient memory.
-        cancelled: True if the checkpoint was discarded while a call is busy with it; that call then ends it.
+        cancelled: True if the checkpoint was discarded during a call of ``copy`` or ``write``; that call then ends it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Snapshots:
         self._current: _UnderWay | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
-        """Pause all shards of this server, except copies of other servers', until ``copy`` or the timeout.
+        """Pause all of this server's own shards until ``copy`` or the timeout.
 
         Raises:
             UsageError: another checkpoint is in progress.
@@ -81,7 +81,7 @@ class Snapshots:
             last: refuse clients' requests from now on, so that nothing changes after this checkpoint.
 
         Returns:
-            The pause, the bytes and the mutations so far; ``nbytes`` is 0 if the shards stay paused.
+            Duration of the pause, bytes of the copies, and mutations so far; ``nbytes`` is 0 if the shards stay paused.
 
         Raises:
             RecoveryError: the timeout has passed, so the shards are no longer part of the fleet's consistent cut.

@@ -1,4 +1,4 @@
-"""Pulls of many blocks that are read while they are sent, so that each piece is in the CPU cache when it is sent."""
+"""Streams pulls of many blocks: each piece is read just before it is sent, so that it is still in the CPU cache."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PIECE_BYTES = 1 << 20
 
 
 def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> StreamedArray | None:
-    """Return the result of a pull of many blocks, of which each piece is read under the shard's lock.
+    """Return the result of a pull of many blocks; None for other operations and for smaller pulls.
 
-    All pieces come from the shard's present array, even if the shard is resized or freed meanwhile. Other operations
-    and smaller pulls return None.
+    Each piece is read under the shard's lock. All pieces come from the shard's present array, even if the shard is
+    resized or freed meanwhile.
     """
     if operation.name != "columns_pull" or keys is None or operation.wire is not None:
         return None
-    if shard.spec.key_policy is not None:  # its keys may lose their slots meanwhile
+    if shard.spec.key_policy is not None:  # managed keys may lose their slots between pieces
         return None
     if operation.rows or operation.params or operation.arrays or keys.count * shard.spec.block_bytes <= MIN_BYTES:
         return None

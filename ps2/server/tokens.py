@@ -19,7 +19,7 @@ def kept_tokens(path: str) -> Tokens:
     """Return the tokens of a file, kept up to date in the background; tokens from a pipe never change.
 
     Raises:
-        AuthError, ConfigError: the file is not usable now. If it becomes unusable later, the previous tokens stay.
+        AuthError, ConfigError: the file is unusable. If it becomes unusable later, the previous tokens stay valid.
     """
     stamp = _stamp(path)
     tokens = Tokens(read_token(path))

@@ -1,4 +1,4 @@
-"""The columns of rows that may differ from 0. With them a lazy step takes time for touched columns, not for all."""
+"""Sets of the columns that may differ from 0, by row. With a set, a lazy step visits only the touched columns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MIN_WIDTH = 1 << 16
 class TouchedRows:
     """Sets of touched columns by row; guarded by the shard's lock.
 
-    A row that a lazy step has used as its gradient gets a set when it is zeroed. The set is dropped when the row is
-    written other than by slots, or at too many slots. Outside its set a row is 0 (not -0.0). Before an operation
-    writes to a row, its columns are added or the set is dropped, so this holds even if the operation fails.
+    A row gets a set when it is zeroed after a lazy step has used it as the gradient. Invariant: outside its set a row
+    is 0 (not -0.0). Before an operation writes a row, the written columns are added to the set, so the invariant holds
+    even if the operation fails. An operation that names no columns, or too many, drops the set instead.
     """
 
     def __init__(self, memory: MemoryAccount, width: int, layout: Int64s) -> None:
-        """``layout``: the shard's generation counter. It grows with each new set, as fast paths do not update sets."""
+        """``layout``: the shard's generation counter. Each new set bumps it, because fast paths do not update sets."""
         self._memory = memory
         self._layout = layout
         self._width = width
@@ -45,7 +45,7 @@ class TouchedRows:
         return len(self._sets) * Touched.bytes_for(self._width)
 
     def call(self, op: Op, rows: Sequence[int], operands: Sequence[Array], scalars: Mapping[str, Any]) -> Any:
-        """Run an operation on its operands, with the touched columns where it can use them; update the sets.
+        """Run an operation on its operands. Pass it the touched columns if it can use them, and update the sets.
 
         Args:
             rows: row numbers of the operands that are rows.
@@ -80,7 +80,7 @@ class TouchedRows:
         self.drop(list(self._sets))
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Treat rows as new ones, which no step has used."""
+        """Treat rows as new: no step has used them yet."""
         self.drop(rows)
         self._gradients.difference_update(rows)
 
@@ -89,7 +89,7 @@ class TouchedRows:
         self._gradients.clear()
 
     def resize(self, width: int) -> None:
-        """Change the width of the rows; this drops all sets until rows are zeroed again."""
+        """Change the width of the rows, and drop all sets; rows get sets again when they are zeroed."""
         self.drop_all()
         self._width = width
 

@@ -1,4 +1,4 @@
-"""Users' functions (``mapPartitions``): run on the rows of one shard; a failed function's writes are undone."""
+"""Runs users' functions (``mapPartitions``) on the rows of one shard, and undoes the writes of a failed function."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
 
 
 def look(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
-    """Call a function like ``run``, with read-only rows, so there is nothing to undo."""
+    """Call a function like ``run``, but with read-only rows, so that nothing needs to be undone."""
     views = [row.view() for row in rows]
     for view in views:
         view.flags.writeable = False
