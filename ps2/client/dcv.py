@@ -34,8 +34,8 @@ class DCV(Handle):
 
     ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name. Vectors of
     one matrix are co-located, and so are dense vectors of matrices with equal partitioning: column operations between
-    them move no data. Other vectors are first realigned through this process, with a ``NotColocatedWarning``; so are
-    vectors of a dtype that the operation does not take.
+    them move no data. Other vectors, and vectors of a dtype that the operation does not take, are first realigned
+    through this process, with a ``NotColocatedWarning``.
 
     On a sparse vector, an absent key counts as 0. ``fill``, ``mul``, ``div``, arithmetic with a number, and
     ``mapPartitions`` act on active keys only: the keys that any row of the matrix has been pushed or added to.
@@ -63,16 +63,16 @@ class DCV(Handle):
 
         Args:
             dim: number of columns.
-            rows: rows to reserve in its matrix for derived vectors. The matrix grows when they run out.
+            rows: rows to reserve in the vector's matrix for derived vectors. The matrix grows when they run out.
             dtype: "float32", "float64", "int32" or "int64". Integer sums wrap around on overflow.
             align: keep blocks of this many columns on one server.
             partitionsPerServer: number of partitions on each server.
             wire: "float16" or "bfloat16" halves the size of values on the network, in both directions, and rounds them
                 to the nearest. The relative error is at most 2**-11 for float16 (numbers from 6.1e-5 to 65,504; below
                 that, an absolute error of 2**-25), and 2**-8 for bfloat16. The servers store and compute in ``dtype``.
-            layout: "row", or "column", which stores the values of one column in all rows together, as the column's
-                block: ``matrix()`` moves blocks. A "column" matrix never has more than ``rows`` rows. Operations on
-                single rows are slower there, because the servers gather each row into a copy first.
+            layout: "row" stores each row contiguously. "column" stores each column's values in all rows contiguously,
+                as a block; ``matrix()`` moves blocks. A "column" matrix never has more than ``rows`` rows. Operations
+                on its single rows are slower, because the servers gather each row into a copy first.
             name: the name by which ``ps.vector(name)`` finds the vector, here and in a later driver. A named vector
                 stays until ``free()``. 1 to 255 printable characters.
             reuse: return the vector of this name if there is one, whatever its values and the rows of its matrix.
@@ -113,14 +113,14 @@ class DCV(Handle):
         active keys. Other arguments, and errors, are those of ``dense``.
 
         Args:
-            admitAfter: the touch at which a key gets its slot, at most 255. A touch is a push or an addition that names
-                the key. Earlier ones are dropped (docs/keys.md).
-            expireAfterS: seconds after its last touch at which a key goes, with its values in all rows of the matrix.
-            maxKeys: the most keys of the matrix; the least recently touched ones go first.
+            admitAfter: number of the touch that gives a key its slot, at most 255. A touch is a push or an addition
+                that names the key. The values of earlier touches are dropped (docs/keys.md).
+            expireAfterS: seconds without a touch after which a key is removed, with its values in all rows.
+            maxKeys: maximum number of keys of the matrix; the least recently touched keys are removed first.
             init: values of keys without a slot: "zeros", "normal" (standard deviation ``initScale``) or "uniform" (on
                 ``[-initScale, initScale)``), functions of seed, key and row alone.
-            initBegin, initEnd: rows outside ``[initBegin, initEnd)`` begin as zeros; by default all but the first with
-                layout "row", and none with layout "column".
+            initBegin, initEnd: ``init`` applies to the rows in ``[initBegin, initEnd)``; other rows begin as zeros.
+                Default: the first row with layout "row", all rows with layout "column".
             clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
         """
         end = initEnd if initEnd is not None else ALL_ROWS if layout == "column" else 1
@@ -131,7 +131,7 @@ class DCV(Handle):
     # -- row access ------------------------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Pull, for ``np.asarray(vector)``; ``copy`` means nothing, as each array is a new one."""
+        """Pull, for ``np.asarray(vector)``. ``copy`` is ignored, because each array is a new one."""
         if self.isSparse or in_batch():
             where = "a batch" if in_batch() else "a sparse vector"
             raise UsageError(f"numpy takes no array of {where}: pull() returns what there is")
@@ -163,7 +163,7 @@ class DCV(Handle):
             return self._submit(plans.pull(self._target(), 0, self._spec.dim, out))
         if out is not None:
             raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
-        # Managed keys may go between two blocks.
+        # Managed keys may be removed between two blocks.
         at_once = in_batch() or self._spec.key_policy is not None
         counts = None if at_once else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))
@@ -176,7 +176,7 @@ class DCV(Handle):
             indices: int64 of shape (n,), any order; None writes all. A sparse vector needs indices.
 
         Raises:
-            ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
+            ShapeError, DTypeError, OutOfRangeError: the values or indices do not fit the vector.
         """
         return self._write("push", "scatter", values, indices)
 
@@ -206,10 +206,9 @@ class DCV(Handle):
         Args:
             values: a DCV or a number (computed on the servers), or an array as for ``push``.
             indices: as for ``push``.
-            wait: False queues a copy of the values and returns at once, unless 64 MB are in flight already: then the
-                call blocks until some are applied. The next waiting call, on any vector, runs after all queued
-                additions and raises their first error; ``flush()`` does only that. A task must end with one or the
-                other.
+            wait: False queues a copy of the values and returns at once. If 64 MB are in flight already, the call blocks
+                until some are applied. The next call that waits, on any vector, runs after all queued additions and
+                raises their first error. ``flush()`` does only that. A task must end with a call that waits.
         """
         return self._arithmetic("add", values, indices, wait)
 
@@ -229,7 +228,7 @@ class DCV(Handle):
 
         Raises:
             UsageError: the vector is sparse, or its ``align`` is not a multiple of width.
-            ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
+            ShapeError, DTypeError, OutOfRangeError: the arguments do not fit each other or the vector.
         """
         return self._change(factors.add_factors(self._target(), b, x, keys), wait)
 
@@ -338,7 +337,7 @@ class DCV(Handle):
         return ZippedDCV((self, *others))
 
     def matrix(self) -> DCVMatrix:
-        """Return the vector's matrix with all its rows. It takes over the reserved rows that are not in use."""
+        """Return the vector's matrix with all its rows. The handle takes over the reserved rows that are not in use."""
         return DCVMatrix.of(self)
 
     # -- arithmetic: new vectors -----------------------------------------------------------------------------------
@@ -383,7 +382,7 @@ class DCV(Handle):
 
         Args:
             url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
-                all of them. An earlier save there stays complete until the new one is.
+                all of them. An earlier save there stays complete until the new save is complete.
 
         Raises:
             RecoveryError: the save cannot be written; its partial files are removed.
@@ -400,7 +399,7 @@ class DCV(Handle):
                 except that ``wire`` is None.
 
         Raises:
-            UsageError: the save is not of a single vector.
+            UsageError: the save does not hold a single vector.
             CheckpointMissingError: there is no complete save at this place.
             CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.

@@ -85,15 +85,15 @@ class EmbeddingTable:
             eps: number that "adagrad" and "adam" add to the root (1e-8).
             beta1, beta2: decay rates of "adam" (0.9, 0.999).
             alpha, beta: scale and offset of the learning rate of "ftrl" (0.05, 1.0).
-            l1, l2: strengths of the penalties of the weights of pushed keys; gradients do not contain them (0.0). With
-                "ftrl+adagrad", of the weights that take steps of FTRL.
-            decay: with "ftrl+adagrad", strength of the L2 penalty of the other weights (0.0).
-            hashBits: number of bits that keys are folded to, so that keys collide: for comparisons only.
-            zeroColumns: how many of a key's weights, the first ones, begin at 0, as linear weights do.
+            l1, l2: strengths of the penalties on the weights of pushed keys (0.0); gradients must not contain the
+                penalties. With "ftrl+adagrad", they apply to the weights that take FTRL steps.
+            decay: with "ftrl+adagrad", strength of the L2 penalty on the other weights (0.0).
+            hashBits: number of bits that keys are folded to, for comparisons only: keys may collide.
+            zeroColumns: number of leading weights of a key that begin at 0, as linear weights do.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
                 ``[-initScale, initScale)``) or "zeros"; functions of seed, key and row alone.
-            admitAfter, expireAfterS, maxKeys, clock: when keys get their blocks, and when they lose them, as for
-                ``DCV.sparse``. Steps at a key before it is admitted are dropped, and its weights are the initial ones.
+            admitAfter, expireAfterS, maxKeys, clock: when keys get their blocks and lose them, as for ``DCV.sparse``.
+                Until a key is admitted, its steps are dropped, and pulls return its initial weights.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
             partitionsPerServer: number of partitions on each server.
             name: the name by which ``ps.vector(name)`` finds the table's matrix; a named table stays until ``free()``.
@@ -136,7 +136,7 @@ class EmbeddingTable:
 
     @classmethod
     def existing(cls, matrix: DCVMatrix | int, settings: TableSettings) -> EmbeddingTable:
-        """Return a handle to a table that exists, such as one that another process created.
+        """Return a handle to an existing table, such as one that another process created.
 
         Args:
             matrix: the table's ``matrix``, or its ``matrix.number``; with a number, the handle frees nothing.
@@ -204,22 +204,23 @@ class EmbeddingTable:
         """Read weights of distinct keys, without numbering them.
 
         Args:
-            keys: int64 of shape (n,); keys that ascend are checked faster.
+            keys: int64 of shape (n,); ascending keys are checked faster.
 
         Returns:
             float32 of shape (n, k).
 
         Raises:
             UsageError: a key comes twice.
-            ShapeError, DTypeError, OutOfRangeError: as ``pull`` does; or the keys have another number of dimensions.
+            DTypeError, OutOfRangeError: as for ``pull``.
+            ShapeError: ``keys`` is not one-dimensional.
         """
         return self._pull(self._distinct(keys), are_distinct=True)
 
     def prefetch(self, keys: Any) -> EmbeddingTable:
-        """Begin to read the weights of keys in the background. The next pull of the same keys takes the answer.
+        """Begin to read the weights of keys in the background. The next pull of the same keys returns them.
 
-        The answer is of about the time of this call: it lacks what is pushed between this call and that pull, such as
-        the step of the batch before. So a program that prefetches learns from weights that are one step late.
+        The servers read the weights at about the time of this call, so later pushes are missing, such as the previous
+        batch's step. A program that prefetches one batch ahead learns from weights that are one step old.
 
         Args:
             keys: integers of any shape, duplicates allowed. At most 8 prefetches wait; the oldest are dropped.
@@ -246,7 +247,7 @@ class EmbeddingTable:
             wait: False returns at once, as ``DCVMatrix.add`` does.
 
         Raises:
-            DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came; or the sum of a key's
+            DTypeError, ShapeError, OutOfRangeError: keys or gradients do not fit the table; or the sum of a key's
                 gradients is NaN or infinite, or above 1e15 if the optimizer sums squares. Nothing has been sent.
             LimitError: a partition has no room for the new keys (``maxKeys``, or the servers' memory limit); nothing
                 is applied in that partition.
@@ -259,8 +260,8 @@ class EmbeddingTable:
         """Take one optimizer step at each of some distinct keys, without numbering them.
 
         Args:
-            keys: int64 of shape (n,); keys that ascend are checked faster.
-            gradients: float32 of shape (n, k). With ``wait=False`` the caller may not change keys and gradients
+            keys: int64 of shape (n,); ascending keys are checked faster.
+            gradients: float32 of shape (n, k). With ``wait=False`` the caller must not change keys and gradients
                 afterwards.
             wait: as for ``push``.
 
@@ -355,19 +356,21 @@ class EmbeddingTable:
     ) -> Export:
         """Write the weights, without the optimizer's state, to a folder that ``ps2.serving.Scorer`` reads anywhere.
 
-        Training may go on meanwhile; then the weights of different keys are of different moments.
+        Training may go on meanwhile; then different keys are exported at different moments.
 
         Args:
             path: a folder, or any fsspec URL of one, that this process can write to.
-            since: what an earlier call returned, its number, or "last": write only what changed since. All keys are
-                written if that cannot be told, and the result's ``reason`` says why.
+            since: result of an earlier call, its number, or "last": write only the changes since that export. If the
+                servers cannot tell the changes, all keys are written, and the result's ``reason`` says why.
             kind: name of the function that scores rows with these weights (``ps2.serving.kinds``); "table": none.
-            config, hasher, dense: other data of that function; how columns become keys; arrays by name.
+            config: other settings of that function.
+            hasher: how columns become keys.
+            dense: arrays by name that the function needs.
 
         Raises:
-            UsageError: the folder has no such export, or it is of another table; or the table has ``hashBits``.
+            UsageError: the folder has no such export, or holds exports of another table; or the table has ``hashBits``.
             DivergedError: a weight is not finite.
-            RecoveryError: the file system refuses; the export before stays.
+            RecoveryError: the file system refuses; the previous export stays.
         """
         if self.settings.hash_bits is not None:
             raise UsageError("export: a table with hashBits is for comparisons, and has no exports")

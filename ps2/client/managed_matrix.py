@@ -26,7 +26,7 @@ from ps2.protocol.messages import Operation, Result
 Params = Mapping[str, int | float]
 Merge = Callable[[list[Result]], Any]
 
-# Operations in slices look at the slots from the last one on, which this number stands for.
+# Where an operation in slices begins: it scans from the last slot down, which this number stands for.
 LAST_SLOT = -1
 INT64_MASK = 2**63 - 1
 
@@ -37,10 +37,10 @@ class KeyStatus:
 
     Attributes:
         active: number of keys with a slot.
-        waiting: number of keys that were touched fewer than ``admitAfter`` times; beyond an exact bound, an estimate.
-        admitted: how often a key got its slot.
-        expired: how often a key was removed by its age.
-        evicted: how often a key was removed for ``maxKeys``, or by ``evict`` or ``remove``.
+        waiting: number of keys that were touched fewer than ``admitAfter`` times. A large number is an estimate.
+        admitted: number of times that a key got its slot.
+        expired: number of times that a key was removed because of its age.
+        evicted: number of times that a key was removed because of ``maxKeys``, or by ``evict`` or ``remove``.
         nowS: the time of the matrix, in seconds.
     """
 
@@ -57,8 +57,8 @@ class Mark:
     """A point in the history of a matrix's keys, for ``changed`` and ``removed``.
 
     Attributes:
-        lineage: a hash of the lineages of the partitions. It differs once the matrix was loaded or rolled back.
-        tick: changes in and after this tick are those since the mark.
+        lineage: a hash of the partitions' lineages. It changes when the matrix is loaded or rolled back.
+        tick: the changes since the mark are those in and after this tick.
     """
 
     lineage: int
@@ -196,12 +196,12 @@ class ManagedMatrix:
             )
 
     def _in_slices(self, name: str, params: Callable[[int], Params], begin: int) -> int:
-        """Repeat an operation on each partition until it has nothing left to do; return how many keys it removed.
+        """Repeat an operation on each partition until no work is left; return the number of keys removed.
 
         Args:
-            name: an operation that answers (what is left to do, keys removed).
-            params: returns its parameters, from what is left in a partition.
-            begin: what is left at first.
+            name: an operation that answers (work left, keys removed).
+            params: returns the operation's parameters for a partition, given the work that is left there.
+            begin: the initial work left.
         """
         left, total = {partition.index: begin for partition in self.target.partitions}, 0
         while left:

@@ -33,10 +33,10 @@ class DCVMatrix(KeyCalls):
     Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV, the matrix works in the driver
     and in tasks. Inside ``ps.batch()``, methods that read return a ``Deferred``.
 
-    Methods that change rows return the matrix. With ``wait=False`` they queue a copy of the values and return at once,
-    unless 64 MB are in flight already: then they block until some are applied. The next waiting call, on any vector or
-    matrix, runs after all queued changes and raises their first error; ``flush()`` does only that. Additions may
-    overtake each other, but nothing overtakes a ``push``. A task must end with a call that waits.
+    Methods that change rows return the matrix. With ``wait=False`` they queue a copy of the values and return at once.
+    If 64 MB are in flight already, they block until some are applied. The next call that waits, on any vector or
+    matrix, runs after all queued changes and raises their first error. ``flush()`` does only that. A task must end with
+    a call that waits. Additions may overtake each other, but nothing overtakes a ``push``.
 
     The rows that the matrix took over are freed with it. If it was made from a named vector, only ``free()`` frees
     them, and ``ps.vector(name).matrix()`` finds them again in a later driver.
@@ -187,9 +187,9 @@ class DCVMatrix(KeyCalls):
             name: such as "gram" or "rows_dot", or an operation of your own.
             wait: False works as for ``add``, and needs an operation that changes data and returns nothing. Such
                 operations may overtake each other.
-            given: the operation's arrays and scalars. The declared axis of an array decides which slice each server
-                gets. Also the vectors and matrices that the operation takes after this one: a DCV for a row, a
-                DCVMatrix for a block. These must be co-located with this matrix, and have its dtype unless the
+            given: the operation's arrays, scalars, vectors and matrices, by name. The declared axis of an array decides
+                which slice each server gets. Vectors and matrices are the operands after this matrix: a DCV for a row,
+                a DCVMatrix for a block. They must be co-located with this matrix, and have its dtype unless the
                 operation declares another.
 
         Returns:
@@ -228,7 +228,7 @@ class DCVMatrix(KeyCalls):
         """Combine matrices of this shape for operations on vectors: ``m.zip(s, g).apply("adagrad", lr=0.1)``.
 
         Raises:
-            NotColocatedError: a matrix is not co-located with this one, as sparse ones never are.
+            NotColocatedError: a matrix is not co-located with this one. Sparse matrices never are.
             ShapeError, ConfigError: a matrix has another shape, or comes twice.
         """
         return ZippedMatrix((self, *others))
@@ -259,7 +259,7 @@ class DCVMatrix(KeyCalls):
 
         Raises:
             ConfigError, DTypeError: a parameter is invalid, or belongs to the other distribution.
-            UsageError: the matrix is sparse: it has no columns until they are added to.
+            UsageError: the matrix is sparse, so it has no columns before keys are added.
         """
         how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
         return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **how}))
@@ -319,14 +319,14 @@ class DCVMatrix(KeyCalls):
         return self._keys("mark").mark()
 
     def changed(self, since: Mark | None = None, rows: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys that were touched since a mark, and their values now, piece by piece.
+        """Yield the keys that were touched since a mark, with their present values, piece by piece.
 
-        Changes go on meanwhile: each piece is of one moment. To miss none, make a new mark first. A key may come twice;
-        the values that come last are the newer ones.
+        Changes may go on meanwhile. Each piece is consistent. To miss no change, make the next mark before this call. A
+        key may come twice; its last values are the newest.
 
         Args:
             since: a mark of this matrix; None: yield all keys.
-            rows: how many of the matrix's rows to read, the first ones; default: all.
+            rows: number of rows to read, beginning with row 0; default: all.
 
         Yields:
             int64 keys of shape (n,), in any order, and values of shape (n, rows).
@@ -352,7 +352,7 @@ class DCVMatrix(KeyCalls):
 
         Args:
             url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
-                all of them. An earlier save there stays complete until the new one is.
+                all of them. An earlier save there stays complete until the new save is complete.
 
         Raises:
             RecoveryError: the save cannot be written; its partial files are removed.
@@ -364,7 +364,7 @@ class DCVMatrix(KeyCalls):
         """Create a matrix from what ``save`` wrote, on a fleet of any size; the servers read the values.
 
         Raises:
-            UsageError: it is a checkpoint of several matrices.
+            UsageError: the folder is a checkpoint of several matrices.
             CheckpointMissingError: there is no complete save at this place.
             CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
@@ -373,7 +373,7 @@ class DCVMatrix(KeyCalls):
 
     @shielded
     def free(self) -> None:
-        """Free all rows of the matrix, whoever uses them: every handle to one of them fails from now on.
+        """Free all rows of the matrix. Every handle to one of them, in any process, fails from now on.
 
         In a task, as for ``DCV.free``, only this handle fails at once; the others fail when the task's stage is over.
         """
@@ -428,7 +428,7 @@ class DCVMatrix(KeyCalls):
         return self
 
     def _spare_rows(self, count: int) -> Int64s:
-        """Return rows beyond those of this handle; they are freed when the handle is gone."""
+        """Return rows beyond those of this handle. They are freed with the handle."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])
 
