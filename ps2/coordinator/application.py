@@ -1,4 +1,4 @@
-"""The Spark application whose tasks reach the fleet."""
+"""The Spark application whose tasks use the fleet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def backend_given(spark: Any) -> SparkBackend | None:
-    """Return the application of what the user gave. Does not import pyspark unless it is loaded.
+    """Return the user's Spark application. Does not import pyspark unless pyspark is loaded already.
 
     Args:
         spark: a SparkSession, of Spark Connect or not, or a SparkContext; None: the active one, if any.
@@ -43,8 +43,8 @@ def backend_given(spark: Any) -> SparkBackend | None:
 def driver_secret() -> str:
     """Return the secret of this process, from which the tokens of its fleets are derived.
 
-    One secret for all contexts, so that their tasks have one environment: Spark keeps a daemon of Python workers for
-    each environment, as long as the SparkContext lives.
+    All contexts share one secret, so that their tasks have the same environment: for each environment Spark keeps a
+    daemon of Python workers until the SparkContext stops.
     """
     return new_token()
 
@@ -52,8 +52,8 @@ def driver_secret() -> str:
 def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread | None:
     """Start the Python workers of a local application while servers start; return the thread that waits for them.
 
-    Tasks of an attached fleet, or of one with certificates, get more access than is known here. Their workers start
-    with the first task.
+    Workers of an attached fleet, or of a fleet with certificates, start with the first task instead: what their tasks
+    need is not known yet.
     """
     if spark is None or conf.addresses or conf.tls is not None:
         return None
@@ -61,19 +61,21 @@ def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread 
 
 
 class Application:
-    """Gives tasks access to the fleet: those of one Spark application, which may replace a stopped one.
+    """Gives the tasks of one Spark application access to the fleet. Another application may replace a stopped one.
 
     Attributes:
         spark: the application, or None.
-        stages: a watch of each application's finished stages.
+        stages: for each application, the watch of its finished stages.
     """
 
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Args:
-        token: that an attached fleet came with; None: tasks derive the fleet's token, or it has none.
-        tls: of the fleet; None: no TLS.
+        """Begin without a Spark application.
+
+        Args:
+            token: the attached fleet's token; None: tasks derive the fleet's token, or the fleet has none.
+            tls: the fleet's certificates; None: no TLS.
         """
         self.spark: SparkBackend | None = None
         self.stages: list[StageWatch] = []
@@ -87,8 +89,8 @@ class Application:
     def reach(self, spark: SparkBackend) -> None:
         """Give tasks of this application access to the fleet.
 
-        What is secret goes through Spark's own channel: the environment of its Python workers, or with Spark Connect a
-        file of the session. The fleet's name, which differs by context, goes with handles, and with jobs of the calling
+        Secrets travel through Spark's own channel: the environment of its Python workers, or a file of the Spark
+        Connect session. The fleet's name, which differs by context, travels with handles, and with jobs of the calling
         thread.
         """
         self.spark = spark
@@ -118,22 +120,26 @@ class Application:
         spark.set_access(seal(self._handed))
 
     def running(self, what: str) -> SparkBackend:
-        """Return the application, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""
+        """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
+
+        Args:
+            what: name of the user's call, for messages.
+        """
         if self.spark is None:
             raise ConfigError(f"{what}: this context has no SparkContext")
         _check_running(self.spark)
         return self.spark
 
     def roll_back(self, epoch: int) -> None:
-        """Jobs that the driver submits from now on belong to this epoch of the fleet."""
+        """Let jobs that the driver submits from now on belong to this epoch of the fleet."""
         if self.spark is not None:
             self.spark.set_epoch(epoch)
 
     def join(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs of the calling thread use the fleet, as of an epoch: threads of Spark's have no properties.
+        """Let the jobs of the calling thread use the fleet, as of an epoch. Spark's own threads need this call.
 
         Args:
-            spark: with Spark Connect perhaps another session of this application, such as that of a query's batches.
+            spark: the application. With Spark Connect it may be another session, such as that of a query's batches.
         """
         if self.spark is None or self.spark.application_id != spark.application_id:
             self.reach(spark)
@@ -153,7 +159,7 @@ class Application:
         if spark is None or spark.is_stopped():
             return
         with suppress(StoppedError):  # the application has just ended
-            # What tasks keep is the same for all contexts, and opens no fleet that runs.
+            # The access that tasks keep is the same for all contexts, and is valid for no running fleet.
             spark.set_access(seal(Access(driver_secret(), spark.application_id)))
             spark.set_fleet(None)
             spark.mark_stopped(self._fleet.id)

@@ -16,11 +16,11 @@ LOOPBACK_NAME = "localhost"
 def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
     """Return where the driver listens for its fleet and for tasks.
 
-    The default on a cluster is the address of Spark's own driver, which executors reach.
+    On a cluster the default is the address of Spark's own driver, because executors reach it.
 
     Args:
         spark: the application whose tasks use the fleet, or None.
-        has_token: whether connections are authenticated; otherwise the driver listens on loopback only.
+        has_token: True if connections are authenticated; otherwise the driver listens on loopback only.
     """
     settings: Mapping[str, str] = {}
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
@@ -31,7 +31,7 @@ def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Bi
         host = "0.0.0.0"
     advertised = conf.advertiseAddress or (host_of(of_spark, HOST) if settings and conf.bindAddress is None else host)
     if is_wildcard(advertised):
-        # Executors reach this driver by the same name as Spark's own.
+        # Executors reach PS2's driver by the same name as Spark's driver.
         known = settings.get(HOST, LOOPBACK_NAME)
         advertised = reachable_host() if is_loopback(host_of(known, HOST)) else host_of(known, HOST)
     return Binding(host, advertised, conf.portRange)
@@ -42,10 +42,10 @@ def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> 
 
     Args:
         master: ``host:port`` of the coordinator's master.
-        servers: ``host:port`` of each.
+        servers: ``host:port`` of each server.
     """
     if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
-        return None  # then Spark's own driver is out of their reach
+        return None  # other hosts cannot reach Spark's own driver either
     for what, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
         host, _ = split_address(address)
         if is_loopback(host):

@@ -1,4 +1,4 @@
-"""Deduplicates calls to the master: a call that changes something takes effect once, however often it comes."""
+"""Deduplicates calls to the master: a repeated call takes effect once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 @dataclass
 class _Calls:
-    """The calls of one scope, by number; all below ``settled`` have been answered or given up."""
+    """The calls of one scope, by number. Calls below ``settled`` were answered or given up."""
 
     series: str
     stage: int
@@ -26,9 +26,9 @@ class _Calls:
 
 
 class CallDeduplicator:
-    """Replies by call id. A session's replies are kept until it has received them, a task's until its stage is over.
+    """Replies by call id. Thread-safe.
 
-    Thread-safe.
+    Replies to a session are kept until the session has received them, replies to a task until the task's stage is over.
     """
 
     def __init__(self) -> None:
@@ -37,17 +37,17 @@ class CallDeduplicator:
         self._ended = EndedStages()
 
     def __len__(self) -> int:
-        """Return how many replies are kept."""
+        """Return the number of kept replies."""
         with self._changed:
             return sum(len(calls.replies) for calls in self._scopes.values())
 
     def once(self, id: RequestId, act: Callable[[], R]) -> R:
         """Call ``act`` unless it has succeeded under this id before; return its result.
 
-        A repeated call waits while the first one is under way.
+        A repeated call waits while the first call is under way.
 
         Raises:
-            StoppedError: the sender has given the call up, or its stage is over.
+            StoppedError: the sender has given the call up, or the sender's stage is over.
         """
         with self._changed:
             calls = self._scope(id)
@@ -94,8 +94,8 @@ class DeferredFree:
     """A row that a task has freed.
 
     Attributes:
-        born: its generation then; a later generation is another vector.
-        orphan: the row was not freed on purpose: no attempt of the task holds it any more.
+        born: the row's generation when it was freed; in a later generation the row holds another vector.
+        orphan: True if the program did not free the row, but no attempt of the task holds a handle to it any more.
     """
 
     matrix: int
@@ -105,7 +105,7 @@ class DeferredFree:
 
 
 class DeferredFrees:
-    """Rows to take back when a stage is over. Until then another attempt of the task may ask for them again."""
+    """Rows to free when a stage is over. Until then another attempt of the task may ask for them again."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], set[DeferredFree]] = {}

@@ -1,4 +1,4 @@
-"""The matrices of a fleet and their rows. Pure: methods return what servers have to do."""
+"""The matrices of a fleet and their rows. No I/O: methods return what the servers have to do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
 from ps2.storage.manifest import SavedMatrix
 
-# Names that an error lists.
+# Maximum number of names that an error lists.
 MAX_NAMES = 50
-# Rows that one call takes: the coordinator and the handle note each.
+# Maximum number of rows that one call takes: the coordinator and the handle keep a record of each row.
 MAX_GRANT = 10_000_000
 
 
@@ -22,9 +22,9 @@ class Grant:
     """Rows that are about to be handed out.
 
     Attributes:
-        rows: their numbers.
+        rows: the numbers of these rows.
         reused: rows that were in use before and have to be zeroed.
-        total: rows that the matrix must have; if that is more than it has, it has to grow.
+        total: number of rows that the matrix needs; the matrix has to grow if it has fewer.
     """
 
     rows: Sequence[int]
@@ -37,7 +37,7 @@ class Taken:
     """The holders of a row. Rows that are taken together share one object.
 
     Attributes:
-        series, stage: of the task that took the row; "" for a session.
+        series, stage: series and stage of the task that took the row; the series is "" for a session.
         holders: the session, or the attempts of the task that got the row and still hold it.
     """
 
@@ -51,12 +51,12 @@ class Entry:
     """One matrix.
 
     Attributes:
-        spec: with the present number of rows.
-        fresh: the first row that was never in use.
+        spec: the matrix's shape and settings, with the present number of rows.
+        fresh: number of the first row that was never in use.
         retired: freed rows, which can be used again.
         used: rows in use.
-        owners: index of the server that holds each partition. It never changes; the server's address may.
-        born: generation of each row in use. A row that is freed and used again has a later one.
+        owners: for each partition, the index of its server. An index never changes; the server's address may.
+        born: generation of each row in use. A row that is freed and used again gets a later generation.
         taken: holders of the rows in use whose handles are counted.
     """
 
@@ -71,7 +71,7 @@ class Entry:
     taken: dict[int, Taken] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
-        """Choose ``count`` rows: freed rows first, then reserved ones, then new ones (which double the matrix)."""
+        """Choose ``count`` rows: first freed rows, then reserved rows, then new rows, which double the matrix."""
         reused = tuple(self.retired[:count])
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
@@ -93,7 +93,7 @@ class Entry:
         return Grant(_joined(reused, range(self.fresh, self.spec.rows)), reused, self.spec.rows)
 
     def hand_out(self, grant: Grant, first_born: int) -> None:
-        """Note that the rows are in use; ``first_born`` is the generation of the first of them."""
+        """Mark the rows as in use; ``first_born`` is the generation of the first row."""
         del self.retired[: len(grant.reused)]
         self.fresh = max(self.fresh, max(grant.rows, default=-1) + 1)
         self.used.update(grant.rows)
@@ -101,7 +101,7 @@ class Entry:
         self.spec = replace(self.spec, rows=grant.total)
 
     def retire(self, rows: Sequence[int]) -> list[int]:
-        """Note that rows are no longer in use; return those that were."""
+        """Mark rows as no longer in use; return the rows that were in use."""
         freed = sorted(self.used.intersection(rows))
         self.used.difference_update(freed)
         self.retired.extend(freed)
@@ -111,7 +111,7 @@ class Entry:
         return freed
 
     def hold(self, rows: Sequence[int], taken: Taken) -> None:
-        """Note one more holder of rows."""
+        """Record another holder of rows."""
         given = self.used.intersection(rows)
         known = given.intersection(self.taken)
         self.taken.update(dict.fromkeys(given - known, taken))
@@ -120,7 +120,7 @@ class Entry:
             self.taken[row] = replace(before, holders=before.holders | taken.holders)
 
     def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
-        """Note that a holder's handles to rows are gone; return the rows without holders."""
+        """Record that a holder has no handles to rows any more; return the rows that are left without a holder."""
         orphans = []
         left: dict[Taken, Taken] = {}
         for row in rows:
@@ -142,7 +142,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Located:
-    """A matrix with its failures: why servers of it are lost for good, and why others are being replaced."""
+    """A matrix, with the reasons why some of its servers are lost for good and others are being replaced."""
 
     entry: Entry
     lost: tuple[str, ...]
@@ -168,8 +168,8 @@ class Caller:
     """The caller of an allocation.
 
     Attributes:
-        id: of the call, equal in every attempt.
-        holder: of the handles: a session, or one attempt of a task.
+        id: id of the call, the same in every attempt of a task.
+        holder: holder of the handles: a session, or one attempt of a task.
     """
 
     id: RequestId
@@ -181,11 +181,11 @@ class Caller:
 
 
 class Catalog:
-    """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ones.
+    """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ids.
 
     Attributes:
-        names: name -> matrix and row.
-        born: how many rows have ever been handed out: the generation of the next one.
+        names: matrix and row by name.
+        born: number of rows that were ever handed out, which is the generation of the next row.
     """
 
     def __init__(self, first_id: int) -> None:
@@ -203,7 +203,7 @@ class Catalog:
         return Entry(self._next_id, spec, route, owners)
 
     def rehome(self, addresses: Sequence[str], route_version: int) -> None:
-        """Note where servers are now, by index."""
+        """Record the servers' present addresses, by index."""
         for entry in self._entries.values():
             owned = tuple(addresses[owner] for owner in entry.owners)
             entry.route = replace(entry.route, version=route_version, addresses=owned)
@@ -211,10 +211,10 @@ class Catalog:
     def adopt(
         self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, cut_anew: bool
     ) -> None:
-        """Take over matrices of an earlier coordinator, cut for the present number of servers or as they are.
+        """Take over an earlier coordinator's matrices, either partitioned for the present servers or unchanged.
 
-        Servers may hold newer data than the published catalog: the earlier coordinator has handed out rows without
-        names since. So every row that is not known to be in use has to be zeroed before it is used.
+        The earlier coordinator may have handed out rows without names after it published the catalog. So every row that
+        is not known to be in use has to be zeroed before it is used.
         """
         for saved in matrices:
             bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
@@ -237,11 +237,11 @@ class Catalog:
         self.names = {name: place for name, place in self.names.items() if place[0] != id}
 
     def has_name(self, id: int) -> bool:
-        """Return whether a row of a matrix has a name."""
+        """Return True if a row of a matrix has a name."""
         return any(matrix == id for matrix, _ in self.names.values())
 
     def check_name(self, name: str) -> None:
-        """Raise ConfigError if a vector has this name already."""
+        """Raise ConfigError if a vector with this name exists."""
         if name in self.names:
             matrix, row = self.names[name]
             raise ConfigError(
@@ -250,14 +250,14 @@ class Catalog:
             )
 
     def find(self, name: str) -> tuple[int, int]:
-        """Return matrix and row of a named vector; raise NotFoundError, which lists the names, if there is none."""
+        """Return matrix and row of a named vector. If there is none, raise NotFoundError, which lists the names."""
         if name not in self.names:
             names = ", ".join(sorted(self.names)[:MAX_NAMES]) + ("" if len(self.names) <= MAX_NAMES else ", ...")
             raise NotFoundError(f"there is no vector {name!r}; expected one of {names or '(none)'}")
         return self.names[name]
 
     def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
-        """Note that rows are in use, and the name of the first one, if any."""
+        """Mark rows as in use, and record the name of the first row, if it has one."""
         if name:
             self.check_name(name)
             self.names[name] = entry.id, grant.rows[0]
@@ -265,7 +265,7 @@ class Catalog:
         self.born += len(grant.rows)
 
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
-        """Note that rows are no longer in use, and that their names are free; return the rows that were in use."""
+        """Mark rows as no longer in use, and release their names; return the rows that were in use."""
         freed = entry.retire(rows)
         gone = set(freed)
         self.names = {name: (id, row) for name, (id, row) in self.names.items() if not (id == entry.id and row in gone)}
@@ -277,7 +277,7 @@ class Catalog:
         return self._entries[id]
 
     def saved(self) -> list[SavedMatrix]:
-        """Return what a manifest says of the matrices, without their files."""
+        """Return the matrices as a manifest describes them, without files."""
         return [
             SavedMatrix(
                 id=entry.id,

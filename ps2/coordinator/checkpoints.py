@@ -1,4 +1,4 @@
-"""Checkpoints of a fleet: one consistent cut of all servers, which write it; a manifest completes it."""
+"""Checkpoints of a fleet. All servers write one consistent cut, and a manifest completes the checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# For all servers to freeze and to copy. If the coordinator dies in between, servers go on after that time.
+# Time limit for all servers to freeze and to copy. If the coordinator dies meanwhile, servers resume after this time.
 FREEZE_TIMEOUT_S = 30.0
 MAX_MADE = 50
 
@@ -32,12 +32,12 @@ class Checkpoint:
     """A complete checkpoint.
 
     Attributes:
-        path: its folder.
-        number: greater than those of the checkpoints that were in the folder around it.
-        step: first step that it does not hold, if it has one.
-        nbytes: of its files.
-        pauseS: longest time that a server held its requests.
-        seconds: until it was complete.
+        path: folder of the checkpoint.
+        number: number of the checkpoint, greater than those of earlier checkpoints in the same parent folder.
+        step: first step that the checkpoint does not hold; None if it belongs to no step.
+        nbytes: bytes of its files.
+        pauseS: longest time, in seconds, that a server held its requests back.
+        seconds: time until the checkpoint was complete.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """The checkpoint to roll back to; ``mutations`` counts the mutations in it, by server id."""
+    """The checkpoint to roll back to. ``mutations`` is the number of mutations that it holds, by server id."""
 
     path: str
     manifest: Manifest
@@ -61,9 +61,11 @@ class Checkpoints:
     """Makes the checkpoints of one coordinator, one at a time."""
 
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
-        """Args:
-        folder: the default folder.
-        keep: how many complete checkpoints of this coordinator stay in it.
+        """Begin without checkpoints.
+
+        Args:
+            folder: the default folder.
+            keep: number of this coordinator's complete checkpoints that stay in the folder.
         """
         self._master = master
         self._servers = servers
@@ -71,9 +73,9 @@ class Checkpoints:
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
-        self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by the folder around them
-        self.made: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_MADE)  # the newest, with their times
-        self.count = 0  # of all made
+        self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by parent folder
+        self.made: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_MADE)  # the newest ones, with their times
+        self.count = 0  # number of checkpoints made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
     @property
@@ -87,10 +89,10 @@ class Checkpoints:
         return self._trusted[-1] if self._trusted else None
 
     def go_on_from(self, restored: Newest, folder: str) -> None:
-        """Start from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
+        """Continue from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
 
-        The checkpoint itself and later ones are not adopted: that driver, or another one that has started from the same
-        checkpoint, may be running and may have to roll back to them.
+        The checkpoint itself and later ones are not adopted. Their driver, or another driver that started from the same
+        checkpoint, may still be running and may have to roll back to them.
         """
         self._trusted.append(restored)
         begun = folders.at(restored.path)
@@ -99,7 +101,7 @@ class Checkpoints:
             self._own[folder.rstrip("/")] = {old.url for old in earlier}
 
     def distrust(self, newest: Newest, reason: str) -> None:
-        """Note that a checkpoint cannot be read: the one before it is the newest from now on."""
+        """Give up an unreadable checkpoint: the checkpoint before it is the newest from now on."""
         log.warning("checkpoint %s cannot be used: %s", newest.path, reason)
         self.distrusted = reason
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
@@ -115,13 +117,15 @@ class Checkpoints:
         """Make a checkpoint in a new folder below ``path``.
 
         Args:
-            epoch: how often the fleet had rolled back to a checkpoint when the step was that.
+            path: parent folder; None: the default folder.
+            step: first step that the checkpoint does not hold; None: it belongs to no step.
+            epoch: number of rollbacks of the fleet at the time of the step.
             note: called with the folder when the checkpoint is complete, before the fleet can roll back to it.
             messages: the journal of the run's messages, encoded.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
-            RecoveryError: it failed on the way; the one before stays as it was.
+            RecoveryError: the checkpoint failed; the previous checkpoint is unchanged.
         """
         return self._make(path, step, epoch, note, messages)[0]
 
@@ -133,10 +137,10 @@ class Checkpoints:
         note: Callable[[str], None] | None,
         messages: bytes = b"",
     ) -> Newest:
-        """Make the last checkpoint of servers that are about to end. Nothing changes on them after it.
+        """Make the last checkpoint of servers that are about to end. Nothing changes on these servers after it.
 
         Args:
-            note, messages: as in ``take``; no note: only their successors use the checkpoint.
+            note, messages: as for ``take``. Without a note, only the servers' successors use the checkpoint.
         """
         return self._make(None, step, epoch, note, messages, last)[1]
 
@@ -163,7 +167,7 @@ class Checkpoints:
                 self._discard(last, "")
                 with suppress(PS2Error):
                     folders.remove(folder)
-                if not isinstance(error, PS2Error):  # Ctrl-C, say
+                if not isinstance(error, PS2Error):  # for example KeyboardInterrupt
                     raise
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
@@ -175,7 +179,7 @@ class Checkpoints:
             if note is None:
                 return made, newest
             note(folder)
-            # Pruned checkpoints are gone.
+            # Pruning removes the other ones.
             self._trusted = [*self._trusted, newest][-self._keep :]
             try:
                 folders.prune(root, self._keep, own)
@@ -197,7 +201,7 @@ class Checkpoints:
             members = self._master.registry.members()
             addresses = [address for _, address in members]
             matrices = self._master.saved_matrices()
-            # No row is handed out before the copy.
+            # The rows in use stay the same until the servers have copied them.
             rows = {matrix.id: matrix.rows for matrix in matrices}
             frozen_s = time.monotonic()
             try:
@@ -216,7 +220,7 @@ class Checkpoints:
         shards = [shard for mine in written for shard in mine]
         pause_s = max(copy.pause_s for copy in copied)
         if shards and any(copy.nbytes == 0 for copy in copied):
-            # A server without memory for copies holds its requests until its files are written.
+            # A server without memory for copies holds requests back until its files are written.
             pause_s = max(pause_s, time.monotonic() - frozen_s)
         manifest = Manifest(
             number=number,
@@ -237,12 +241,12 @@ class Checkpoints:
         for address in addresses:
             try:
                 self._servers.discard(address, name)
-            except PS2Error as error:  # the server may be lost; a frozen one goes on by itself
+            except PS2Error as error:  # the server may be lost; a frozen server resumes by itself
                 log.debug("discarding a checkpoint on %s: %s", address, error)
 
 
 def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
-    """Return what a server has to read for its partitions of a matrix; None if it has none."""
+    """Return what a server has to read for its partitions of a matrix; None if it holds no partition."""
     partitions = tuple(entry.partitions_of(index))
     if not partitions:
         return None
@@ -261,7 +265,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
 
 
 def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
-    """Return the vectors that are missing in a checkpoint, by name, or by matrix and row."""
+    """Return the vectors that a checkpoint lacks, as names, or as matrix and row."""
     missing: list[str] = []
     names = {place: name for name, place in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}

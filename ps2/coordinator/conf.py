@@ -17,7 +17,7 @@ from ps2.errors import ConfigError
 from ps2.number_checks import is_number, is_whole
 
 MAX_SERVERS = 4096
-# ``restore``: the newest checkpoint in checkpointDir, if there is one.
+# Value of ``restore`` for the newest checkpoint in checkpointDir, if there is one.
 LATEST = "latest"
 EVERYWHERE = "0.0.0.0"
 
@@ -26,68 +26,69 @@ EVERYWHERE = "0.0.0.0"
 class PS2Conf:
     """Settings of a fleet and of the driver that drives it, as SparkConf is for an application.
 
-    Made from keywords, or by ``PS2Conf.load`` from a YAML file and ``PS2_*`` variables. ``dataclasses.replace`` makes a
-    changed copy. ``ps.conf`` has the running context's settings; ``print(ps.conf)`` shows one per line.
+    ``PS2Conf(...)`` takes settings as keywords. ``PS2Conf.load`` reads them from a YAML file and ``PS2_*`` variables.
+    ``dataclasses.replace`` makes a changed copy. ``ps.conf`` has the running context's settings; ``print(ps.conf)``
+    shows one per line.
 
     Attributes:
-        servers: start so many servers; None: 2, or the servers of ``fleet``.
+        servers: number of servers; None: 2, or the servers of ``fleet``.
         fleet: instead, attach to running servers: "host:port,host:port" or a list. The named vectors of an earlier
             driver are taken over; see ``PS2Context.vector``.
-        tokenFile: the fleet's token, with ``fleet``; otherwise a new token is made.
-        launcher: what starts the servers. "local": child processes, as that needs nothing. "spark": a second Spark
-            application on the same cluster, one server a container (docs/deploy.md). Installed packages may bring more
-            (docs/contributing/launcher.md).
-        sparkConf: Spark's settings of that second application; they override those that it copies from the training's.
-        memoryLimit: bytes that each server may take. Default: of a local fleet, its share of the machine's memory; in
-            containers 1 GiB, as a cluster has to be asked for it.
-        startTimeoutS: seconds that all servers may take to start; default 60, and 120 in containers, as a cluster may
+        tokenFile: file with the token of the ``fleet`` to attach to. A started fleet gets a new token.
+        launcher: what starts the servers. "local", the default: child processes, which need no cluster. "spark": a
+            second Spark application on the same cluster, with one server per container (docs/deploy.md). Installed
+            packages may add launchers (docs/contributing/launcher.md).
+        sparkConf: Spark settings of that second application; they override those copied from the training's.
+        memoryLimit: bytes that each server may take. Default: for a local fleet, its share of the machine's memory; in
+            containers 1 GiB, because a cluster has to be asked for the memory.
+        startTimeoutS: seconds that all servers may take to start. Default: 60; in containers 120, because a cluster may
             have to end other applications first.
-        ops: names of modules that declare your own operations (docs/kernels.md). They are loaded here, in tasks and by
-            the servers; those of an attached fleet get theirs by ``ps2 launch --ops``.
-        strict: make operations between vectors that are not co-located an error. Default: a warning, as the result is
-            right in any case.
-        bindAddress: host that the master, runs and a local fleet listen on. Default: with Spark on this host alone
-            loopback, which other hosts cannot reach; on a cluster ``spark.driver.bindAddress``, else
-            ``spark.driver.host``. ``::`` is all of both families.
+        ops: names of modules that declare your own operations (docs/kernels.md). The driver, tasks and started servers
+            load them; servers of an attached fleet load those of ``ps2 launch --ops``.
+        strict: make operations between vectors that are not co-located an error. Default: a warning, because the result
+            is right in any case.
+        bindAddress: host that the master, runs and a local fleet listen on. Default: loopback, which other hosts cannot
+            reach, with Spark on this host alone; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``.
+            ``::`` means all IPv4 and IPv6 addresses.
         advertiseAddress: host by which tasks and servers reach the driver, if it is not bindAddress. Default: on a
             cluster ``spark.driver.host``; for a bindAddress of ``0.0.0.0`` or ``::``, that or this host's name.
-        ports: "40000-40020": listen on the first free ports of these: one for the master, two for each server of a
-            local fleet, one for a run. Default: any free ports, as only firewalls care.
+        ports: "40000-40020": listen on the first free ports in this range: one for the master, two for each server of a
+            local fleet, one for a run. Default: any free ports, because only firewalls need fixed ones.
         tlsCert: encrypt all connections between hosts (docs/security.md): file of this driver's certificate (PEM),
             which a local fleet's servers use, too. Tasks get all three files through Spark. Default: no TLS.
-        tlsKey: file of its private key, which only its owner can read.
-        tlsCa: file of the trusted authority.
+        tlsKey: file of the certificate's private key, readable only by its owner.
+        tlsCa: file of the trusted authority's certificate.
         tlsName: name in all certificates of the fleet; default: the host of each process.
-        replicas: 1 keeps an up-to-date copy of each shard on another server: the loss of one server loses no data.
-            Default 0, as copies double the memory and slow changes down.
+        replicas: 1 keeps an up-to-date copy of each shard on another server, so that the loss of one server loses no
+            data. Default 0, because copies double the memory and slow changes down.
         checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach. Lost servers are replaced
             and recover their shards from the newest complete checkpoint.
-        checkpointEveryS: make a checkpoint every so many seconds; in a run or with ``step``, at the end of a clock or
-            step.
-        checkpointEverySteps: make a checkpoint at the end of every so many steps (``step``).
-        keep: how many complete checkpoints of this context stay in checkpointDir; those of other drivers always stay.
-            Default 3: two are left if the newest one turns out to be wrong.
+        checkpointEveryS: seconds between two checkpoints. In a run or with ``step``, the checkpoint is made at the end
+            of a clock or step.
+        checkpointEverySteps: number of steps (``step``) between two checkpoints.
+        keep: number of this context's complete checkpoints that stay in checkpointDir; those of other drivers always
+            stay. Default 3: two are left if the newest one turns out to be wrong.
         restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
             see ``PS2Context.vector`` and ``nextStep``. "latest": from the newest one in checkpointDir, if there is one.
-        recover: without copies, "consistent": all servers roll back to the checkpoint, and the clocks of a run with
-            them; else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section
-            5.3), and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can
-            go on from there, else the lost one alone.
-        heartbeatS: seconds between two heartbeats of a server; default 1: a thousand servers cost a third of a core.
-        lostAfterS: a server is lost after so many seconds without a heartbeat, or as soon as its process has ended.
-            Default 5, longer than machines commonly stand still; at least two heartbeats.
-        retryTimeoutS: seconds that calls wait for the recovery of a lost server; default 600, as reading a large
+        recover: how the fleet recovers a lost server without copies. "consistent": all servers and the clocks of a run
+            roll back to the checkpoint; outside of a run the driver's next call raises ``RolledBack``. "shard": only
+            the lost server rolls back (paper, section 5.3), so shards differ in age. "auto", the default: "consistent"
+            while a ``run`` or ``step`` is under way that can go on from the checkpoint, else "shard".
+        heartbeatS: seconds between two heartbeats of a server. Default 1: a thousand servers cost a third of a core.
+        lostAfterS: seconds without a heartbeat after which a server is lost; a server whose process has ended is lost
+            at once. At least two heartbeats. Default 5, longer than machines commonly stand still.
+        retryTimeoutS: seconds that calls wait for the recovery of a lost server. Default 600, because reading a large
             checkpoint takes minutes.
-        dashboard: serve the live page of fleet, run and training (docs/dashboard.md). Its link is printed once, and is
-            ``ps.dashboardUrl``. Default True, as it costs a socket until somebody opens it.
-        dashboardListen: where: HOST:PORT, or HOST:FIRST-LAST for the first free port; if none is free, another one.
-            Default 127.0.0.1:4070-4169: other hosts cannot reach it.
-        dashboardTokenFile: file with the token of all links (``ps2 token new FILE`` makes one), which an open page
-            connects with again when the driver was restarted. Default: each link has its own token, which admits once.
+        dashboard: serve the live page of fleet, run and training (docs/dashboard.md). The driver prints its link once;
+            ``ps.dashboardUrl`` returns it. Default True, because the page costs only a socket until somebody opens it.
+        dashboardListen: address of the page: HOST:PORT, or HOST:FIRST-LAST for the first free port; if none is free,
+            any other port. Default 127.0.0.1:4070-4169, which other hosts cannot reach.
+        dashboardTokenFile: file with the token of all links (``ps2 token new FILE`` makes one), by which an open page
+            reconnects to a restarted driver. Default: each link has its own token, which admits once.
         metricsListen: serve the driver's metrics to Prometheus (docs/metrics.md): HOST:PORT, or HOST:FIRST-LAST for the
-            first free port; ``ps.metricsUrl`` says where. Default: no port, as scrapes need no token.
-        tracing: make OpenTelemetry's spans of fits, runs, clocks, checkpoints and recoveries (docs/tracing.md). Default
-            False, as it needs ``pip install 'ps2-spark[tracing]'``, and a TracerProvider of the program.
+            first free port; ``ps.metricsUrl`` returns the URL. Default: no port, because scrapes need no token.
+        tracing: make OpenTelemetry spans of fits, runs, clocks, checkpoints and recoveries (docs/tracing.md). Default
+            False, because it needs ``pip install 'ps2-spark[tracing]'`` and the program's own TracerProvider.
 
     Raises:
         ConfigError: a setting has an invalid value. ``PS2Context.getOrCreate`` checks combinations.
@@ -127,17 +128,18 @@ class PS2Conf:
 
     @classmethod
     def load(cls, file: str | os.PathLike[str] | None = None, **given: Any) -> PS2Conf:
-        """Return the settings of a YAML file, over them those of ``PS2_*`` variables, and over all those given here.
+        """Load settings. Keywords take precedence over ``PS2_*`` variables, and these over a YAML file.
 
-        The file is a mapping of names, as here, to values. A variable's name is that of the setting in capitals, words
-        apart: ``PS2_HEARTBEAT_S=0.5``, ``PS2_OPS=a.kernels,b.kernels``, ``PS2_SPARK_CONF='{spark.executor.cores: 4}'``.
+        The file maps names of settings to values. A variable has the setting's name in capitals, with underscores
+        between words: ``PS2_HEARTBEAT_S=0.5``, ``PS2_OPS=a.kernels,b.kernels``,
+        ``PS2_SPARK_CONF='{spark.executor.cores: 4}'``.
 
         Args:
-            file: path of the file; None: there is none.
+            file: path of the file; None: no file.
             given: settings by name.
 
         Raises:
-            ConfigError: as from ``PS2Conf``; the file cannot be read, or names what is no setting.
+            ConfigError: as for ``PS2Conf``; or the file cannot be read, or has an unknown setting.
         """
         found = {} if file is None else settings.of_file(os.fspath(file), NAMES)
         settings.check_known(given, NAMES, "PS2Conf")
@@ -206,7 +208,7 @@ class PS2Conf:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """``host:port`` of each server to attach to; none: a fleet is started."""
+        """``host:port`` of each server to attach to; empty if a fleet is started."""
         return options.addresses(self.fleet)
 
     @property
@@ -216,36 +218,36 @@ class PS2Conf:
 
     @property
     def portRange(self) -> range:
-        """Ports that may be taken here."""
+        """Ports that the driver and a local fleet may listen on."""
         return options.ports(self.ports)
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of certificates; None: there is no TLS."""
+        """The certificate files; None: no TLS."""
         return tls_files(self.tlsCert, self.tlsKey, self.tlsCa, self.tlsName)
 
     @property
     def launcherClass(self) -> type[Launcher]:
-        """What starts and watches the servers."""
+        """The class that starts and watches the servers."""
         return launcher_class("attach" if self.fleet is not None else self.launcher)
 
     @property
     def startWithinS(self) -> float:
-        """How long servers may take to start, in seconds."""
+        """Seconds that all servers may take to start."""
         return self.startTimeoutS or self.launcherClass.start_timeout_s
 
     @property
     def count(self) -> int:
-        """How many servers there are to be."""
+        """Number of servers of the fleet."""
         return len(self.addresses) or self.servers or 2
 
     @property
     def portsNeeded(self) -> int:
-        """How many ports are taken on this host, at most."""
+        """Maximum number of ports that the context takes on this host."""
         return 2 + self.launcherClass.ports_needed(self.count)
 
     def check_same(self, asked: PS2Conf) -> None:
-        """Raise ConfigError if another call asks for something else than what is running."""
+        """Raise ConfigError if ``asked`` changes a default to a value that differs from the running context's."""
         if asked.restore is not None:
             raise ConfigError("restore: a context is running; stop() it first")
         if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
@@ -262,7 +264,7 @@ class PS2Conf:
         return "\n".join(f"{name} = {value!r}{' (default)' if value == usual else ''}" for name, value, usual in lines)
 
     def _normalise(self) -> None:
-        """Have each setting in one form, so that equal ones are equal."""
+        """Convert each setting to one form, so that settings with the same meaning compare equal."""
         forms: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
         if self.ports is not None:
             forms["ports"] = said_of(self.portRange)
@@ -317,20 +319,21 @@ class PS2Conf:
 
 
 NAMES = tuple(each.name for each in fields(PS2Conf))
-# Settings that are no text: a variable's is read as YAML.
+# Settings that are not text: the values of their variables are YAML.
 PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
 
 
 def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
-    """Return settings with those in place of their own that are given; None is not given.
+    """Return settings with the ``given`` ones replaced.
 
     Args:
         conf: the settings; None: the defaults.
-        moved: other keywords of a call, which takes none of them.
-        given: settings that the call takes as keywords.
+        moved: keywords that the call does not take; must be empty.
+        given: settings that the call takes as keywords; None: not given.
 
     Raises:
-        ConfigError: they cannot be used together, or there is one of ``moved``: it says where that is, if anywhere.
+        ConfigError: the settings cannot be used together, or ``moved`` is not empty. For a setting of ``PS2Conf`` in
+            ``moved``, the message tells how to give it.
     """
     for name, value in moved.items():
         settings.check_known([name], [*NAMES, "spark", "conf"], "PS2Context.getOrCreate")
@@ -350,7 +353,7 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
 
 
 def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
-    """Return the settings by which the driver listens everywhere, and tasks reach it at a host; None: no setting."""
+    """Return settings that make the driver listen on all addresses and be reached at a host; none for no host."""
     if driver_host is None:
         return {}
     bound = None if conf is None else conf.bindAddress
