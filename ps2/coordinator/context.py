@@ -33,8 +33,9 @@ SLOTS_TIMEOUT_S = 60.0
 
 
 class PS2Context:
-    """The driver's end of a fleet of servers. ``PS2Context.getOrCreate`` makes it; a process has one at a time.
-    It is a context manager, too: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
+    """The driver's end of a fleet of servers, made by ``PS2Context.getOrCreate``. A process has one at a time.
+
+    The context is a context manager, too: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
     """
 
     _active: PS2Context | None = None
@@ -69,26 +70,27 @@ class PS2Context:
         Args:
             spark: a SparkSession (Spark Connect's, too) or SparkContext whose tasks use the fleet; None: the active
                 one, if any. Without Spark, vectors work in this process only.
-            servers: start a fleet of so many servers (default 2).
+            servers: number of servers to start (default 2).
             fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
-            driverHost: name by which tasks reach this host: advertiseAddress, with all addresses as the bindAddress.
-            launcher: "local", child processes, "spark", containers of the cluster, or one that a package has brought.
+            driverHost: name by which tasks reach this host. Sets advertiseAddress, and makes the driver listen on all
+                addresses.
+            launcher: "local" (child processes), "spark" (containers of the cluster), or a launcher of another package.
             memoryLimit: bytes that each server's arrays may take.
             ops: names of modules that declare your own operations (docs/kernels.md).
             replicas: 1 keeps a copy of each shard on another server.
             checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach.
-            checkpointEveryS: make a checkpoint every so many seconds.
-            checkpointEverySteps: make a checkpoint at the end of every so many steps (``step``).
+            checkpointEveryS: seconds between two checkpoints.
+            checkpointEverySteps: number of steps (``step``) between two checkpoints.
             restore: start from this checkpoint, or from the newest one in this folder; "latest": from the newest one in
                 checkpointDir, if there is one.
             dashboard: False: no live page (docs/dashboard.md).
             conf: all other settings. A keyword of this call takes precedence.
-            moved: no keyword; an error says where former keywords are now.
+            moved: takes no keywords; the error for another setting of ``PS2Conf`` tells how to give it.
 
         Raises:
-            ConfigError: settings cannot be used, or differ from the running context's; or tasks on this host would run
-                with a Python without ps2.
+            ConfigError: settings are invalid or differ from the running context's; or the Python of tasks on this host
+                lacks ps2.
             StoppedError: the SparkContext is stopped.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
             CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit the
@@ -142,7 +144,7 @@ class PS2Context:
 
     @property
     def metricsUrl(self) -> str | None:
-        """Where Prometheus scrapes this driver (``metricsListen``, docs/metrics.md); None: nowhere."""
+        """URL at which Prometheus scrapes this driver (``metricsListen``, docs/metrics.md); None if there is none."""
         return self._coordinator.monitoring.metrics_url
 
     @property
@@ -195,7 +197,7 @@ class PS2Context:
 
         Raises:
             ConfigError: there is no path, or it is not writable; or ``step`` is not a step number.
-            RecoveryError: the checkpoint failed (disk full, a server died). The one before stays the newest.
+            RecoveryError: the checkpoint failed (disk full, a server died). The previous checkpoint stays the newest.
         """
         coordinator = self._running
         coordinator.session.dispatch.flush()
@@ -203,12 +205,12 @@ class PS2Context:
 
     @shielded
     def rollBack(self, timeoutS: float = 600.0) -> int:
-        """Roll the whole fleet back to its newest checkpoint; return the step to go on from, as ``nextStep`` has it.
+        """Roll the whole fleet back to its newest checkpoint; return the step to go on from (``nextStep``).
 
-        Tasks of earlier jobs, and late requests of theirs, change nothing any more.
+        Late requests of earlier jobs' tasks change nothing after it.
 
         Raises:
-            RecoveryError: there is no checkpoint that can be read, or it takes longer than ``timeoutS``.
+            RecoveryError: there is no readable checkpoint, or the rollback takes longer than ``timeoutS`` seconds.
             UsageError: a run is under way.
         """
         self._running.roll_back(timeoutS)
@@ -216,7 +218,7 @@ class PS2Context:
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[int]:
-        """Run one step of a loop that can roll back to a checkpoint. Checkpoints by interval are made at its end.
+        """Run one step of a loop that can roll back to a checkpoint. Checkpoints that are due are made at its end.
 
         Example::
 
@@ -228,10 +230,10 @@ class PS2Context:
                     pass  # nextStep is now the first one that the checkpoint does not hold
 
         Args:
-            number: of the step; default: ``nextStep``.
+            number: number of the step; default: ``nextStep``.
 
         Raises:
-            RolledBack: the fleet rolled back to a checkpoint. It replaces other errors that this has caused.
+            RolledBack: the fleet rolled back to a checkpoint. It replaces other errors that the rollback caused.
         """
         with self._running.steps.step(number) as current:
             yield current
@@ -244,14 +246,15 @@ class PS2Context:
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """What happened to lost servers, the oldest first."""
+        """Recoveries of lost servers, the oldest first."""
         return self._coordinator.recoveries.all()
 
     @shielded
     def vector(self, name: str) -> DCV:
-        """Return a named vector of this driver, of the driver before, or of the restored checkpoint.
+        """Return a named vector of this driver, of the previous driver, or of the restored checkpoint.
 
-        Raises NotFoundError, which lists the names, if there is none.
+        Raises:
+            NotFoundError: there is no vector with this name; the message lists the names.
         """
         self._coordinator.check_running()
         return DCV.existing(name)
@@ -261,7 +264,7 @@ class PS2Context:
         """Wait until Spark can run ``slots`` tasks at once.
 
         Raises:
-            SlotsError: Spark still cannot after ``timeout`` seconds; names both numbers.
+            SlotsError: Spark has too few slots after ``timeout`` seconds; the message names both numbers.
             StoppedError: this context or the SparkContext was stopped.
         """
         wait_for_slots(self._running.application.running("waitForSlots"), slots, timeout)
@@ -296,18 +299,19 @@ class PS2Context:
 
             ps.run(data, work, workers=4, onClock=lambda t: update(t))
 
-        Spark restarts a task that dies. The new attempt goes on with the first clock that the old one had not finished,
-        and all changes count once. To stop early, return ``ps2.STOP`` from ``onClock``.
+        Spark restarts a task that dies. The new attempt goes on with the first clock that the old attempt had not
+        finished, and all changes count once. To stop early, return ``ps2.STOP`` from ``onClock``.
 
         Args:
             data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, whose records come
-                as an iterator. For trials, data of the driver's memory: a pandas DataFrame, whose rows come as batches,
-                or a list, tuple or range, whose elements come as an iterator; in equal parts, in order.
+                as an iterator. For trials, data in the driver's memory, which is split into equal parts in order: a
+                pandas DataFrame, whose rows come as batches, or a list, tuple or range, whose elements come as an
+                iterator.
             worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
             workers: number of workers; the data are repartitioned if necessary. Default: one per partition (or row of
                 the driver's data), at most the number of task slots.
-            staleness: clocks that a worker may be ahead of the slowest one. 0 is BSP. s is SSP: a view at clock t holds
-                every update of the clocks up to t - s - 1. None is ASP: no worker waits.
+            staleness: number of clocks that a worker may be ahead of the slowest worker. 0 is BSP. s is SSP: a view at
+                clock t holds every update of the clocks up to t - s - 1. None is ASP: no worker waits.
             onClock: called in the driver with each clock that all workers have finished, in order, before a worker
                 enters the clock ``staleness + 1`` later. A returned ``ps2.Message`` goes to all workers with that
                 clock's release (``Worker.message``). A returned ``ps2.STOP`` ends the run: all workers' loops end
@@ -315,26 +319,27 @@ class PS2Context:
                 it is called with the clock and the list of merged reports of the workers (``Worker.report``).
             onLog: called in the driver with rank, clock, name and value of each ``worker.log``, while the job runs.
             timeoutS: longest time of the run, in seconds.
-            firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
-            seed: of ``worker.rng``; non-negative.
+            firstClock: number of the first clock, such as ``nextStep`` after ``restore=``.
+            seed: seed of ``worker.rng``; non-negative.
             read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
-                rows, and must not change it. With it, a worker that fails because the fleet rolled back to a checkpoint
-                begins its work again in the same task, and Spark, which limits the failures of a task, does not notice.
-            onEnd: called in the driver when all workers have returned, before they are let go, to read what they made.
-                If the fleet rolls back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
-                called again in the end.
+                rows, and must not change it. With ``read``, a worker that fails because the fleet rolled back to a
+                checkpoint begins again in the same task. Spark, which limits the failures of a task, counts no failure.
+            onEnd: called in the driver when all workers have returned and still wait, to read the vectors that they
+                made. If the fleet rolls back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and
+                ``onEnd`` is called again at the end.
             progress: show clocks, workers and logged numbers in a line, in a terminal or a notebook.
 
         Returns:
-            The workers' results by rank, like a list; and where the time went: ``summary()`` prints it, ``plot()``
-            draws it.
+            The workers' results by rank, like a list. ``summary()`` prints and ``plot()`` draws where the time went.
 
         Raises:
             UsageError: ``worker_fn`` or an element of a list cannot be pickled, or another run is under way.
             ConfigError: an argument cannot be used, or the tasks' Python has no ps2, or another version.
             SlotsError: Spark has fewer free task slots than workers.
-            LimitError: a request of ``worker_fn`` exceeds a server's memory; names rank and clock. It is not repeated.
-            WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
+            LimitError: a request of ``worker_fn`` exceeds a server's memory. The message names rank and clock. The
+                request is not repeated.
+            WorkerError: ``worker_fn`` failed as often as Spark lets a task fail. The message names rank and clock, and
+                has the traceback.
             DeadlineError: the run has not ended after ``timeoutS``.
             StoppedError: the context was stopped meanwhile, or the job was cancelled.
         """
@@ -343,10 +348,10 @@ class PS2Context:
 
     @shielded
     def stop(self) -> None:
-        """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing.
+        """End a started fleet, or free this context's matrices on an attached fleet. A second call does nothing.
 
         Raises:
-            PS2Error: additions made with ``wait=False`` had failed; everything is ended all the same.
+            PS2Error: additions made with ``wait=False`` had failed. The context has stopped all the same.
         """
         with self._class_lock:
             if PS2Context._active is self:

@@ -49,9 +49,9 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
-        given: the token that an attached fleet came with; None: there is none.
-        fleet: what servers and clients prove to each other to know; None: the fleet has no token.
-        run: what the workers of runs prove to know.
+        given: the attached fleet's token from the user; None: there is none.
+        fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
+        run: the token that workers of runs prove to know.
     """
 
     given: str | None
@@ -72,15 +72,15 @@ class Coordinator:
 
     Attributes:
         conf: the settings in effect.
-        token: of the fleet; None: it has none.
+        token: the fleet's token; None: the fleet has none.
         active_run: the run under way, if any.
         fleet: the servers, their master and their launcher.
-        application: the Spark application whose tasks reach the fleet.
-        session: of this process.
-        recoveries: what happened to lost servers.
+        application: the Spark application whose tasks use the fleet.
+        session: this process's session with the fleet.
+        recoveries: the recoveries of lost servers.
         steps: the driver's steps and checkpoints.
-        monitoring: the page in the browser, and the metrics.
-        is_stopped: whether ``stop`` was called.
+        monitoring: the live page, the metrics and the traces.
+        is_stopped: True once ``stop`` was called.
     """
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
@@ -167,7 +167,7 @@ class Coordinator:
         """Roll the fleet back to its newest checkpoint; see ``PS2Context.rollBack``."""
         if self.active_run.run is not None:
             raise UsageError("rollBack: a run is under way, whose clocks would roll back: wait for its end")
-        with contextlib.suppress(PS2Error):  # of additions that are not wanted any more
+        with contextlib.suppress(PS2Error):  # errors of additions that the rollback undoes
             self.session.dispatch.flush()
         self._supervisor.roll_back(timeout_s)
         self.steps.acknowledge_rollback()
@@ -181,18 +181,18 @@ class Coordinator:
         return self.monitoring.record_run(run, worker_fn)
 
     def stop(self) -> None:
-        """End the fleet, or leave an attached one; a second call does nothing. See ``PS2Context.stop``."""
+        """End a started fleet, or leave an attached fleet. A second call does nothing. See ``PS2Context.stop``."""
         with self._stop_lock:
             if self.is_stopped:
                 return
             self.is_stopped = True
         atexit.unregister(self._end_at_exit)
-        with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+        with contextlib.ExitStack() as ending:  # last callback first; all run, even if one raises
             ending.callback(self._log.close)
             ending.callback(self.application.leave)
             ending.callback(self.fleet.master_server.stop, 0)
             ending.callback(uninstall, self.session.fleet.id)
-            # The fleet first: a local server asks for no goodbye from its clients.
+            # End the fleet before the session: local servers need no farewell from their clients.
             ending.callback(self._end_fleet)
             ending.callback(self.session.dispatch.flush)
 
@@ -208,18 +208,18 @@ class Coordinator:
 
     @shielded
     def _end_at_exit(self, pid: int) -> None:
-        # A forked child inherits this call, and not the fleet. Connections end with the process.
+        # A forked child inherits this call, but must not end its parent's fleet.
         if os.getpid() == pid:
             self._end_fleet()
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
-        """The driver's loop learns that the fleet rolled back: the jobs that it submits from now on know it, too."""
+        """Move the driver's loop and the jobs that it submits from now on to the new epoch."""
         self.steps.roll_back(step or 0)
         self.application.roll_back(epoch)
 
 
 def _check_encryption(conf: PS2Conf, binding: Binding) -> None:
-    """Check the certificates; without TLS, warn of addresses that other hosts reach."""
+    """Check the certificates; without TLS, warn if other hosts can reach the driver."""
     if conf.tls is not None:
         check_serving(conf.tls, binding.advertised)
     elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:

@@ -1,4 +1,4 @@
-"""Drains servers that must end: each is released when the fleet no longer needs its data."""
+"""Drains servers that must end. A server is released when the fleet no longer needs its data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.errors import PS2Error
 
 log = logging.getLogger(__name__)
 
-# Wait before a failed checkpoint is tried again. Meanwhile the leaving servers keep running, up to their own limit.
+# Pause before a failed checkpoint is tried again. Meanwhile the leaving servers keep running, up to their own limit.
 RETRY_S = 5.0
 
 
@@ -40,7 +40,7 @@ class DrainController:
         self._handed: Mapping[int, Newest] = {}  # the checkpoint that each drained server has ended with
 
     def update(self, leaving: Collection[int]) -> None:
-        """Begin to drain servers, and return at once."""
+        """Begin to drain the leaving servers, and return at once."""
         members = self._master.registry.members()
         going = {index: members[index] for index in leaving if members[index][0] not in self._released}
         if not going or time.monotonic() < self._next_s or (self._thread is not None and self._thread.is_alive()):
@@ -56,7 +56,7 @@ class DrainController:
         return first if all(other is first for other in others) else None
 
     def forget(self, indices: Collection[int]) -> None:
-        """Note that the data of servers differ from the checkpoint by which they handed them over."""
+        """Forget the handover of servers, whose data now differ from their last checkpoint."""
         self._handed = {index: newest for index, newest in self._handed.items() if index not in indices}
 
     def _drain(self, going: Mapping[int, tuple[str, str]]) -> None:

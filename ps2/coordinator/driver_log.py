@@ -7,10 +7,10 @@ from ps2.run.host import ActiveRun
 
 
 def log_of_driver(fleet_id: str, active: ActiveRun) -> JsonLog:
-    """Return the JSON log of the loggers ``ps2.*`` in this process; it is open if it is wanted.
+    """Return the JSON log of the loggers ``ps2.*`` in this process. The log is open if ``PS2_LOG=json``.
 
     Raises:
-        ConfigError: ``PS2_LOG`` is no format.
+        ConfigError: ``PS2_LOG`` is not a known format.
     """
     log = JsonLog(lambda: {"fleet": fleet_id, **active.logged()})
     if log_format() == JSON:

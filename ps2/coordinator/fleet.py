@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 MONITOR_INTERVAL_S = 0.1
 ATTACHED_INTERVAL_S = 0.5
-# The thread may wait for a server that does not answer; it ends by itself then.
+# How long to wait for the monitor thread. If it waits for a silent server, it ends by itself later.
 WATCHER_TIMEOUT_S = 1.0
-# Set by spark-submit. Its Java process, which is all of Spark then, is this process's parent.
+# spark-submit sets this variable. Spark then runs in spark-submit's Java process, which is this process's parent.
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
@@ -39,10 +39,10 @@ class Fleet:
 
     Attributes:
         address: ``host:port`` by which tasks and servers reach the master.
-        home: the same, for processes of this host.
-        is_attached: another program runs the servers.
-        replicas: copies of each shard.
-        master_server: answers calls to the master.
+        home: ``host:port`` by which processes of this host reach the master.
+        is_attached: True if another program runs the servers.
+        replicas: number of copies of each shard.
+        master_server: the gRPC server that answers calls to the master.
     """
 
     def __init__(  # noqa: PLR0913 - parts of one context
@@ -55,9 +55,11 @@ class Fleet:
         active: ActiveRun,
         spark_context: Any = None,
     ) -> None:
-        """Args:
-        binding: where the master listens, and local servers.
-        spark_context: whose cluster the servers may run on; None: there is none.
+        """Start the master and the servers.
+
+        Args:
+            binding: addresses at which the master and local servers listen.
+            spark_context: the servers may run on its cluster; None: there is none.
         """
         self.is_attached = bool(conf.addresses)
         self.replicas = conf.replicas
@@ -68,7 +70,7 @@ class Fleet:
             self.master = Master(self.control, config, id, conf.replicas, active, self.is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
             self.address = binding.reached(self.master_server.address)
-            # With TLS, clients need the name in its certificate.
+            # With TLS, clients need the host that the master's certificate names.
             self.home = self.address if conf.tls is not None else binding.near.reached(self.master_server.address)
             undo.callback(self.master_server.stop, 0)
             request = LaunchRequest(
@@ -95,7 +97,7 @@ class Fleet:
         self._watcher: threading.Thread | None = None
 
     def watch(self, *polls: Callable[[], None]) -> None:
-        """Call these again and again, in a thread, until ``stop_watching``."""
+        """Call ``polls`` repeatedly, in a thread, until ``stop_watching``."""
         self._watcher = threading.Thread(target=self._monitor, args=polls, name="ps2-monitor", daemon=True)
         self._watcher.start()
 
@@ -103,7 +105,7 @@ class Fleet:
         self._stopping.set()
 
     def end(self) -> None:
-        """End local servers; leave attached ones without this context's matrices."""
+        """End started servers. On attached servers, free this context's matrices."""
         if self._watcher is not None:
             self._watcher.join(WATCHER_TIMEOUT_S)
         try:

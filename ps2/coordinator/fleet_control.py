@@ -17,12 +17,12 @@ from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
-# Between two looks whether a new process has registered, or has ended already.
+# Interval at which new processes are checked: each has registered, or has ended already.
 START_POLL_S = 0.05
 
 
 class FleetControl:
-    """Orders to all servers of one coordinator.
+    """Calls to all servers of one coordinator.
 
     Attributes:
         control: calls to single servers.
@@ -39,7 +39,7 @@ class FleetControl:
         """Start all servers, and wait until they have registered with the master at that address.
 
         Raises:
-            LaunchError: they did not start in time.
+            LaunchError: the servers did not start in time.
         """
         self._master_address = master
         for index in range(self.launcher.servers):
@@ -47,7 +47,7 @@ class FleetControl:
         self.wait_registered(range(self.launcher.servers))
 
     def launch(self, index: int) -> None:
-        """Start one server, in place of any before."""
+        """Start one server, in place of an earlier one."""
         self.launcher.start(index, self._master_address)
 
     def activate(
@@ -57,13 +57,13 @@ class FleetControl:
         loaded: Collection[int] = (),
         copies: bool = True,
     ) -> None:
-        """Raise the route version, and tell every server that is there what holds from now on.
+        """Raise the route version, and activate every server that is not lost.
 
         Args:
-            lost: servers that do not answer.
-            seed: servers whose backups have nothing of them yet.
-            loaded: servers that put what they have loaded in the place of what they have.
-            copies: whether there are copies to keep in sync.
+            lost: indices of the servers that do not answer.
+            seed: indices of the servers whose backups hold no copies of their shards yet.
+            loaded: indices of the servers that replace their shards by the loaded ones.
+            copies: True to keep copies in sync, if the fleet has replicas; False for none.
         """
         self.master.rehome()
         addresses = self.master.registry.addresses()
@@ -80,7 +80,7 @@ class FleetControl:
                 self.control.activate(address, order)
 
     def release(self) -> None:
-        """Leave the servers to the next coordinator."""
+        """Stop coordinating the servers, so that another coordinator can take over."""
         for address in self.master.registry.addresses():
             try:
                 self.control.activate(address, Activation(self.master.id, leave=True))
@@ -92,7 +92,7 @@ class FleetControl:
         return self.master.config.lost_after_s if self.launcher.replaces else 0.0
 
     def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:
-        """Let servers read their shards of a checkpoint, without using them yet. Return the number of bytes."""
+        """Let servers read their shards from a checkpoint, for ``take_loaded``; return the number of bytes."""
         entries, addresses = self.master.entries(), self.master.registry.addresses()
 
         def load(index: int) -> int:
@@ -102,17 +102,17 @@ class FleetControl:
         return sum(call_concurrently(indices, load))
 
     def discard_checkpoints(self) -> None:
-        """Discard a checkpoint that is under way, such as an earlier coordinator's."""
+        """Discard a checkpoint that is under way, such as one of an earlier coordinator."""
         for address in self.master.registry.addresses():
             self.control.discard(address, "")
 
     def take_loaded(self, indices: Collection[int]) -> None:
-        """Let servers use what they have loaded, and make new copies of everything."""
+        """Let servers replace their shards by the loaded ones, and make new copies of all shards."""
         everyone = range(self.launcher.servers)
         if not self._replicas:
             self.activate(loaded=indices)
             return
-        # Loaded shards take the place of copies, too.
+        # Loaded shards also replace the copies that a server holds.
         self.activate(loaded=indices, copies=False)
         for index in everyone:
             self.allocate(index, backup_of(index, len(everyone)), copies=True)
@@ -128,7 +128,7 @@ class FleetControl:
                     self.control.update_rows(address, entry.id, freed=entry.retired)
 
     def end_stages(self, indices: Collection[int]) -> None:
-        """Tell new servers which stages are over: late requests of these must not count again."""
+        """Tell new servers which stages are over, so that they refuse late requests of these stages."""
         addresses = self.master.registry.addresses()
         for index in indices:
             for series, below, live in self.master.stages_over():

@@ -66,9 +66,9 @@ class FleetServer:
 
     Attributes:
         address: ``host:port``.
-        status: its report: ``memory_bytes``, ``memory_limit_bytes``, ``requests``, ``lock_wait_s`` ...; None: it does
-            not answer.
-        error: why it does not answer; "".
+        status: the server's report: ``memory_bytes``, ``memory_limit_bytes``, ``requests``, ``lock_wait_s`` ...; None
+            if the server does not answer.
+        error: why the server does not answer; "" if it answers.
     """
 
     address: str
@@ -92,15 +92,15 @@ class FleetMatrix:
     """One matrix of a fleet, summed over its servers. Numbers of keys are None for a dense matrix.
 
     Attributes:
-        id: hexadecimal, as messages have it.
+        id: the matrix's number in hexadecimal, as in messages.
         kind: "dense" or "sparse".
         layout: "row" or "column".
-        rows: that exist.
-        bytes: of its values, and of a sparse matrix's keys.
-        active_keys, slots: keys with a slot, and slots for which there is memory.
-        waiting_keys, admitted_keys, expired_keys, evicted_keys: of managed keys, as ``DCV.keyStatus`` has them.
-        servers: number of servers that hold parts of it.
-        names: of its vectors, by row.
+        rows: number of rows.
+        bytes: memory of the values, and of a sparse matrix's keys.
+        active_keys, slots: number of keys with a slot, and number of slots for which there is memory.
+        waiting_keys, admitted_keys, expired_keys, evicted_keys: counts of managed keys, as in ``DCV.keyStatus``.
+        servers: number of servers that hold parts of the matrix.
+        names: names of the matrix's vectors, by row.
     """
 
     id: str
@@ -124,8 +124,8 @@ class FleetMatrix:
         """Sum one matrix over its servers.
 
         Args:
-            parts: of each server that holds a part of it.
-            rows: of its named vectors.
+            parts: the matrix's status on each server that holds a part.
+            rows: row by name, for the matrix's named vectors.
         """
         spec = parts[0].spec
         of_keys: dict[str, Any] = dict.fromkeys(OF_KEYS)
@@ -146,9 +146,9 @@ class FleetStatus:
     """The state of a fleet. ``print`` shows its tables, as ``ps2 status`` does.
 
     Attributes:
-        servers: by index.
-        matrices: by id.
-        operations: summed over the servers, the longest in total first.
+        servers: the servers, by index.
+        matrices: the matrices, by id.
+        operations: operations summed over the servers, the longest in total first.
     """
 
     servers: list[FleetServer]
@@ -166,7 +166,7 @@ class FleetStatus:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables that people see; only the one of servers may have no rows."""
+        """The tables to print. Empty tables are left out, except that of servers."""
         places = PLACE_TABLE if any(server.status and server.status.container for server in self.servers) else ()
         columns = (*SERVER_COLUMNS, *(column for column, _, _ in places))
         found = [
@@ -189,14 +189,14 @@ class VectorInfo(NamedTuple):
     """A named vector.
 
     Attributes:
-        name: ``ps.vector(name)`` returns it.
+        name: ``ps.vector(name)`` returns the vector.
         kind: "dense" or "sparse".
         layout: "row" or "column".
         dim: number of columns.
-        dtype: of its values.
-        matrix: the matrix that the vector is a row of, as ``ps2 status`` shows it.
-        row: its number in the matrix.
-        bytes: memory of its values on the servers; its share of the matrix.
+        dtype: dtype of the values.
+        matrix: number of the vector's matrix, as ``ps2 status`` shows it.
+        row: the vector's row in the matrix.
+        bytes: memory of the vector's values on the servers: its share of the matrix.
     """
 
     name: str
@@ -215,8 +215,8 @@ def fleet_status(
     """Return the state of a fleet.
 
     Args:
-        answers: of each server, by address.
-        names: of vectors with their rows, by matrix.
+        answers: each server's status or error, by address.
+        names: row by name of the named vectors, by matrix.
     """
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
@@ -229,7 +229,7 @@ def fleet_status(
 
 
 def ask_status(master: Master, control: ServerControl) -> FleetStatus:
-    """Ask all servers of a fleet for their state, at the same time."""
+    """Ask all servers of a fleet for their state, concurrently."""
     return fleet_status(_ask(master, control), _rows_by_name(master))
 
 
@@ -242,7 +242,7 @@ def ask_vectors(master: Master, control: ServerControl) -> list[VectorInfo]:
     return sorted(
         VectorInfo(name, of.kind, of.layout, of.dim, of.dtype, of.id, row, of.bytes // max(of.rows, 1))
         for of, names in found_rows
-        if of is not None  # else it was freed just now
+        if of is not None  # None: the matrix was freed just now
         for name, row in names.items()
     )
 

@@ -1,6 +1,6 @@
-"""Servers within this process: the same engines, cuts and kernels as those of a fleet, without its network.
+"""Servers within this process: the same engines, partitions and kernels as in a fleet, but no network.
 
-One worker that has all rows trains on them, and the results are those of a fleet of as many servers, bit for bit.
+One worker with all rows trains on these servers. The results equal those of a fleet with as many servers, bit for bit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class InProcessServers:
     """A network to engines of this process, and to a master of their own."""
 
     def __init__(self, servers: int, memory_limit_bytes: int) -> None:
-        """Args:
-        memory_limit_bytes: of each server.
+        """Create the engines and their master.
+
+        Args:
+            servers: number of engines.
+            memory_limit_bytes: memory limit of each engine.
         """
         self.memory_limit_bytes = memory_limit_bytes
         self.engines = {
@@ -62,7 +65,7 @@ class InProcessServers:
         """Return no connection: all requests go through ``exchange``."""
 
     def close(self) -> None:
-        """Let the engines go."""
+        """Drop the engines with their shards."""
         self.engines.clear()
 
     def _outcome(self, address: str, request: Request) -> Outcome:
@@ -77,9 +80,7 @@ class InProcessServers:
 
 @contextmanager
 def in_process_session(network: InProcessServers) -> Iterator[Session]:
-    """Make the servers those of this process meanwhile: vectors are created there. The numbers of mutations are those
-    of a run; see ``RunIds``.
-    """
+    """Create vectors on these servers within the with-block. Mutations are numbered as in a run; see ``RunIds``."""
     session = Session(FleetRef(f"in-process-{uuid.uuid4().hex[:12]}", MASTER), network)
     with session.in_run(RunIds(f"{session.fleet.id}/runs", 0, 0)):
         install(session)
@@ -90,7 +91,7 @@ def in_process_session(network: InProcessServers) -> Iterator[Session]:
 
 
 def _carried(operation: Operation) -> Operation:
-    """Return an operation with arrays of its own, as if it had travelled: neither side sees the other's arrays."""
+    """Return an operation with copied arrays, as after a network transfer: neither side sees the other's arrays."""
     arrays = tuple(_copy(array, operation.wire) for array in operation.arrays)
     keys = operation.keys
     if keys is not None and keys.columns is not None:
@@ -103,7 +104,7 @@ def _copy(array: Array, wire: Wire | None) -> Array:
 
 
 def _delivered(operation: Operation, result: Result) -> Result:
-    """Return a result with arrays of its own, the first one where the caller wants it."""
+    """Return a result with copied arrays; the first array is in the operation's ``into``, if that is set."""
     given = result.arrays if result.streamed is None else (result.streamed.whole(),)
     places = (operation.into, *(None for _ in given[1:]))
     return Result(

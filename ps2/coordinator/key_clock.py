@@ -1,7 +1,7 @@
 """``KeyClock``: a thread of the driver that advances the time of matrices with ``clock="wall"``, and expires keys.
 
-The thread adds the time that has passed in this process. So the keys of a fleet that was down, and went on from a
-checkpoint, have not aged meanwhile. Servers never read a clock.
+The thread adds the time that has passed in this process. So keys do not age while the fleet is down before it continues
+from a checkpoint. Servers never read a clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ps2.rpc.network import Network
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-# The time advances this often within ``expire_after_s``; the interval is within these bounds.
+# Number of advances within ``expire_after_s``, and bounds of the interval between two advances.
 PARTS_OF_AGE = 100
 SHORTEST_S, LONGEST_S = 0.1, 60.0
 # Interval for a matrix that has ``max_keys`` only.
@@ -48,11 +48,13 @@ class KeyClock:
     def __init__(
         self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Args:
-        master: knows the matrices and their routes.
-        network: sends the requests.
-        scope: scope of the mutations' ids, which no other sender uses.
-        now_s: this process's clock, in seconds.
+        """Create the clock; ``start`` starts its thread.
+
+        Args:
+            master: knows the matrices and their routes.
+            network: sends the requests.
+            scope: scope of the mutations' ids, which no other sender uses.
+            now_s: this process's clock, in seconds.
         """
         self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
         self._numbers = itertools.count()
@@ -83,7 +85,7 @@ class KeyClock:
             try:
                 self._advance(entry, clock, now_s)
             except TransientError as error:
-                # A server is being replaced: the time that has passed is added once it is back.
+                # A server is being replaced. The time that has passed is added once the server is back.
                 log.debug("the time of matrix %x is advanced later: %s", id, error)
 
     def _run(self) -> None:
@@ -97,8 +99,8 @@ class KeyClock:
         states = self._send(entry, route, "keys_state", {index: {} for index in every})
         now_s = max(float(time_s[0]) for _, time_s in states.values()) + clock_s - clock.last_s
         tick = max(int(numbers[0]) for numbers, _ in states.values()) + 1
-        # Before the attempt: if only some servers take it, or the expiry after it fails, the same time must not be
-        # added twice. Keys expire late rather than early.
+        # Set before the attempt. If only some servers advance, or the expiry fails, the same time is not added again:
+        # keys expire late rather than early.
         clock.last_s = clock_s
         params = {"now_s": now_s, "tick": tick, "touched": 0}
         self._send(entry, route, "keys_advance", dict.fromkeys(every, params))
@@ -117,8 +119,8 @@ class KeyClock:
     ) -> dict[int, tuple[Array, ...]]:
         """Send an operation to some partitions, with the parameters of each; return the arrays of each answer.
 
-        A mutation is not sent again after an error; the next one has another id. That is safe: time never goes back,
-        and a slice of an expiry that runs twice removes no other keys.
+        A mutation is not retried under its id. The next mutation may repeat its work, which is safe: time never goes
+        back, and repeating a slice of an expiry removes no other keys.
         """
         requests: dict[str, list[Request]] = {}
         asked: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What starts and watches the servers of a fleet: the interface, and how a launcher is found by its name."""
+"""The interface of launchers, which start and watch the servers of a fleet, and the search for a launcher by name."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class LaunchRequest:
 
     Attributes:
         fleet: id of the fleet.
-        servers: how many.
-        token: that all processes of the fleet prove to know; None only with ``addresses``.
-        binding: where the driver listens; local servers listen there, too.
-        memory_limit_bytes: that each server's arrays may take; None: the launcher's default.
-        ops: modules that declare operations.
+        servers: number of servers.
+        token: token that all processes of the fleet prove to know; None only with ``addresses``.
+        binding: addresses at which the driver and local servers listen.
+        memory_limit_bytes: maximum bytes of each server's arrays; None: the launcher's default.
+        ops: names of modules that declare operations.
         tls: certificate files; None: no TLS.
         addresses: ``host:port`` of servers that run already.
         control: calls to servers.
-        register: is told index, server id and address of a server that runs already.
-        spark_context: of the driver, or None.
-        spark_conf: settings of a second Spark application.
+        register: called with index, server id and address of each server that runs already.
+        spark_context: the driver's SparkContext, or None.
+        spark_conf: Spark settings of a second Spark application.
     """
 
     fleet: str
@@ -57,10 +57,10 @@ class Launcher(ABC):
     """Starts, watches and ends the servers of one fleet, by index.
 
     Attributes:
-        is_remote: its servers run on other hosts, so the driver listens where they reach it.
-        start_timeout_s: how long all servers may take to start, unless the user says otherwise.
-        replaces: it can end a server that hangs, and start another.
-        leaving: servers that another program has told to end.
+        is_remote: True if servers run on other hosts, so that the driver must listen where they reach it.
+        start_timeout_s: default for the seconds that all servers may take to start.
+        replaces: True if the launcher can end a server that hangs and start another.
+        leaving: indices of servers that another program has told to end.
     """
 
     is_remote: ClassVar[bool] = False
@@ -79,36 +79,37 @@ class Launcher(ABC):
 
     @staticmethod
     def ports_needed(servers: int) -> int:
-        """Return how many ports servers and launcher take on the driver's host."""
+        """Return the number of ports that servers and launcher take on the driver's host."""
         return 0
 
     @property
     @abstractmethod
     def servers(self) -> int:
-        """How many servers the fleet has."""
+        """Number of servers of the fleet."""
 
     @abstractmethod
     def start(self, index: int, master: str) -> None:
-        """Start one server, in place of any before, and return at once.
+        """Start one server, in place of an earlier one, and return at once.
 
         Args:
-            master: ``host:port`` that the server registers with.
+            index: index of the server.
+            master: ``host:port`` of the master, with which the server registers.
 
         Raises:
-            LaunchError: it cannot be started.
+            LaunchError: the server cannot be started.
         """
 
     @abstractmethod
     def poll(self) -> dict[int, str | None]:
-        """Return by index why server processes have ended, and None for servers that were asked and answered."""
+        """Return by index the reasons why servers have ended, and None for servers that have just answered."""
 
     def status_text(self) -> str:
-        """Return what is known of servers that have not started yet, or an empty string."""
+        """Return a text about the servers that have not started yet, or ""."""
         return ""
 
     @abstractmethod
     def stop(self) -> None:
-        """End what was started, and leave nothing behind. May be called twice."""
+        """End all started servers, and leave nothing behind. May be called twice."""
 
 
 def launcher_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The live page of a context: its server, and its link, which is said once."""
+"""The live page of a context: its web server, and its link, which is printed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class LivePage:
-    """The page."""
+    """The web server of the live page."""
 
     def __init__(self, conf: PS2Conf, watcher: DriverWatcher) -> None:
         """Start the page, and print its link.

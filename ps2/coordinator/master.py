@@ -1,4 +1,4 @@
-"""The master: which matrices and rows exist, which tasks and sessions hold them, and when the fleet rolls back."""
+"""The master: it keeps the matrices, their rows and the holders of rows, and announces rollbacks of the fleet."""
 
 from __future__ import annotations
 
@@ -49,24 +49,28 @@ class Master:
         active: ActiveRun | None = None,
         is_attached: bool = False,
     ) -> None:
-        """Args:
-        id: of the coordinator's fleet.
-        replicas: 1 if shards have copies on the next server.
-        active: the run that is told when the whole fleet rolls back.
-        is_attached: the fleet outlives this coordinator; its servers keep the catalog for a later one.
+        """Begin without matrices.
+
+        Args:
+            servers: calls to the servers.
+            config: times of heartbeats and of recovery.
+            id: id of the coordinator's fleet.
+            replicas: 1 if shards have copies on the next server.
+            active: holds the current run, which is told when the whole fleet rolls back.
+            is_attached: True if the fleet outlives this coordinator; its servers then keep the catalog for a later one.
         """
         self._replicas = replicas
         self._active = active or ActiveRun()
         self.reports = ServerReports()
         self.id = id
         self.config = config
-        # How often the whole fleet has rolled back to a checkpoint, and the step that it rolled back to last.
+        # Number of rollbacks of the whole fleet that have begun, and the step of the last one.
         self.epoch = 0
         self.step: int | None = None
-        # The same, once all servers have.
+        # The same (epoch, step) for the last rollback that all servers have completed.
         self.last_rollback: tuple[int, int | None] = (0, None)
         self._servers = servers
-        self._lock = threading.RLock()  # of the state; never held while a server is called
+        self._lock = threading.RLock()  # guards the state; never held while a server is called
         self._changing = threading.Lock()  # one change of rows at a time; taken before the other lock
         self.registry = ServerRegistry(config.lost_after_s, self._active.give_up)
         self._catalog = Catalog(secrets.randbits(30) << 32)
@@ -90,7 +94,7 @@ class Master:
         """Exclude other changes of matrices and rows.
 
         Raises:
-            RecoveringError: another change takes long. Waiting calls must leave threads for signs of life.
+            RecoveringError: another change takes long. Longer waits would take the threads that heartbeats need.
         """
         if not self._changing.acquire(timeout=CHANGING_TIMEOUT_S):
             raise RecoveringError("a server is being brought back, or a checkpoint made; no matrix changes meanwhile")
@@ -100,37 +104,37 @@ class Master:
             self._changing.release()
 
     def rehome(self) -> None:
-        """Raise the route version, and note the servers' addresses."""
+        """Raise the route version, and record the servers' addresses."""
         with self._lock:
             self._servers.route_version += 1
             self._catalog.rehome(self.registry.addresses(), self._servers.route_version)
 
     def roll_back(self, step: int | None) -> None:
-        """Note that the whole fleet is about to roll back to a checkpoint.
+        """Announce that the whole fleet is about to roll back to a checkpoint.
 
-        The route version changes here: a client that has a route to the restored shards also knows that the fleet has
-        rolled back, and a client that does not know it cannot reach them.
+        The new epoch comes with the new route version. So only clients that know of the rollback can reach the restored
+        shards.
         """
         with self._lock:
-            # First, so that no worker that knows already changes anything.
+            # Pause first, so that no worker of the new epoch changes anything yet.
             self._active.pause()
             self.epoch += 1
             self.step = step
             self.rehome()
 
     def rolled_back(self, checkpoint: str) -> None:
-        """Note that all servers have rolled back to a checkpoint: sessions that do not know it get RolledBack."""
+        """Record that all servers have rolled back to a checkpoint. Sessions that do not know of it get RolledBack."""
         with self._lock:
             self.last_rollback = self.epoch, self.step
         self._active.roll_back(self.epoch, checkpoint)
 
     def where(self, entry: Entry) -> tuple[Route, int]:
-        """Return the route of a matrix, and how often the fleet had rolled back when the route was made."""
+        """Return the route of a matrix, and the epoch of the route."""
         with self._lock:
             return entry.route, self.epoch
 
     def stages_over(self) -> list[tuple[str, int, list[int]]]:
-        """Return which stages are over, as (series, number below which stages are over, live stages)."""
+        """Return for each series (series, number below which stages are over, live stages below it)."""
         with self._lock:
             return self._ended.all()
 
@@ -153,12 +157,12 @@ class Master:
         return self.registry.present()
 
     def saved_matrices(self) -> list[SavedMatrix]:
-        """Return what a manifest says of the matrices, without their files."""
+        """Return the matrices as a manifest describes them, without files."""
         with self._lock:
             return self._catalog.saved()
 
     def publish(self) -> None:
-        """Leave with every server of an attached fleet what a later coordinator needs to take over."""
+        """Write the catalog to every server of an attached fleet, so that a later coordinator can take over."""
         if self._publisher is not None:
             self._publisher.publish(self.saved_matrices())
 
@@ -166,7 +170,7 @@ class Master:
         """Take over the matrices of an earlier coordinator.
 
         Args:
-            cut_anew: cut them for the present number of servers; otherwise they stay as the servers hold them.
+            cut_anew: True to partition the matrices for the present number of servers; False to keep their partitions.
         """
         with self._lock:
             self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, cut_anew)
@@ -177,8 +181,8 @@ class Master:
         """Allocate a matrix on all servers, or on none, and hand out its row 0.
 
         Args:
-            name: of row 0; may be empty.
-            caller: a repeated call, by its id, gets the same matrix.
+            name: name of row 0; "" for none.
+            caller: who calls. A repeated call, recognised by its id, gets the same matrix.
         """
         if caller is None:
             return self._new_matrix(spec, name)
@@ -190,11 +194,11 @@ class Master:
     def find_or_create(self, spec: MatrixSpec, name: str, caller: Caller | None = None) -> tuple[Entry, int]:
         """Return matrix and row of a named vector; if there is none, allocate a matrix and name its row 0.
 
-        Of several callers at once, one creates the vector, and the others get the same one.
+        Of several concurrent callers, one creates the vector, and the others get the same vector.
 
         Args:
-            spec: of a new matrix. An existing one may differ.
-            caller: a repeated call, by its id, gets the same vector.
+            spec: spec of a new matrix. An existing matrix may differ.
+            caller: who calls. A repeated call, recognised by its id, gets the same vector.
         """
         if caller is None:
             return self._find_or_create(spec, name)
@@ -235,7 +239,7 @@ class Master:
         addresses = self.registry.addresses()
         for index, address in enumerate(addresses):
             if partitions := entry.partitions_of(index):
-                if self._replicas:  # copies first: the shard forwards its first request at once
+                if self._replicas:  # allocate copies first, because a shard forwards its first request at once
                     backup = addresses[backup_of(index, len(addresses))]
                     self._servers.create_matrix(backup, entry.id, entry.spec, partitions, copies=True)
                 self._servers.create_matrix(address, entry.id, entry.spec, partitions)
@@ -257,9 +261,9 @@ class Master:
         """Hand out rows as zeros.
 
         Args:
-            count: how many; 0 is all that are reserved and not in use.
-            name: of the row, with a count of 1; may be empty.
-            caller: a repeated call, by its id, gets the same rows.
+            count: number of rows; 0 means all reserved rows that are not in use.
+            name: name of the row, with a count of 1; "" for none.
+            caller: who calls. A repeated call, recognised by its id, gets the same rows.
         """
         if caller is None:
             return self._take_rows(id, count, name)
@@ -284,7 +288,7 @@ class Master:
                 self._update_rows(entry, reused=grant.reused)
             with self._lock:
                 self._catalog.hand_out(entry, grant, name)
-            # A later coordinator cannot be asked for rows of a matrix without names.
+            # Matrices without names are not published: a later coordinator does not take them over.
             if name or grant.total > before or self._catalog.has_name(id):
                 self.publish()
             return grant.rows
@@ -293,8 +297,8 @@ class Master:
         """Free rows; free the matrix with its last row. Rows that are not in use are ignored.
 
         Args:
-            call: a repeated call, by its id, does nothing. A task's rows are freed when its stage is over, as another
-                attempt of the task writes to them again.
+            call: id of the call; a repeated call does nothing. A task's rows are freed when its stage is over, because
+                another attempt of the task may write to them again.
         """
         if call is None:
             self._free_rows(id, rows)
@@ -309,12 +313,12 @@ class Master:
                     self._deferred.add(call.series, call.stage, DeferredFree(id, row, born[row], orphan=False))
 
     def drop_rows(self, id: int, rows: Sequence[int], holder: str, call: RequestId | None = None) -> None:
-        """Note that a holder's handles to rows are gone; free the rows that have no other holder.
+        """Record that a holder has no handles to rows any more; free the rows that have no other holder.
 
         A task's rows are freed when its stage is over: until then another attempt may get them.
 
         Args:
-            call: a repeated call, by its id, does nothing, as the holder may have got the rows again since.
+            call: id of the call; a repeated call does nothing, because the holder may have got the rows again since.
         """
         if call is None:
             self._drop_rows(id, rows, holder)
@@ -337,21 +341,21 @@ class Master:
             self._free_rows(id, list(now), now)
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
-        """Forget the calls of stages below a number, except the live ones, and free the rows that they gave back."""
+        """Forget the calls of stages below a number, except live stages, and take back the rows that they freed."""
         with self._lock:
             self._ended.add(series, below, live)
             due = self._deferred.take(self._ended)
         self._calls.end(self._ended)
         with self._lock:
             for late in due:
-                if not (late.orphan and self._is_held(late)):  # another attempt may have got it since
+                if not (late.orphan and self._is_held(late)):  # another attempt may hold the row by now
                     self._due.setdefault(late.matrix, {})[late.row] = late.born
         if due:
             with suppress(RecoveringError), self.changing():  # otherwise ``catch_up`` frees them
                 self._take_due()
 
     def catch_up(self) -> None:
-        """Free rows, on servers too, whose turn was missed. Does nothing while rows are being changed."""
+        """Free the rows that could not be freed earlier, here and on servers. Does nothing while rows are changing."""
         if not (self._due or len(self.pending_frees)) or not self._changing.acquire(blocking=False):
             return
         try:
@@ -373,7 +377,7 @@ class Master:
         return taken is not None and bool(taken.holders)
 
     def _free_rows(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
-        """Free rows; with ``born``, only those that still have these generations."""
+        """Free rows; with ``born``, only the rows that still have these generations."""
         with self.changing():
             self._free_now(id, rows, born)
 
@@ -407,12 +411,12 @@ class Master:
                 self._drop(entry)
 
     def _grow(self, entry: Entry, grant: Grant) -> Grant:
-        """Grow a matrix generously, or only as far as needed if memory is short."""
+        """Grow a matrix to the grant's total, or only as far as needed if memory is short."""
         try:
             self._update_rows(entry, rows=grant.total)
             return grant
         except (LimitError, BusyError):
-            needed = max(grant.rows) + 1  # a range, or few
+            needed = max(grant.rows) + 1  # cheap: the rows are a range, or few
             if needed == grant.total:
                 raise
             self._update_rows(entry, rows=needed)

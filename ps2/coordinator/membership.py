@@ -1,4 +1,4 @@
-"""Which servers are alive: a pure function of their signs of life and of time."""
+"""Decides which servers are alive, from their signs of life and the time. No I/O."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Member:
 
     Attributes:
         address: ``host:port``.
-        server_id: of the process; another process at the same index has another id.
-        heard_s: time of its last sign of life, plus the time that the caller itself stood still since.
+        server_id: id of the process; another process at the same index has another id.
+        heard_s: time of the last sign of life, plus the time for which the caller itself has stood still since.
         gone: why the server is lost; None while it is alive.
-        ended: its process has ended, or is being replaced: signs of life no longer count.
-        mutations: requests that had changed data there, as of its last sign of life.
+        ended: True if the process has ended or is being replaced, so that its signs of life no longer count.
+        mutations: number of requests that had changed data there at the last sign of life.
     """
 
     address: str
@@ -31,9 +31,9 @@ class Member:
 class Membership:
     """Members by index. The caller gives all times, in seconds of one clock.
 
-    A server's silence counts only while the caller itself runs. The caller shows that by calling ``here`` all the time.
-    A long gap without ``here`` and without signs of life means that the caller stood still. However long such a gap is,
-    it counts as a quarter of ``lost_after_s``, and silent servers must be asked again after it.
+    A server's silence counts only while the caller itself runs, which the caller shows by frequent calls of ``here``. A
+    gap between calls that is longer than a quarter of ``lost_after_s`` means that the caller stood still. The gap
+    counts as that quarter, and silent servers must be asked again after it.
     """
 
     def __init__(self, lost_after_s: float) -> None:
@@ -48,7 +48,7 @@ class Membership:
         self.members[index] = Member(address, server_id, now_s)
 
     def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
-        """Note a sign of life. A server that was declared lost for its silence is back.
+        """Record a sign of life. A server that was declared lost because of its silence is alive again.
 
         Raises:
             NotFoundError: the process is not a member.
@@ -62,40 +62,40 @@ class Membership:
         member.gone = None
 
     def ended(self, index: int, reason: str) -> None:
-        """Note that a server's process has ended."""
+        """Record that a server's process has ended."""
         member = self.members.get(index)
         if member is not None and not member.ended:
             member.ended = True
             member.gone = reason
 
     def fence(self, index: int) -> Member:
-        """Ignore signs of life of a lost server from now on, as it is being replaced; return its record."""
+        """Ignore later signs of life of a lost server, which is being replaced; return its record."""
         self.members[index].ended = True
         return self.members[index]
 
     def lost_indices(self) -> list[int]:
-        """Return which servers are lost."""
+        """Return the indices of the lost servers."""
         return [index for index, member in self.members.items() if member.gone is not None]
 
     def here(self, now_s: float) -> None:
-        """Note that the caller runs. A gap since the last call does not count as silence of servers."""
+        """Record that the caller runs. A long gap since the last call does not count as the servers' silence."""
         gap_s = now_s - self._here_s if self._here_s is not None else 0.0
         excess_s = gap_s - self._lost_after_s / 4
         if excess_s > 0:
             for member in self.members.values():
                 member.heard_s += excess_s
-            # Their answers may still wait to be read.
+            # The servers' answers may still be unread.
             self._asked.clear()
         self._here_s = now_s
 
     def silent(self, now_s: float) -> list[int]:
-        """Return servers that were silent for half of ``lost_after_s``: the caller asks them before ``tick``."""
+        """Return the servers that were silent for half of ``lost_after_s``. The caller asks them before ``tick``."""
         self.here(now_s)
         self._asked = set(self._silent_for(self._lost_after_s / 2, now_s))
         return sorted(self._asked)
 
     def tick(self, now_s: float) -> list[int]:
-        """Declare servers lost that were asked and stayed silent for too long; return them."""
+        """Declare the servers lost that were asked but stayed silent for ``lost_after_s``; return them."""
         self.here(now_s)
         silent = [index for index in self._silent_for(self._lost_after_s, now_s) if index in self._asked]
         for index in silent:
@@ -103,7 +103,7 @@ class Membership:
         return silent
 
     def lost(self) -> dict[str, str]:
-        """Return the reason by the address of each lost server."""
+        """Return why each lost server is lost, by address."""
         return {m.address: f"server {i} ({m.address}): {m.gone}" for i, m in self.members.items() if m.gone is not None}
 
     def _silent_for(self, silence_s: float, now_s: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""The views of a context for outsiders: the live page, the metrics for Prometheus, and traces."""
+"""Monitoring of a context: the live page, the metrics for Prometheus, and traces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Monitoring:
     """The live page, the metrics and the traces of one context.
 
     Attributes:
-        watcher: the source of the page and of the metrics.
+        watcher: collects the content of the page and of the metrics.
     """
 
     def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
@@ -66,13 +66,13 @@ class Monitoring:
         return None if self._metrics is None else f"http://{self._metrics.address}/metrics"
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
-        """Run workers by ``call``, in a span if there are traces; record the outcome in the history."""
+        """Run workers by ``call``, within a span if tracing is on; record the outcome in the history."""
         tracing = self._tracing
         traced = call if tracing is None else lambda: tracing.run(call)
         return self.watcher.record_run(traced, worker_fn)
 
     def describe(self, servers: list[str]) -> str:
-        """Return servers and link, for a context's ``repr``."""
+        """Return a text with servers and link, for a context's ``repr``."""
         return ", ".join(servers) + ("" if self.page_url is None else f"; live page at {self.page_url}")
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from ps2.number_checks import is_whole
 
 
 def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
-    """Return the servers of a fleet: "host:port,host:port", or a list of them."""
+    """Return the servers' addresses, given as "host:port,host:port" or as a list."""
     if fleet is None:
         return ()
     given = fleet.split(",") if isinstance(fleet, str) else fleet

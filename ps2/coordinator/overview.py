@@ -1,4 +1,4 @@
-"""The HTML of a context in a notebook, from the coordinator's own knowledge. No server is asked."""
+"""The HTML of a context in a notebook. It shows the coordinator's own knowledge and asks no server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
     """Return the HTML of a running context.
 
     Args:
-        page: the link of its live page; None: there is none.
+        page: link of the context's live page; None: there is none.
     """
     entries, present = master.entries(), master.present()
     names: dict[int, list[str]] = {}
@@ -65,7 +65,7 @@ def _servers(master: Master, entries: list[Entry]) -> Table:
 
 def _matrix_row(entry: Entry, names: list[str]) -> list[str]:
     spec = entry.spec
-    # Only the servers know how many keys a sparse matrix has.
+    # Only the servers know the number of keys of a sparse matrix.
     taken = size(spec.dim * spec.block_bytes) if spec.kind == "dense" else "-"
     return [
         *(f"{entry.id:x}", spec.kind, spec.layout, f"{spec.dim:,}", spec.dtype, f"{spec.rows:,}"),

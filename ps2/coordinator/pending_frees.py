@@ -1,8 +1,7 @@
-"""Matrices and rows that servers could not be told to free yet.
+"""Frees matrices and rows later on servers that refuse to free them now.
 
-A server that is being replaced, or has not heard from its coordinator for a while, refuses the call. The caller need
-not
-know: the master has freed the vectors already, and the server follows later.
+A server refuses the call while it is being replaced, or after its coordinator was silent. The caller sees no error: the
+master has freed the vectors already, and the server follows later.
 """
 
 from __future__ import annotations
@@ -17,17 +16,20 @@ from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, ServerControl
 
 log = logging.getLogger(__name__)
 
-# Between two attempts.
+# Pause between two attempts.
 PAUSE_S = 0.5
-# For one of these calls, in the monitor thread.
+# Time limit of one call in the monitor thread.
 ATTEMPT_TIMEOUT_S = 1.0
 
 
 class PendingFrees:
-    """The pending calls of one coordinator, by server id: a replacement holds nothing to free. Thread-safe."""
+    """The pending calls of one coordinator. Thread-safe.
+
+    Calls are stored by server id, because a replacement server holds nothing to free.
+    """
 
     def __init__(self, servers: ServerControl, members: Callable[[], list[tuple[str, str]]]) -> None:
-        """``members``: gives server id and address of each server, by index."""
+        """``members``: returns server id and address of each server, by index."""
         self._servers = servers
         self._members = members
         self._lock = threading.Lock()
@@ -36,18 +38,18 @@ class PendingFrees:
         self._next_s = 0.0
 
     def __len__(self) -> int:
-        """Return how many matrices and rows are pending on all servers."""
+        """Return the number of matrices and rows that are pending on all servers."""
         with self._lock:
             return len(self._matrices) + sum(map(len, self._rows.values()))
 
     def free_matrix(self, matrix: int, indices: Collection[int]) -> None:
-        """Let servers free a matrix: now, or later if they refuse."""
+        """Let servers free a matrix; repeat the call later on servers that refuse."""
         members = self._members()
         for index in indices:
             self._free(*members[index], matrix)
 
     def retire(self, matrix: int, rows: Collection[int], indices: Collection[int]) -> None:
-        """Let servers free rows, which are not handed out meanwhile: now, or later if they refuse."""
+        """Let servers free rows; repeat the call later on servers that refuse. No row may be handed out meanwhile."""
         members = self._members()
         for index in indices:
             self._retire(*members[index], matrix, rows)
@@ -56,7 +58,7 @@ class PendingFrees:
         """Repeat pending calls, unless the last attempt was a moment ago.
 
         Args:
-            free: by matrix: rows that are not in use, and not handed out meanwhile.
+            free: by matrix, the rows that are not in use. They must not be handed out during the call.
         """
         with self._lock:
             now_s = time.monotonic()
@@ -70,7 +72,7 @@ class PendingFrees:
             if id in there and not self._free(id, there[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
         for (id, matrix), numbers in rows.items():
-            # Rows that were handed out since have been zeroed by that.
+            # Rows that were handed out since are in use, and were zeroed then.
             left = numbers.intersection(free.get(matrix, ()))
             if id in there and left and not self._retire(id, there[id], matrix, left, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
@@ -94,7 +96,7 @@ class PendingFrees:
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         later: bool = False,
     ) -> bool:
-        # Rows are zeroed before they are handed out again, so a failed call costs memory and nothing else.
+        # Rows are zeroed before they are handed out again, so a failed call costs only memory.
         return self._do(
             lambda: self._servers.update_rows(address, matrix, 0, sorted(rows), (), timeout_s),
             lambda: self._rows.setdefault((id, matrix), set()).update(rows),
@@ -103,8 +105,7 @@ class PendingFrees:
         )
 
     def _do(self, call: Callable[[], None], owe: Callable[[], None], what: str, later: bool) -> bool:
-        """Call a server unless it is silent; keep the call for later if it fails. Return whether the server
-        answered."""
+        """Make a call now, or keep it for later if ``later`` or if it fails; return True if the server answered."""
         try:
             if not later:
                 call()

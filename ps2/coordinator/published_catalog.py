@@ -1,4 +1,4 @@
-"""What a coordinator leaves on the servers of an attached fleet, so that a later coordinator can take over."""
+"""The catalog that a coordinator writes to the servers of an attached fleet for a later coordinator."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class CatalogPublisher:
         for address, backup in zip(addresses, backups(addresses, (), self._replicas), strict=True):
             try:
                 self._servers.activate(address, Activation(self._coordinator, backup=backup, catalog=catalog))
-            except PS2Error as error:  # the other servers have it; the supervisor sees to a lost one
+            except PS2Error as error:  # the other servers have the catalog; the supervisor replaces lost servers
                 log.warning("leaving the catalog with %s: %s", address, error)
 
 
 def newest_catalog(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
-    """Return the named matrices of the last coordinator; none if servers were restarted since."""
+    """Return the last coordinator's named matrices; none if a server was restarted since."""
     left = [json.loads(server.catalog) for server in servers if server.catalog]
     if not left:
         return ()

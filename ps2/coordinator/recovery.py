@@ -1,4 +1,4 @@
-"""How a fleet recovers the shards of lost servers: pure decisions, and the report of each recovery."""
+"""Decides how a fleet recovers the shards of lost servers, without I/O, and describes each recovery."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Policy:
     """How a fleet recovers from lost servers.
 
     Attributes:
-        replicas: 1: each server's shards have copies on the next server.
-        recover: without copies, "consistent": all servers roll back to the checkpoint. "shard": only the lost one does.
-            "auto": all do if the run or step under way can go on from the checkpoint by itself.
+        replicas: 1 if each server's shards have copies on the next server, else 0.
+        recover: who rolls back to the checkpoint without copies. "consistent": all servers. "shard": only the lost
+            ones. "auto": all servers if the run or step under way can go on from the checkpoint by itself.
     """
 
     replicas: int
@@ -29,10 +29,10 @@ class Lost:
     """The state of a fleet when servers were declared lost.
 
     Attributes:
-        servers: their indices.
+        servers: indices of the lost servers.
         reason: why they are lost.
-        silent_s: seconds since the last sign of life of the server that was silent longest.
-        mutations: by index: the server's id, and how many requests had changed data on it.
+        silent_s: seconds since the oldest of their last signs of life.
+        mutations: by index, the server's id and the number of requests that had changed data on it.
     """
 
     servers: tuple[int, ...]
@@ -41,29 +41,34 @@ class Lost:
     mutations: Mapping[int, tuple[str, int]]
 
     def mutations_since(self, held: Mapping[str, int], indices: Collection[int]) -> int:
-        """Return how many mutations these servers had after a checkpoint that holds ``held`` of each server id."""
+        """Return the number of mutations on some servers after a checkpoint.
+
+        Args:
+            held: by server id, the number of mutations that the checkpoint holds.
+            indices: indices of the servers.
+        """
         counts = [self.mutations[index] for index in indices]
         return sum(max(0, count - held.get(server_id, 0)) for server_id, count in counts)
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What happened to lost servers; one of ``ps.recoveries``.
+    """A recovery of lost servers; one of ``ps.recoveries``.
 
     Attributes:
-        servers: their indices; none if a program let the fleet roll back.
+        servers: indices of the lost servers; empty if a program let the fleet roll back.
         reason: why they were lost.
-        source: "replica", "handover" (the checkpoint with which a server ended in order) or "checkpoint". Only with
-            "checkpoint" are later changes missing.
-        checkpoint: its folder, unless the source is a replica.
-        step: first step that the checkpoint does not hold, if it has one.
-        rolledBack: all servers rolled back to the checkpoint, not only the lost ones.
-        mixed: the other servers did not roll back, so vectors on lost and on other servers are of two ages.
+        source: "replica", "handover" (the checkpoint that a server made before it ended in order) or "checkpoint". Only
+            with "checkpoint" are later changes missing.
+        checkpoint: folder of the checkpoint, unless the source is a replica.
+        step: first step that the checkpoint does not hold; None if it belongs to no step.
+        rolledBack: True if all servers rolled back to the checkpoint, not only the lost ones.
+        mixed: True if the other servers did not roll back, so that vectors mix values of two ages.
         detectS: seconds from the last sign of life until the servers were declared lost.
         startS: seconds until new processes had registered.
-        loadS: seconds until their shards were back.
-        nbytes: of these shards.
-        mutationsLost: requests that had changed data there after the checkpoint, as of the last heartbeat.
+        loadS: seconds until the new processes had their shards.
+        nbytes: bytes of these shards.
+        mutationsLost: number of requests whose changes are lost: those after the checkpoint, as of the last heartbeat.
         zeros: matrices (and rows) younger than the checkpoint, which came back as zeros.
     """
 
@@ -102,7 +107,7 @@ class Recovery:
 
 
 def backup_of(index: int, servers: int) -> int:
-    """Return the server that holds the copies of a server's shards."""
+    """Return the index of the server that holds the copies of a server's shards."""
     return (index + 1) % servers
 
 
@@ -114,16 +119,16 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
 
 
 def all_roll_back(policy: Policy, can_resume: bool) -> bool:
-    """Return whether all servers roll back to a checkpoint, not only the lost ones.
+    """Return True if all servers roll back to a checkpoint, False if only the lost ones do.
 
     Args:
-        can_resume: whether a run or a step is under way that can go on from that checkpoint by itself.
+        can_resume: True if a run or step is under way that can go on from that checkpoint by itself.
     """
     return policy.recover == "consistent" or (policy.recover == "auto" and can_resume)
 
 
 def backups(addresses: Sequence[str], lost: Collection[int], replicas: int) -> list[str]:
-    """Return the address of each server's backup, by index; "" where there is none now."""
+    """Return the address of each server's backup, by index; "" if there is none now."""
     count = len(addresses)
     if not replicas:
         return [""] * count

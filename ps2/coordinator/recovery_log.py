@@ -1,4 +1,4 @@
-"""What happened to lost servers, in order."""
+"""The log of a fleet's recoveries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ps2.coordinator.recovery import Recovery
 
 
 class RecoveryLog:
-    """Recoveries of one fleet. A client that a recovered server has answered finds its recovery here.
+    """Recoveries of one fleet. Once a recovered server has answered a client, the log holds the recovery.
 
     Attributes:
-        lock: of the log. A recovery holds it from before the server answers until it is appended.
+        lock: guards the log. It is held from before a recovered server answers until the recovery is appended.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,6 @@ class RecoveryLog:
             return [recovery for _, recovery in self._recoveries]
 
     def timed(self) -> list[tuple[float, Recovery]]:
-        """Return them with the times of their ends, since the epoch of Unix."""
+        """Return (end, recovery) of all recoveries; the end is in seconds since the Unix epoch."""
         with self.lock:
             return list(self._recoveries)

@@ -1,4 +1,4 @@
-"""Which servers the fleet has, and which of them are lost. ``membership`` decides; this module is thread-safe."""
+"""The servers of the fleet, and which of them are lost: ``membership``'s decisions, made thread-safe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.errors import LostError, RecoveringError, UnavailableError
 
 log = logging.getLogger(__name__)
 
-# The supervisor checks the processes more often than this.
+# How long to wait for the verdict on an unreachable server. The supervisor checks the processes more often.
 VERDICT_TIMEOUT_S = 1.0
 
 
@@ -23,16 +23,21 @@ class ServerRegistry:
     """The servers, by index. Thread-safe. Its lock is taken after the master's, and no server is asked under it."""
 
     def __init__(self, lost_after_s: float, on_give_up: Callable[[str], None] = lambda why: None) -> None:
-        """``on_give_up``: called with the reason when lost servers do not come back. ``on_lost`` may be set later: it
-        is called with the index of a server that is lost, and the reason."""
+        """Begin without servers.
+
+        Args:
+            lost_after_s: seconds of silence after which a server is lost.
+            on_give_up: called with the reason when lost servers are lost for good. The attribute ``on_lost`` is called
+                with index and reason of each lost server.
+        """
         self._on_give_up = on_give_up
         self.on_lost: Callable[[int, str], object] = lambda index, why: None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._membership = Membership(lost_after_s)
-        self._recoverable = False  # lost servers are replaced
+        self._recoverable = False  # True: lost servers are replaced
         self._given_up = ""
-        self._restoring: dict[int, str] = {}  # servers that have not got their shards back yet, and why
+        self._restoring: dict[int, str] = {}  # replaced servers without their shards, and why they were lost
 
     def register(self, index: int, server_id: str, address: str) -> None:
         with self._changed:
@@ -45,7 +50,7 @@ class ServerRegistry:
             self._membership.heartbeat(index, server_id, time.monotonic(), mutations)
 
     def alive(self, index: int) -> None:
-        """Note that a server has answered."""
+        """Record that a server has answered."""
         with self._lock:
             member = self._membership.members[index]
             if not member.ended:
@@ -60,12 +65,12 @@ class ServerRegistry:
             self._changed.notify_all()
 
     def here(self) -> None:
-        """Note that this process runs, and waits for answers."""
+        """Record that this process runs; see ``Membership.here``."""
         with self._lock:
             self._membership.here(time.monotonic())
 
     def silent(self) -> list[tuple[int, str, str]]:
-        """Return index, server id and address of silent servers, which have to be asked before ``tick``."""
+        """Return index, server id and address of the silent servers. The caller asks them before ``tick``."""
         with self._lock:
             members = self._membership.members
             silent = self._membership.silent(time.monotonic())
@@ -80,7 +85,7 @@ class ServerRegistry:
                 self._changed.notify_all()
 
     def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
-        """Wait until servers have registered; return the missing ones."""
+        """Wait until servers have registered; return the indices of those that are missing after the timeout."""
 
         def missing() -> list[int]:
             members = self._membership.members
@@ -101,7 +106,7 @@ class ServerRegistry:
             return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
 
     def health(self) -> list[ServerHealth]:
-        """Return what is known of each server, by index."""
+        """Return the health of each server, by index."""
         with self._lock:
             now_s = time.monotonic()
             return [
@@ -118,35 +123,35 @@ class ServerRegistry:
         return [address for _, address in self.members()]
 
     def expect_recovery(self) -> None:
-        """Note that lost servers can be recovered from now on."""
+        """Record that lost servers can be recovered from now on."""
         self._recoverable = True
 
     def give_up(self, why: str) -> None:
-        """Note that servers which are lost now are lost for good."""
+        """Record that the servers that are lost now are lost for good."""
         with self._lock:
             self._recoverable, self._given_up = False, why
         self._on_give_up(why)
 
     def supersede(self, why: str) -> None:
-        """Note that another coordinator has taken the servers over."""
+        """Record that another coordinator has taken over the servers: all of them are lost for this one."""
         with self._lock:
             self._recoverable, self._given_up = False, ""
             for index in self._membership.members:
                 self._membership.ended(index, why)
 
     def check_all_there(self) -> None:
-        """Raise RecoveringError if a server is lost, or LostError if it cannot be recovered."""
+        """Raise if a server is lost: RecoveringError if it can be recovered, else LostError."""
         with self._lock:
             if lost := self._membership.lost() or self._restoring:
                 reasons = "; ".join(lost.values())
                 raise RecoveringError(reasons) if self._recoverable else LostError(reasons)
 
     def gone(self, owners: Collection[int], addresses: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return why servers of a matrix are lost for good, and why some are being replaced.
+        """Return why servers of a matrix are lost for good, and why servers are being replaced.
 
         Args:
-            owners: their indices.
-            addresses: theirs, by the matrix's route.
+            owners: indices of the matrix's servers.
+            addresses: their addresses in the matrix's route.
         """
         with self._lock:
             lost = self._membership.lost()
@@ -158,17 +163,17 @@ class ServerRegistry:
             return tuple(why + reason for reason in gone), ()
 
     def lost(self, replaces: bool) -> list[int]:
-        """Return which servers have to be replaced.
+        """Return the indices of the servers that have to be replaced.
 
         Args:
-            replaces: whether the launcher can replace a silent server; otherwise only ended ones have to be replaced.
+            replaces: True if the launcher can replace a silent server. Otherwise only ended servers are returned.
         """
         with self._lock:
             members = self._membership.members
             return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
 
     def fence(self, indices: Collection[int]) -> Lost:
-        """Ignore lost servers from now on; return the state of the fleet at this moment."""
+        """Ignore later signs of life of lost servers; return the state of the fleet now."""
         with self._lock:
             now_s = time.monotonic()
             members = self._membership.members
@@ -186,19 +191,19 @@ class ServerRegistry:
             return lost
 
     def counts(self) -> dict[int, tuple[str, int]]:
-        """Return each server's id, and how many requests had changed data on it, by index."""
+        """Return by index each server's id and the number of requests that had changed data on it."""
         with self._lock:
             members = self._membership.members
             return {index: (member.server_id, member.mutations) for index, member in members.items()}
 
     def restored(self) -> None:
-        """Note that all servers have their shards."""
+        """Record that all servers have their shards."""
         with self._lock:
             self._restoring.clear()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Replace the error of an unreachable server if the server is known, or in a moment, to be lost."""
+        """Replace an UnavailableError of the with-block if a server is lost, or is declared lost within a moment."""
         try:
             yield
         except UnavailableError as error:

@@ -1,4 +1,4 @@
-"""The master's gRPC service: decode, call one method of the master, encode."""
+"""The master's gRPC service. Each method decodes a request, calls one method of the master, and encodes the reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREADS = 16
 
 
 class MasterServicer:
-    """Method by method what ``service Master`` of the contract says."""
+    """Implements ``service Master`` of the contract."""
 
     def __init__(self, master: Master) -> None:
         self._master = master

@@ -1,4 +1,4 @@
-"""Settings by name, as files and variables of the environment have them."""
+"""Reads settings by name from files and environment variables."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import yaml
 from ps2.errors import ConfigError
 
 PREFIX = "PS2_"
-# Kubernetes tells each pod where a service called "ps2" is.
+# Prefixes of variables that Kubernetes sets in every pod if a service is called "ps2". They are not settings.
 OF_KUBERNETES = ("PS2_PORT", "PS2_SERVICE")
 
 log = logging.getLogger(__name__)
 
 
 def variable_of(name: str) -> str:
-    """Return the variable of a setting: ``PS2_HEARTBEAT_S`` of ``heartbeatS``."""
+    """Return the name of a setting's variable, such as ``PS2_HEARTBEAT_S`` for ``heartbeatS``."""
     return PREFIX + "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper()
 
 
 def of_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
-    """Return the settings that variables have; an empty variable has none.
+    """Return the settings given by environment variables. Empty variables are ignored.
 
     Args:
         environment: the variables.
-        names: of all settings.
-        parsed: of those whose value is YAML; others' is the text as it stands.
+        names: names of all settings.
+        parsed: names of the settings whose values are YAML; other values are plain text.
 
     Raises:
-        ConfigError: a value is no YAML.
+        ConfigError: a value is not valid YAML.
     """
     variables = {variable_of(name): name for name in names}
     for variable in environment:
@@ -47,10 +47,10 @@ def of_variables(environment: Mapping[str, str], names: Collection[str], parsed:
 
 
 def of_file(path: str, names: Collection[str]) -> dict[str, Any]:
-    """Return the settings of a YAML file; an empty file has none.
+    """Return the settings of a YAML file; none if the file is empty.
 
     Raises:
-        ConfigError: it cannot be read, or names what is no setting.
+        ConfigError: the file cannot be read, or has an unknown setting.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def of_file(path: str, names: Collection[str]) -> dict[str, Any]:
 
 
 def check_known(given: Collection[Any], names: Collection[str], where: str) -> None:
-    """Raise ConfigError if one of the names that are given is no setting's."""
+    """Raise ConfigError if a given name is not the name of a setting."""
     for name in given:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1)

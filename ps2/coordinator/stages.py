@@ -1,9 +1,9 @@
-"""Which stages of a Spark application are over, so that servers and master can forget the ids of their requests.
+"""Finds the stages of a Spark application that are over, so that the ids of their requests can be forgotten.
 
-A stage belongs to the jobs that need it. Spark numbers jobs and stages in the order in which it plans them. It
-announces a job before it starts, and its end before it plans a job that could need the same stages. So a stage that is
-older than the newest known stage, and that belongs to no unfinished job, never runs again. Later requests of it come
-from zombie tasks.
+A stage belongs to the jobs that need it. Spark numbers jobs and stages in the order in which it plans them. Spark
+announces a job before the job starts. It announces a job's end before it plans another job that could need the same
+stages. So a stage that is older than the newest known stage, and that belongs to no unfinished job, never runs again.
+Later requests of that stage come from zombie tasks.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ps2.run.spark.classic import is_context_stopped
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 2.0
-# The thread may wait for a server that does not answer; it ends by itself then.
+# How long to wait for the thread. If it waits for a silent server, it ends by itself later.
 STOP_TIMEOUT_S = 1.0
-# At most so many stages without a known job count as live.
+# Maximum number of stages without a known job that count as live.
 UNKNOWN_STAGES = 1000
-# Spark counts stages by Java's int.
+# Stage numbers are Java ints.
 NO_MORE_STAGES = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A job as Spark describes it: its stages, and whether it may still run them."""
+    """A job as Spark describes it: its stages, and True if it may still run them."""
 
     stages: frozenset[int]
     running: bool
@@ -49,7 +49,7 @@ class Over:
 
 
 class Stages:
-    """The known stages of one application, from a job on."""
+    """The known stages of one application, beginning with a job."""
 
     def __init__(self, first_job: int = 0) -> None:
         self._next_job = first_job
@@ -59,13 +59,14 @@ class Stages:
         self._unknown: set[int] = set()
 
     def poll(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
-        """Ask for news, and return which stages are over now.
+        """Ask Spark for news, and return the stages that are over now.
 
         Args:
-            ask: returns a job by its number; None if Spark does not know it yet, or has forgotten it.
+            ask: returns a job by its number; None if Spark does not know the job yet, or has forgotten it.
             active: returns the numbers of the jobs that run now.
         """
-        # Known jobs first: a job that shares a stage with an ended one is known to Spark by now, and is found below.
+        # Ask about known jobs first. If one has ended, Spark knows by now every job that shares its stages, and the
+        # loops below find it.
         for number in list(self._running):
             self._note(number, ask(number))
         while (job := ask(self._next_job)) is not None:
@@ -92,13 +93,15 @@ class Stages:
 
 
 class StageWatch:
-    """Polls Spark, and informs the servers and the master. It has a thread, as each of them may hang."""
+    """Polls Spark, and informs the servers and the master, in a thread of its own because each of them may hang."""
 
     def __init__(self, spark: SparkBackend, tracker: Any, series: str, master: Master, servers: ServerControl) -> None:
-        """Args:
-        spark: the application; when it is stopped, all stages are over.
-        tracker: its status tracker.
-        series: names the application in the ids of its tasks.
+        """Start to watch.
+
+        Args:
+            spark: the application; when it is stopped, all its stages are over.
+            tracker: the application's status tracker.
+            series: name of the application in the ids of its tasks' requests.
         """
         self._spark = spark
         self._tracker = tracker
@@ -108,9 +111,9 @@ class StageWatch:
         # Spark may have forgotten its first jobs. Jobs that have ended already had no access to the fleet.
         jobs = [*self._tracker.getJobIdsForGroup(), *self._tracker.getActiveJobsIds()]
         self._stages = Stages(min(jobs, default=0))
-        self._informed: dict[str, Over] = {}  # by server id: a replacement has to be informed, too
+        self._informed: dict[str, Over] = {}  # by server id, because replacements have to be informed, too
         self._master_informed = Over()
-        self._all_informed = False  # that the application is over
+        self._all_informed = False  # True: all know that the application is over
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
@@ -133,14 +136,14 @@ class StageWatch:
             self._all_informed = over.below == NO_MORE_STAGES
 
     def _look(self) -> Over | None:
-        """Return which stages are over; None if Spark does not answer."""
+        """Return the stages that are over; None if Spark does not answer."""
         from py4j.protocol import Py4JError
 
         try:
             if is_context_stopped(self._spark.context):
                 return Over(NO_MORE_STAGES)
             return self._stages.poll(self._ask, self._tracker.getActiveJobsIds)
-        except (Py4JError, OSError) as error:  # it is stopping, or has ended
+        except (Py4JError, OSError) as error:  # the application is stopping, or has ended
             log.debug("asking Spark for its jobs: %s", error)
             return None
 
@@ -151,7 +154,7 @@ class StageWatch:
         return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
     def _inform(self, over: Over) -> bool:
-        """Inform servers and master of news; return whether all know it now."""
+        """Inform the servers and the master that have not been informed yet; return True if all know now."""
         present = self._master.registry.present()
         self._informed = {id: informed for id, informed in self._informed.items() if id in present}
         for id, address in present.items():
@@ -164,7 +167,7 @@ class StageWatch:
                 log.debug("telling %s which stages are over: %s", address, error)
         if any(self._informed.get(id, Over()) != over for id in present):
             return False
-        # The master last: it may hand out freed rows again, and by then no server may accept a zombie's writes to them.
+        # Inform the master last. It may then hand out freed rows again, so no server may accept a zombie's writes.
         if self._master_informed != over:
             self._master.end_stages(self._series, over.below, sorted(over.live))
             self._master_informed = over

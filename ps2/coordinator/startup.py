@@ -1,4 +1,4 @@
-"""How a context starts: with empty servers, from a checkpoint, or with what an earlier driver has left on a fleet."""
+"""Starts a context: with empty servers, from a checkpoint, or with an earlier driver's matrices on a running fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_S = 0.2
 
 
 def with_restore(conf: PS2Conf) -> PS2Conf:
-    """Return settings without "latest": with checkpointDir instead, or with None if that has no checkpoint yet."""
+    """Replace ``restore="latest"`` by checkpointDir, or by None if that folder has no checkpoint yet."""
     if conf.restore != LATEST or conf.checkpointDir is None:
         return conf
     folders.prepare(conf.checkpointDir)
@@ -34,12 +34,12 @@ def with_restore(conf: PS2Conf) -> PS2Conf:
 
 
 def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> None:
-    """Give started servers the state that the context starts with."""
+    """Give started servers the state with which the context starts."""
     master = fleet.master
     if conf.checkpointDir is not None:
         folders.prepare(conf.checkpointDir)
     restored = None
-    if conf.restore is not None:  # checked before anything is taken over
+    if conf.restore is not None:  # check before taking over anything
         folder = folders.newest(conf.restore)
         restored = Newest(folder, folders.read_manifest(folder), {})
         if not restored.manifest.number:
@@ -60,7 +60,7 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
 
 
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
-    """Become the coordinator of running servers, once the earlier one has been silent for long enough."""
+    """Become the coordinator of running servers, once the earlier coordinator has been silent for long enough."""
     master, servers = fleet.master, fleet.control
     servers_info = _wait_until_alone(fleet, conf)
     servers.route_version = max(info.route_version for info in servers_info)
@@ -70,7 +70,7 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
     kept = {matrix.id for matrix in held}
     for address in master.registry.addresses():
         for status in servers.status(address).matrices:
-            if status.matrix not in kept:  # it has no name, so no program can reach it
+            if status.matrix not in kept:  # without a name, no program can reach the matrix
                 servers.free_matrix(address, status.matrix)
     if held:
         master.adopt(held, cut_anew=False)
@@ -84,7 +84,7 @@ def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
         driven = [m for m in servers_info if m.coordinator and m.heard_s < conf.lostAfterS]
         if not driven:
             return servers_info
-        # A sign of life since this wait began: that driver is running.
+        # A driver that gave a sign of life since this wait began is running.
         alive = [m for m in driven if m.heard_s < time.monotonic() - began_s - POLL_S]
         if alive:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Steps of the driver's loop: the checkpoints at their ends, and the step that the loop rolls back to."""
+"""Steps of the driver's loop: the checkpoints at their ends, and the step from which the loop goes on."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Steps:
             note = _record_no_cut if self._inside and step is None else self._cuts.append
             number = self.next if step is None else step
             return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
-        # The cut comes first: changes between the cut and the checkpoint are repeated later, and count once.
+        # Take the cut before the checkpoint. Changes in between are repeated after a rollback, and count once.
         epoch, cut = run.epoch, run.cut()
         first = cut.first if step is None else step
         try:
@@ -95,7 +95,7 @@ class Steps:
             raise
 
     def hand_over(self, addresses: Collection[str]) -> Newest:
-        """Make a checkpoint at once, even inside a step or run. Nothing changes on these servers after it."""
+        """Make a checkpoint at once, even inside a step or run. Nothing changes on ``addresses`` after it."""
         run = self._active.run
         if run is None:
             # It may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
@@ -159,11 +159,11 @@ class Steps:
 
     @property
     def by_clock(self) -> bool:
-        """Whether checkpoints are made at the end of steps."""
+        """True if checkpoints are made at the end of steps."""
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
     def end_clock(self, clock: int) -> bool:
-        """Record that all workers of a run have finished a clock; make a checkpoint if one is due, and return that."""
+        """Record that all workers of a run have finished a clock. Make a checkpoint if one is due; return True then."""
         self.next = clock + 1
         if is_due := self._due():
             self._automatic(lambda: self.checkpoint(None, None))
@@ -175,7 +175,7 @@ class Steps:
 
         Raises:
             UsageError: a step is under way.
-            RolledBack: the fleet has rolled back to a checkpoint, and the caller does not know yet.
+            RolledBack: the fleet has rolled back to a checkpoint, and the caller has not handled that yet.
         """
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
@@ -186,7 +186,7 @@ class Steps:
 
     @property
     def called(self) -> int:
-        """The first clock for which the next run calls ``onClock``; before ``next`` if workers had been ahead."""
+        """The first clock for which the next run calls ``onClock``. Less than ``next`` if workers were ahead."""
         pending = self._journal.pending
         return self.next if pending is None or pending.finished != self.next else pending.called
 
@@ -195,12 +195,12 @@ class Steps:
         return [decode(message) for message in self._journal.before(self.next).messages()]
 
     def roll_back(self, step: int) -> None:
-        """Continue from an earlier step, as the fleet rolled back to it."""
+        """Continue from an earlier step, to which the fleet has rolled back."""
         self.next = step
         self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
-        """If the whole fleet rolls back after a loss, make the checkpoint for losses in a run's first clocks."""
+        """Make a checkpoint for losses in a run's first clocks, unless lost shards are recovered one by one."""
         if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
@@ -216,7 +216,7 @@ class Steps:
 
     @shielded
     def end_run(self) -> None:
-        """Continue from the clock that a run has reached. The driver gets no RolledBack for what the run handled."""
+        """Continue from the clock that a run has reached. Rollbacks that the run has handled raise no RolledBack."""
         run, self._active.run = self._active.run, None
         if run is not None:
             ended = isinstance(run.error, RolledBack)
@@ -228,7 +228,7 @@ class Steps:
                 self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def acknowledge_rollback(self) -> None:
-        """Note that the caller has handled the last rollback."""
+        """Record that the caller has handled the last rollback."""
         with suppress(RolledBack):
             self._check()
 
@@ -276,14 +276,14 @@ class Steps:
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
     def _automatic(self, take: Callable[[], Checkpoint]) -> None:
-        """Make a checkpoint by interval: if it fails, warn and go on."""
+        """Make a checkpoint that is due. If it fails, warn and go on."""
         try:
             take()
         except RolledBack:
             raise
         except PS2Error as error:
             if not self._closing.is_set():
-                log.warning("%s", error)  # each time, while Python shows the same warning once
+                log.warning("%s", error)  # the log has every failure; Python shows the same warning only once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
 
 
@@ -292,6 +292,6 @@ def _record_no_cut(folder: str) -> None:
 
 
 def _check_number(name: str, number: object) -> None:
-    """Raise ConfigError unless the number can be that of a step."""
+    """Raise ConfigError unless ``number`` is a valid step number."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"{name}: expected a number that is not negative, got {number!r}")

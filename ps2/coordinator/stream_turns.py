@@ -1,7 +1,4 @@
-"""Mutual exclusion of streams' batches with each other, with runs and with checkpoints.
-
-So a checkpoint never holds a part of a batch.
-"""
+"""Mutual exclusion of streams' batches, runs and checkpoints, so that no checkpoint holds a part of a batch."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ POLL_S = 0.05
 
 
 class StreamTurns:
-    """The streams of one coordinator. Their batches take turns, with each other and with runs.
+    """The streams of one coordinator. Batches take turns with each other and with runs.
 
-    Any stream can roll back to any checkpoint: the position of each is in the fleet, so in the checkpoint.
+    Every stream can roll back to every checkpoint, because checkpoints hold the positions of all streams.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._models: set[str] = set()
-        self._thread: int | None = None  # of the batch under way
+        self._thread: int | None = None  # the thread of the batch under way
 
     @property
     def are_open(self) -> bool:

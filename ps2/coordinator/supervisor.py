@@ -1,4 +1,4 @@
-"""Watches the servers, and brings lost ones back: from their copies on another server, or from a checkpoint."""
+"""Watches the servers, and restores lost ones from their copies on another server, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 # Pause between two attempts to restore servers.
 PAUSE_S = 1.0
-# Time for a silent server to answer.
+# Time limit for a silent server to answer.
 ASK_TIMEOUT_S = 1.0
-# Between two looks whether the fleet has rolled back.
+# Interval at which ``roll_back`` checks whether the fleet has rolled back.
 WAIT_S = 0.1
 ASKED_FOR = "the driver asked for it"
 
 
 class Supervisor:
-    """Watches the servers of one coordinator. One thread calls ``poll`` again and again."""
+    """Watches the servers of one coordinator. One thread calls ``poll`` repeatedly."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class Supervisor:
         self._recoveries = recoveries
         self._drain = DrainController(fleet, checkpoints, policy, steps)
         self._rolling_back = False  # the whole fleet is rolling back to a checkpoint, and some servers have not yet
-        self._pending: set[int] = set()  # servers that were replaced, and lack their shards
+        self._pending: set[int] = set()  # replaced servers that still lack their shards
         self._failing_since_s: float | None = None
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
         self._superseded = False
-        self._wanted = 0  # the fleet shall have rolled back so often
+        self._wanted = 0  # epoch that ``roll_back`` waits for; 0: none
 
     def roll_back(self, timeout_s: float) -> None:
         """Let the whole fleet roll back to the newest checkpoint, and wait until it has. Callable from any thread.
 
         Raises:
-            RecoveryError: there is no checkpoint that can be read, or it takes too long.
+            RecoveryError: there is no readable checkpoint, or the rollback takes too long.
         """
         deadline_s = time.monotonic() + timeout_s
         self._wanted = wanted = self._master.last_rollback[0] + 1
@@ -130,7 +130,7 @@ class Supervisor:
                 self._note_failure(indices, error)
 
     def _ask_silent(self) -> None:
-        """Ask the silent servers, all at once. A server that answers is not replaced, even without heartbeats."""
+        """Ask all silent servers concurrently. A server that answers is not replaced, even without heartbeats."""
         call_concurrently(self._master.registry.silent(), self._ask, meanwhile=self._master.registry.here)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
@@ -139,13 +139,13 @@ class Supervisor:
             info = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
             if info.server_id == server_id:
                 self._master.registry.alive(index)
-                # Renew the lease: the server may serve as long as it counts as alive here.
+                # Renew the lease: the server may serve clients as long as this coordinator counts it as alive.
                 self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=info.now_s)
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)
 
     def _note_failure(self, indices: Collection[int], error: PS2Error) -> None:
-        """Pause before the next attempt; after ``give_up_after_s`` of attempts, make none."""
+        """Pause before the next attempt; give up after ``give_up_after_s`` of attempts."""
         now_s = time.monotonic()
         log.warning("servers %s are not back yet: %s", sorted(indices), error)
         self._failing_since_s = self._failing_since_s or now_s
@@ -166,8 +166,8 @@ class Supervisor:
     def _recover(self, indices: tuple[int, ...], source: Source, newest: Newest | None) -> None:
         """Replace lost servers, restore their shards, and let clients reach them.
 
-        In this order: the lost processes are fenced, so that they change nothing any more; new processes start; their
-        shards are loaded while no matrix changes; the new processes begin to answer; the recovery is on record.
+        The order matters. Fence the lost processes, so that they change nothing any more. Start new processes. Load
+        their shards while no matrix changes. Let the new processes answer. Record the recovery.
 
         Args:
             newest: the checkpoint to load; None: the shards come from their copies.
@@ -177,8 +177,8 @@ class Supervisor:
         self._pending.update(indices)
         for index in indices:
             self._fleet.launch(index)
-        # The other servers continue without the lost backups. This must come before any call that waits for them. From
-        # now on the lost processes can change nothing on them.
+        # Let the other servers continue without the lost backups, before any call that waits for these servers. From
+        # now on the lost processes can change nothing on the other servers.
         self._fleet.activate(lost=indices)
         self._fleet.wait_registered(indices)
         with self._master.unchanging(), ExitStack() as answering:
@@ -200,7 +200,7 @@ class Supervisor:
             self._recoveries.append(recovery)
         self._drain.forget(range(self._launcher.servers) if together else indices)
         log.warning("%s", recovery)
-        self._master.publish()  # the catalog names the processes
+        self._master.publish()  # the catalog contains the ids of the processes
 
     def _roll_back_if_wanted(self) -> None:
         newest = self._checkpoints.newest

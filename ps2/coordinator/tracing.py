@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry: spans of fits, runs, clocks, checkpoints and recoveries, made of what is recorded anyway.
+"""OpenTelemetry traces: spans of fits, runs, clocks, checkpoints and recoveries, made from existing records.
 
-A clock's span has the times that its worker has measured, so tracing costs workers nothing. Spans go to the program's
-own ``TracerProvider``, which decides what is exported, and where to.
+A clock's span has the times that its worker measures anyway, so tracing costs workers nothing. Spans go to the
+program's own ``TracerProvider``, which exports them.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Tracing:
         self._tracer: Tracer = trace.get_tracer("ps2", __version__)
         self._current_span, self._in_context = trace.get_current_span, trace.set_span_in_context
         self._lock = threading.Lock()
-        self._run: _RunSpans | None = None  # of the run under way
+        self._run: _RunSpans | None = None  # spans of the run under way
         self._checkpoints, self._recovered = fleet.checkpoints.count, len(recoveries.all())
         self._guarded = GuardedLoop("tracing of runs")
         self._closing = threading.Event()
-        # What goes wrong with spans must not end a run.
+        # A failure of tracing must not end a run.
         active.listen(
             lambda run: self._guarded.run_once(lambda: self._run_begins(run)),
             lambda run: self._guarded.run_once(self._run_ends),
@@ -72,12 +72,12 @@ class Tracing:
         self._thread.start()
 
     def run(self, call: Callable[[], T]) -> T:
-        """Call what runs workers, in a span of its own."""
+        """Make a call that runs workers, within a span of its own."""
         with self._tracer.start_as_current_span("ps2.run", attributes=self._common):
             return call()
 
     def stop(self) -> None:
-        """Report the last spans, and end."""
+        """Report the last spans, and stop tracing."""
         TRAININGS.around = None
         self._closing.set()
         self._thread.join(JOIN_S)
@@ -89,7 +89,7 @@ class Tracing:
             yield
 
     def _run_begins(self, run: RunState) -> None:
-        span = self._current_span()  # that of ``run``, whose thread this is
+        span = self._current_span()  # the span of ``run``, in whose thread this is called
         if not span.is_recording():
             return
         of_run = {"ps2.run": run.number}
@@ -142,7 +142,7 @@ class Tracing:
 
 
 class _RunSpans:
-    """The spans of one run's clocks, as far as they have ended."""
+    """The spans of one run's finished clocks."""
 
     def __init__(self, run: RunState, tracer: Tracer, context: Context, attributes: Attributes) -> None:
         from opentelemetry.trace import set_span_in_context
@@ -165,7 +165,7 @@ class _RunSpans:
                 self._clock(rank, row)
 
     def _clock(self, rank: int, row: list[float]) -> None:
-        """Make a clock's span. Its children are the categories of its time in their usual order, each in one piece."""
+        """Make a clock's span, with one child for each category of its time. Children are in the usual order."""
         at_s = self._began_s + row[BEGAN]
         parts = [(name, row[column]) for name, column in zip(ROW_ORDER, ROW_PARTS, strict=True) if row[column] > 0]
         attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK])}

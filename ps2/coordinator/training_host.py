@@ -19,7 +19,7 @@ class ResumedTraining:
 
     Attributes:
         clocks: number of clocks that all workers have finished.
-        called: number of clocks for which ``onClock`` was called; fewer if the workers were ahead.
+        called: number of clocks for which ``onClock`` was called; less than ``clocks`` if the workers were ahead.
         messages: the messages that ``onClock`` returned, oldest first.
     """
 
@@ -75,15 +75,15 @@ class TrainingHost:
     streams: StreamHost
 
     def epoch(self) -> int:
-        """Return how often the fleet has rolled back to a checkpoint. It changes when a rollback begins."""
+        """Return the number of rollbacks to a checkpoint. It grows when a rollback begins."""
         return self._coordinator.fleet.master.epoch
 
     def acknowledge_rollback(self) -> None:
-        """Note that the caller has handled the last rollback: the driver's next call does not raise RolledBack."""
+        """Record that the caller has handled the last rollback: the driver's next call does not raise RolledBack."""
         self._coordinator.steps.acknowledge_rollback()
 
     def unhandled_losses(self) -> int:
-        """Return how many recoveries have lost data that no run restored; 0 if shards recover one by one."""
+        """Return the number of recoveries that lost data which no run restored; 0 if shards recover one by one."""
         if self._coordinator.conf.recover == "shard":
             return 0
         lossy = sum(recovery.source == "checkpoint" for recovery in self._coordinator.recoveries.all())
@@ -101,8 +101,8 @@ class TrainingHost:
         """Return the Spark application whose tasks use the fleet.
 
         Raises:
-            ConfigError: the context has none.
-            StoppedError: it was stopped.
+            ConfigError: the context has no application.
+            StoppedError: the application was stopped.
         """
         return self._coordinator.application.running("a training")
 
