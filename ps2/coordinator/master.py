@@ -182,7 +182,7 @@ class Master:
 
         Args:
             name: name of row 0; "" for none.
-            caller: who calls. A repeated call, recognised by its id, gets the same matrix.
+            caller: id and holder of the call; a repeated call gets the same matrix.
         """
         if caller is None:
             return self._new_matrix(spec, name)
@@ -198,7 +198,7 @@ class Master:
 
         Args:
             spec: spec of a new matrix. An existing matrix may differ.
-            caller: who calls. A repeated call, recognised by its id, gets the same vector.
+            caller: id and holder of the call; a repeated call gets the same vector.
         """
         if caller is None:
             return self._find_or_create(spec, name)
@@ -263,7 +263,7 @@ class Master:
         Args:
             count: number of rows; 0 means all reserved rows that are not in use.
             name: name of the row, with a count of 1; "" for none.
-            caller: who calls. A repeated call, recognised by its id, gets the same rows.
+            caller: id and holder of the call; a repeated call gets the same rows.
         """
         if caller is None:
             return self._take_rows(id, count, name)

@@ -16,8 +16,8 @@ class Policy:
 
     Attributes:
         replicas: 1 if each server's shards have copies on the next server, else 0.
-        recover: who rolls back to the checkpoint without copies. "consistent": all servers. "shard": only the lost
-            ones. "auto": all servers if the run or step under way can go on from the checkpoint by itself.
+        recover: which servers roll back to the checkpoint if there are no copies. "consistent": all. "shard": the lost
+            ones. "auto": all if the run or step under way can go on from the checkpoint by itself, else the lost ones.
     """
 
     replicas: int

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ps2.errors import UsageError
 
-# Seconds between two checks whether a run has ended.
+# Interval at which a waiting batch checks whether a run has ended.
 POLL_S = 0.05
 
 

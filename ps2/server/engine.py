@@ -189,7 +189,7 @@ class Engine:
             The counted bytes. The thread that runs the request must pass them to ``release`` once the reply is sent.
 
         Raises:
-            LimitError: the request exceeds the server's memory limit.
+            LimitError: the request does not fit even if no other request runs.
             BusyError: other requests did not free enough memory in time.
         """
         reply = reply_bytes(draft, self._shards, copies)

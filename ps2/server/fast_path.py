@@ -32,7 +32,7 @@ NOTHING = np.zeros(0, np.uint8)
 
 
 class FastPaths:
-    """Makes fast paths for connections with plain requests, once the loop is loaded. Safe for threads.
+    """Makes fast paths for connections with plain requests, once the loop is loaded. Thread-safe.
 
     Their buffers are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
 
@@ -63,7 +63,7 @@ class FastPaths:
             self.loop = loop
 
     def open(self, request: Request) -> CompiledFastPath | None:
-        """Return a fast path for a connection with such requests; None if they are not plain, or memory is short."""
+        """Return a fast path for a connection with such requests; None if they are not plain or memory is short."""
         if self.loop is None or self.shard_of(request) is None:
             return None
         fast_path = CompiledFastPath(self, self.loop)
@@ -86,13 +86,13 @@ class FastPaths:
             return True
 
     def shed(self, size: int) -> None:
-        """Drop buffers until ``size`` bytes are freed, or none is left. Python answers until there is memory again."""
+        """Drop buffers until ``size`` bytes are freed or no buffer is left. Python answers while memory is short."""
         with self._lock:
             target = self.nbytes - size
             while self._fast_paths and self.nbytes > target:
                 fast_path = next(iter(self._fast_paths))
                 self._set(fast_path, 0)
-                # A running loop then returns before its next request, and its buffer is freed.
+                # A bumped generation makes a running loop return before its next request, which frees the buffer.
                 fast_path.generation[0] += 1
 
     def _set(self, fast_path: CompiledFastPath, size: int) -> None:
@@ -138,7 +138,7 @@ class CompiledFastPath:
         return Ended(ended)
 
     def taken(self) -> Iterator[memoryview]:
-        """Yield the parts of the message that the last ``serve`` received but did not answer (``Ended.TAKEN``)."""
+        """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.TAKEN``)."""
         buffer, plan = byte_view(self._used), self._used[PLAN_AT:].view(np.int64)[:PLAN_WORDS].tolist()
         length, _ = HEAD.unpack(buffer[HEAD_AT : HEAD_AT + HEAD.size])
         yield buffer[HEAD_AT : HEAD_AT + HEAD.size + length]
@@ -157,7 +157,7 @@ class CompiledFastPath:
         if shard is None or not is_plain(request):
             return 0
         self._grow(2 * size)
-        # A handle is not worth a wait: the next request of this shape asks again.
+        # Do not wait for the lock: the next request of this shape asks for a handle again.
         if not shard.lock.acquire(blocking=False):
             return 0
         try:
@@ -166,7 +166,7 @@ class CompiledFastPath:
             shard.lock.release()
 
     def _grow(self, size: int) -> None:
-        """Enlarge the buffer for requests of this size, if it is too small and there is memory for it."""
+        """Enlarge the buffer for requests of ``size`` bytes, if the buffer is too small and memory allows."""
         if size < self.buffer.size >= FIRST_BYTES:
             return
         wanted = FIRST_BYTES if size < FIRST_BYTES else min(MAX_BYTES, FIRST_BYTES + (1 << size.bit_length()))

@@ -35,8 +35,8 @@ class MemoryAccount:
 
     Attributes:
         holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
-            reserved for changes of these copies. A request holds memory until the backup has applied its changes, so
-            two servers that back each other up could otherwise wait for each other forever.
+            reserved for changes of these copies. A request holds memory until the backup has applied its changes.
+            Without the reserve, servers could wait for each other's memory forever.
         sheds: called in order, each with a number of bytes; each drops that many bytes of a cache, or all of it.
     """
 

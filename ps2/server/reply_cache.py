@@ -68,7 +68,7 @@ Key = tuple[RequestId, int, Place]
 
 
 class ReplyCache:
-    """Results by request id, the oldest dropped first. Safe for threads."""
+    """Results by request id. The oldest results are dropped first. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class ReplyCache:
         """Keep a result. Drop the scope's settled results, whose requests are never sent again."""
         key = (kept.id, kept.position, kept.place)
         with self._lock:
-            # Numbers arrive nearly in order, so the settled ones come first.
+            # Requests arrive nearly in order of their numbers, so settled results come first.
             while (first := next(iter(self._scopes.get(kept.id.scope, ())), None)) and first[
                 0
             ].number < kept.id.settled:

@@ -43,7 +43,7 @@ class _UnderWay:
 
 
 class Snapshots:
-    """The checkpoint in progress on this server, at most one at a time. Safe for threads."""
+    """The checkpoint in progress on this server, at most one at a time. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

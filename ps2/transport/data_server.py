@@ -65,7 +65,7 @@ class FastPath(Protocol):
         ...
 
     def bind(self, request: Request, size: int) -> int:
-        """Return the handle by which clients may repeat this request as a plain request; 0 if they cannot.
+        """Return the handle by which the client may send requests of this shape as plain ones; 0 if there is none.
 
         Args:
             request: a request that has been answered.
