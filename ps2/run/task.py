@@ -183,6 +183,8 @@ def _nonempty(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
     """Return the rows. A worker without rows is an error: it would look like a worker that has finished."""
     for first in (rows := iter(rows)):
         return itertools.chain([first], rows)
+    if worker.workers == 1:
+        raise _FatalError("InputError: the data have no rows, and a worker needs one at least")
     raise _FatalError(
         f"InputError: rank {worker.rank} of {worker.workers} has no rows: its rdd_partition is empty; use fewer "
         "workers, or repartition the data"

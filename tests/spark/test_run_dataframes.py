@@ -165,7 +165,7 @@ def test_run_when_a_frame_is_empty_then_the_error_names_the_rank(ps, spark, part
 
 
 def test_run_when_frame_is_empty_then_error_names_rank(ps, spark):
-    with pytest.raises(InputError, match=r"rank 0 of 1 has no rows"):
+    with pytest.raises(InputError, match=r"the data have no rows"):
         ps.run(spark.range(0).where("id > 5"), ids)
 
 
