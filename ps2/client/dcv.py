@@ -17,7 +17,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.rounding import told_if_rounded
 from ps2.client.zipped import ZippedDCV
-from ps2.errors import UsageError
+from ps2.errors import DTypeError, UsageError
 from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
 
@@ -420,6 +420,8 @@ class DCV(Handle):
         return self
 
     def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
+        if isinstance(values, DCV):
+            raise DTypeError(f"values: expected numbers that fit {self.dtype}, got a DCV: copy takes one")
         if indices is None and self._spec.kind == "sparse":
             raise UsageError(f"{whole}: a sparse vector needs indices with the values")
         if indices is not None:

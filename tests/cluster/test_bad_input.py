@@ -117,7 +117,7 @@ def test_access_when_too_many_keys_then_limit_error(u, monkeypatch):
         (lambda u: u.add(u, [1, 2]), UsageError, r"add: pass indices with an array of values, not with a DCV"),
         (lambda u: u.zip(u.derive(), 3), DTypeError, r"zip: expected DCVs, got int"),
         (lambda u: u.dot(DCV.dense(4)), ShapeError, r"the same dim, got DCV\(dense, dim=5.*DCV\(dense, dim=4"),
-        (lambda u: u.push(u), DTypeError, r"values: expected numbers that fit float32, got object"),
+        (lambda u: u.push(u), DTypeError, r"values: expected numbers that fit float32, got a DCV: copy takes one"),
     ],
 )
 def test_call_when_argument_is_of_the_wrong_kind_then_refused(u, call, error, text):
