@@ -268,13 +268,11 @@ class DCV(Handle):
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""
-        target = self._target()
-        return self._submit(told_if_rounded("max", extreme(target, "max"), target))
+        return self._extreme("max")
 
     def min(self) -> float:
         """Return the smallest element; the absent keys of a sparse vector count as 0."""
-        target = self._target()
-        return self._submit(told_if_rounded("min", extreme(target, "min"), target))
+        return self._extreme("min")
 
     # -- column access ---------------------------------------------------------------------------------------------
 
@@ -414,6 +412,10 @@ class DCV(Handle):
     def _scalar(self, name: str, *others: DCV) -> float:
         target = self._target(*others)
         return self._submit(told_if_rounded(name, declared(target, name, {}), target))
+
+    def _extreme(self, name: str) -> float:
+        target = self._target()
+        return self._submit(told_if_rounded(name, extreme(target, name), target))
 
     def _apply(self, name: str, *others: DCV, **params: Any) -> DCV:
         self._submit(self._plan(name, *others, **params))
