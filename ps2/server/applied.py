@@ -1,4 +1,4 @@
-"""The ids of the mutations that a shard has applied, so that a retried mutation is applied once."""
+"""The ids of the mutations that a shard has applied. A mutation that is sent again is not applied again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ps2.protocol.messages import Array, RequestId, byte_view
 
 
 class EndedStages:
-    """The stages that are over: in each series, all below a number except the live ones.
+    """The stages that are over: in each series, those below a number, except live ones.
 
-    A stage that is over never becomes live again. Thread-safe.
+    A stage that is over stays over. Safe for threads.
     """
 
     def __init__(self) -> None:
@@ -36,15 +36,15 @@ class EndedStages:
         return [(series, below, sorted(live)) for series, (below, live) in self._series.items()]
 
     def has(self, series: str, stage: int) -> bool:
-        """Return True if a stage is over. The series is "" for ids without a stage, such as a driver session's."""
+        """Return True if a stage is over. Ids without a stage, such as a driver session's, have the series ""."""
         below, live = self._series.get(series, (0, frozenset()))
         return stage < below and stage not in live
 
 
 # Size of a scope's window, in numbers.
 BITS = 1024
-# Words of a scope. BELOW: all lower numbers are applied or settled. BASE: first number of the window. IRREGULAR: 1 if a
-# number is partly applied or the scope was forgotten, else 0. END: exceeds every applied number outside of the window.
+# Words of a scope. BELOW: all lower numbers are applied or settled. BASE: first number of the window. IRREGULAR: not 0
+# if a number is partly applied, or the scope was forgotten. END: above all applied numbers outside of the window.
 # From WINDOW on: the window, one bit per number.
 BELOW, BASE, IRREGULAR, END, WINDOW = range(5)
 WORDS = WINDOW + BITS // 64
@@ -52,16 +52,16 @@ LAST = 2**64 - 1
 
 
 class _Scope:
-    """The applied numbers of one scope: all below ``below`` (or settled), those in the window, and those in ``far``.
+    """The numbers of one scope that are applied: those below ``below`` (or settled), in the window, and in ``far``.
 
-    The compiled loop for plain requests (``fast_path_loop``) shares the words. Like every thread, it reads and updates
-    them under the shard's lock.
+    The compiled loop for plain requests (``fast_path_loop``) shares the words. It reads and updates them under the
+    shard's lock, like every other thread.
 
     Attributes:
         series, stage: the series and stage of the scope's ids.
         far: applied numbers outside of the window.
-        parts: the applied parts of each number that is sent in several parts; removed once all parts are applied.
-        begun: number of leading operations that were applied, for each failed request by (number, part).
+        parts: for each number that is sent in several parts, the applied parts; removed once all parts are applied.
+        begun: for each failed request, by number and part, how many of its first operations were applied.
     """
 
     def __init__(self, series: str = "", stage: int = 0, below: int = 0, above: Iterable[int] = ()) -> None:
@@ -102,7 +102,7 @@ class _Scope:
                 return
             del self.parts[id.number]
         if id.number >= self._words[BASE] + BITS:
-            # The numbers that follow, for example those of the same clock, then fall into the window.
+            # For example the first number of a clock: the numbers that follow it then fall into the window.
             self._slide(id.number)
         if id.number >= self._words[BASE]:
             self._bits |= 1 << id.number - self._words[BASE]
@@ -117,7 +117,7 @@ class _Scope:
         self._update_words()
 
     def settle(self, below: int) -> None:
-        """Forget the numbers below ``below``, which clients never send again; skip applied numbers from there on."""
+        """Forget the numbers below this one, which are never sent again, and advance ``below`` over applied numbers."""
         if below > self.below:
             self._words[BELOW] = below
             self.parts = {number: parts for number, parts in self.parts.items() if number >= below}
@@ -226,7 +226,7 @@ class AppliedIds:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AppliedIds:
-        """Return the ids that ``to_json`` encoded.
+        """Read what ``to_json`` returned.
 
         Raises:
             KeyError, TypeError, ValueError: the data have another form.

@@ -1,4 +1,4 @@
-"""Fences off replaced servers and replaced coordinators: decides whether this server may accept a request."""
+"""Decides whether this server may accept a request, so that a replaced server or coordinator cannot change anything."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import numpy as np
 
 from ps2.errors import StaleRouteError
 
-# Another coordinator may take over after the present one has been silent for this long. A live coordinator calls twice
-# a second. A suspended one that resumes cannot take the fleet back from a live one.
+# A live coordinator sends a sign of life twice a second. One that was suspended must not take the fleet back.
 TAKE_OVER_AFTER_S = 1.5
-# A server that was told to end does not wait for a coordinator that has been silent for this long.
+# A server that is told to end stops waiting for a coordinator that has been silent for this long.
 GONE_AFTER_S = 15.0
 # Words that ``fast_path_loop`` reads. VERSION: the route version that a request must have (-1: any). OPEN: clients may
 # send requests. UNTIL_NS: end of the lease, by the clock of ``now_s``. COPIED: changes must be forwarded to copies.
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1
 NEVER_NS = 2**63 - 1
-# This clock cannot be set. It counts the time while this machine is suspended, because a coordinator on another machine
-# may replace this server meanwhile.
+# This clock cannot be set, and it counts suspended time: meanwhile a coordinator on another machine runs on, and
+# replaces silent servers.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_s() -> float:
-    """Return the lease clock's time in seconds."""
+    """Return the time by the clock of leases, in seconds."""
     return time.clock_gettime(CLOCK)
 
 
 class Fence:
-    """The route version and the lease that this server has from its coordinator. Thread-safe.
+    """The route version and the lease that this server has from its coordinator. Safe for threads.
 
-    A server without a coordinator accepts requests with any route version. While it waits for a coordinator it accepts
-    none, because it may have to receive the shards of a lost server first.
+    A server without a coordinator accepts requests of any version, unless it waits for a coordinator: it may first have
+    to receive the shards of a lost server.
 
     Attributes:
         leaving: True once the server was told to end.
@@ -64,7 +63,7 @@ class Fence:
 
     @property
     def handed_over(self) -> bool:
-        """True once the state for the final checkpoint is fixed; clients' requests are refused from then on."""
+        """True once the last checkpoint before the end was cut: clients' requests are refused."""
         return self._handed_over
 
     @handed_over.setter
@@ -110,7 +109,7 @@ class Fence:
             self.waits = False
 
     def leave(self) -> None:
-        """Follow no coordinator, and accept requests with any route version."""
+        """Follow no coordinator: accept requests of any version."""
         with self._lock:
             self.coordinator = ""
             self._update_words()
@@ -123,7 +122,7 @@ class Fence:
 
     @property
     def may_end(self) -> bool:
-        """True if the server was released, or has no coordinator that gave a sign of life within GONE_AFTER_S."""
+        """True if the server has no coordinator, or was released, or its coordinator was silent for GONE_AFTER_S."""
         return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
 
     def answered(self, at_s: float) -> None:
@@ -138,7 +137,7 @@ class Fence:
             self._update_words()
 
     def called(self) -> None:
-        """Record a coordinator's call as a sign of life. A call may be delayed, so it does not renew the lease."""
+        """Record a call of the coordinator: a sign of life. It may be delayed, so it does not renew the lease."""
         with self._lock:
             self._heard_s = now_s()
 

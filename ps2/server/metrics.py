@@ -1,4 +1,4 @@
-"""A server's counters of requests and operations since its start. They are cheap enough to update on every request."""
+"""A server's counters of requests and operations: sums since its start, cheap enough to update on every request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUCKETS_NS = np.array([int(1e9 * seconds) for seconds in BUCKETS_S], np.int64)
 
 
 class Meter:
-    """Counts requests and operations. Thread-safe, with one short lock.
+    """Counts requests and operations. Safe for threads: one short lock.
 
     Attributes:
         fast_path: int64 counters that ``fast_path_loop`` increments.
@@ -112,7 +112,7 @@ class Meter:
                 sums.keys += operation.arrays[sums.slots_at].size
 
     def read(self) -> Counts:
-        """Return a snapshot of all counts. It is consistent, apart from counts that fast paths add meanwhile."""
+        """Return a consistent snapshot of all counts, except those that fast paths add meanwhile."""
         fast_path = self.fast_path.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
@@ -134,7 +134,7 @@ class Meter:
             )
 
     def _new(self, name: str) -> _Sums | None:
-        """Add and return sums for an operation. Unknown names return None, so that clients cannot grow the table."""
+        """Add sums for an operation and return them; None for an unknown name, so clients cannot grow the table."""
         if name in TABLE:
             kinds = TABLE[name].arrays
             sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
