@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ps2.lazy_names import lazy_names
+from ps2.lazy_names import lazy_names as _lazy_names
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers look for unknown names themselves
-    __getattr__, __dir__ = lazy_names(__name__, _HOME)
+    __getattr__, __dir__ = _lazy_names(__name__, _HOME)

@@ -92,4 +92,4 @@ def test_take_rows_when_checkpoint_is_copying_then_refused(fleet, checkpoints, m
     fleet.before_copy = take
     checkpoints.take(None, None, 0)
     assert refused == [True, True]
-    assert fleet.master.take_rows(matrix, 1) == (1,)
+    assert list(fleet.master.take_rows(matrix, 1)) == [1]

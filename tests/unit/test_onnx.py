@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import ps2.onnx
+from ps2 import lazy_names
 from ps2.algorithms import (
     FMClassificationModel,
     FMRegressionModel,
@@ -176,7 +177,7 @@ def test_export_when_onnx_is_not_installed_then_extra_named(monkeypatch):
             raise ModuleNotFoundError(name, name="onnx")
         return original(name, *args, **kwargs)
 
-    original = ps2.onnx.import_module
-    monkeypatch.setattr(ps2.onnx, "import_module", missing)
+    original = lazy_names.import_module
+    monkeypatch.setattr(lazy_names, "import_module", missing)
     with pytest.raises(ConfigError, match=r"ps2-spark\[onnx\]"):
         ps2.onnx.export(MODELS["svc"], "model.onnx")
