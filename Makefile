@@ -32,6 +32,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
+# Test files of the verbs `chaos` and `programs`; none: all.
+FILES :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := tests/unit tests/contract
@@ -39,7 +41,7 @@ FAST := tests/unit tests/contract
 BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard first_use
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel chaos yarn-test dashboard-test torch-test compat proto keywords run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel nightly slice chaos programs yarn-test dashboard-test torch-test compat proto keywords run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -130,13 +132,23 @@ wheel: $(INSTALLED) ## build the wheel, install it with what it needs in a bare 
 	@cd /tmp && "$(CURDIR)/.venv/bare/bin/python" -c 'from ps2 import DCV, PS2Context as C; ps = C.getOrCreate(servers=1); assert DCV.dense(100).fill(2.0).sum() == 200; ps.stop()'
 	@echo "wheel: $$(echo dist/*.whl) works"
 
-chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones too (ARGS: pytest's, such as '-k executor')
+nightly: $(WARM) $(ARCHIVE) ## run the suites below that `make test` leaves out, and print a table (ARGS: scripts/nightly's)
+	@$(PYTHON) scripts/nightly $(ARGS)
+
+slice: $(WARM) $(ARCHIVE) ## run the part of `make nightly` that the commit's hash chooses
+	@$(PYTHON) scripts/nightly --slice
+
+chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones too (FILES; ARGS: pytest's, such as '-k executor')
 	@echo "chaos: pytest"
-	@$(with_java) $(PYTHON) -m pytest -q -m "" tests/chaos $(ARGS)
+	@$(with_java) $(PYTHON) -m pytest -q -m "" $(or $(FILES),tests/chaos tests/spark/test_every_training.py) $(ARGS)
+
+programs: $(WARM) $(ARCHIVE) ## run the programs that start a Spark of their own, and other long tests (FILES; ARGS: pytest's)
+	@echo "programs: pytest"
+	@$(with_java) $(PYTHON) -m pytest -q -m nightly $(SHARED) $(or $(FILES),tests/cluster tests/spark) $(ARGS)
 
 yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a cluster of this machine (ARGS: pytest's)
 	@echo "yarn-test: pytest"
-	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m yarn tests/yarn $(ARGS)
+	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m nightly tests/yarn $(ARGS)
 
 $(SELENIUM): pyproject.toml | $(INSTALLED)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore -e '.[dashboard-test]'

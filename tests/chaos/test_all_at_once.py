@@ -9,7 +9,7 @@ from faults.rules import CutAfterApply, CutRequest, DelayReply, Drop, Duplicate,
 
 from ps2 import PS2Context
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 
 FAULTS = (Drop(), CutAfterApply(), CutRequest(), DelayReply(0.3), Duplicate("same"), Duplicate("other", late_s=0.3))
 

@@ -59,7 +59,7 @@ def test_checkpoint_when_folder_is_not_writable_then_reports_it(tmp_path):
         assert np.unique(weight.pull()).tolist() == [1.0]
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_checkpoint_when_server_dies_midway_then_previous_works(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(LARGE, dtype="float64", name="weight").fill(1.0)

@@ -78,7 +78,7 @@ def test_count_when_requests_are_duplicated_then_exact(duplicate, spark, network
     assert network.replays > replays
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_vector_when_duplicates_arrive_late_then_unchanged(spark, network, job, until):
     from ps2 import DCV
 

@@ -18,7 +18,7 @@ START_S = 60
 # A server looks for its parent twice a second, and gives requests under way two more.
 ORPHAN_S = 20
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("leaves_nothing")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("leaves_nothing")]
 
 
 @contextmanager

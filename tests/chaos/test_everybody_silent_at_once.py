@@ -50,7 +50,7 @@ def test_fleet_when_all_are_silent_then_nothing_replaced_or_lost(tmp_path, until
     disturbed(tmp_path, until, spare, 1.0, [2.0])
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize(("spare", "pauses"), [("replicas", [9.0, 20.0]), ("checkpoint", [9.0, 70.0])])
 def test_fleet_when_often_silent_for_long_then_nothing_is_lost(tmp_path, until, spare, pauses):
     """Longer than gRPC keeps a connection whose other side does not answer, and than a server waits for its master."""

@@ -8,7 +8,7 @@ from faults.processes import AtRandom
 
 from ps2 import PS2Context
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(240)]
 
 
 def test_count_when_executor_is_killed_then_exact(cluster, job, counted):

@@ -92,7 +92,7 @@ def whole_and_killed(spark, folder, fit, every=3, anew=done_anew, spared=0):
 
 @pytest.mark.parametrize(
     "kind",
-    ["level", pytest.param("leaf", marks=pytest.mark.chaos), pytest.param("absolute", marks=pytest.mark.chaos)],
+    ["level", pytest.param("leaf", marks=pytest.mark.nightly), pytest.param("absolute", marks=pytest.mark.nightly)],
 )
 def test_trees_when_servers_die_often_then_bit_identical(kind, spark, tmp_path):
     def fit(ps):
@@ -102,7 +102,7 @@ def test_trees_when_servers_die_often_then_bit_identical(kind, spark, tmp_path):
     assert made == whole
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("solver", LINEAR)
 def test_linear_when_servers_die_every_clock_then_same_model(solver, spark, tmp_path):
     rows = replace(make(cuts=(20,)), c=np.ones(60))
@@ -134,7 +134,7 @@ def assert_same_numbers(estimator, frame, spark, folder):
     np.testing.assert_allclose(made, whole, rtol=1e-9)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", NUMBERS)
 def test_numbers_when_servers_die_at_every_clock_then_same_model(kind, spark, tmp_path):
     rows, rng = make(cuts=(20,)), np.random.default_rng(5)
@@ -142,12 +142,12 @@ def test_numbers_when_servers_die_at_every_clock_then_same_model(kind, spark, tm
     assert_same_numbers(NUMBERS[kind](), Rows(rows.x, y, rows.c, rows.cuts).frame(spark), spark, tmp_path)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_factors_when_servers_die_at_every_clock_then_same_model(spark, tmp_path):
     assert_same_numbers(FMClassifier(regParam=0.001, **FACTORS), make(cuts=(20,)).frame(spark), spark, tmp_path)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_online_when_servers_die_at_every_clock_then_same_topics(spark, tmp_path):
     def fit(ps):
         return train_online(ps, topics_training.dealt(spark, documents(), 2), ONLINE)
@@ -160,7 +160,7 @@ def test_online_when_servers_die_at_every_clock_then_same_topics(spark, tmp_path
 
 @pytest.mark.parametrize(
     "sync",
-    ["average", pytest.param("ssp", marks=pytest.mark.chaos), pytest.param("rotation", marks=pytest.mark.chaos)],
+    ["average", pytest.param("ssp", marks=pytest.mark.nightly), pytest.param("rotation", marks=pytest.mark.nightly)],
 )
 def test_topics_when_servers_die_at_every_clock_then_all_counted(sync, spark, tmp_path):
     recipe = replace(topics_training.OPTIONS, sync=sync)
@@ -169,7 +169,7 @@ def test_topics_when_servers_die_at_every_clock_then_all_counted(sync, spark, tm
     assert made.history.steps == whole.history.steps == recipe.iterations
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_matrix_when_servers_die_at_times_then_same_vectors(spark, tmp_path):
     # A restart takes three clocks more, and the next save comes five clocks later.
     options = replace(factors_training.OPTIONS, iterations=8, save_interval=1)
@@ -181,7 +181,7 @@ def test_matrix_when_servers_die_at_times_then_same_vectors(spark, tmp_path):
     assert made.history.objective == whole.history.objective
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
 def test_vectors_when_servers_die_at_every_clock_then_learned(via, spark, tmp_path):
     recipe = replace(embedding_training.RECIPE, via=via)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from faults.rules import DelayReply, DelayRequest, Rule, at_random, of_clients
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("fleet")]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("fleet")]
 
 
 @pytest.mark.parametrize("delay", [DelayRequest(0.3), DelayReply(0.3)], ids=["requests", "replies"])

@@ -8,7 +8,7 @@ from faults.processes import AtRandom
 
 from ps2 import PS2Context
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.nightly
 
 
 def test_count_when_python_workers_are_killed_then_exact(cluster, job, counted):

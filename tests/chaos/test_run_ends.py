@@ -30,8 +30,8 @@ def pids_of(folder, program):
     ("how", "raised"),
     [
         pytest.param("interrupt", "KeyboardInterrupt"),
-        pytest.param("stop", "StoppedError", marks=pytest.mark.chaos),
-        pytest.param("spark", "StoppedError", marks=pytest.mark.chaos),
+        pytest.param("stop", "StoppedError", marks=pytest.mark.nightly),
+        pytest.param("spark", "StoppedError", marks=pytest.mark.nightly),
     ],
 )
 def test_run_when_ended_from_outside_then_nothing_remains(how, raised, tmp_path, until):
@@ -48,7 +48,7 @@ def test_run_when_ended_from_outside_then_nothing_remains(how, raised, tmp_path,
         until(lambda: all(map(processes.is_dead, pids_of(folder, driver))), "all have ended", END_S)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_run_when_driver_is_killed_then_workers_and_servers_end(tmp_path, until):
     folder = tmp_path / "workers"
     folder.mkdir()

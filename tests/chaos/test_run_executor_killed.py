@@ -10,7 +10,7 @@ from ps2 import DCV, PS2Context
 
 CLOCKS = 60
 DIM = 100
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -55,8 +55,8 @@ class KillOnce:
     ("staleness", "wait"),
     [
         (0, True),
-        pytest.param(0, False, marks=pytest.mark.chaos),
-        pytest.param(2, True, marks=pytest.mark.chaos),
+        pytest.param(0, False, marks=pytest.mark.nightly),
+        pytest.param(2, True, marks=pytest.mark.nightly),
         (2, False),
     ],
 )
@@ -79,7 +79,7 @@ def test_run_when_server_dies_then_clocks_since_save_are_redone(staleness, wait,
             pass
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_run_when_server_dies_before_checkpoint_then_restarts(spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path)) as ps:
         total = DCV.dense(DIM, dtype="int64")
@@ -91,7 +91,7 @@ def test_run_when_server_dies_before_checkpoint_then_restarts(spark, tmp_path):
         assert kills.calls == [0, 1, 2, *range(CLOCKS)]
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"conf": PS2Conf(recover="shard")}], ids=["replicas", "shard"])
 def test_run_when_killed_server_returns_then_workers_continue(settings, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
@@ -125,7 +125,7 @@ def test_run_when_restored_midway_then_continues_with_next_clock(spark, tmp_path
         assert ps.nextStep == CLOCKS
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("seed", range(4))

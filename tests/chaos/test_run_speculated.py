@@ -20,7 +20,7 @@ SPECULATION = {
     "spark.speculation.task.duration.threshold": "2s",
 }
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,7 +25,7 @@ def throws(seed):
 SEEDS = list(islice(filter(throws, itertools.count()), 20))
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_count_when_servers_die_and_acks_are_lost_then_exact(seed, cluster, network, job, counted, until):

@@ -7,7 +7,7 @@ from faults import counting
 
 from ps2 import PS2Context
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.nightly
 
 
 def test_count_when_slow_attempt_runs_twice_then_exact(cluster, job, counted):

@@ -93,7 +93,7 @@ def check_sums(found, folder):
     assert np.array_equal(found["state"], expected)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_stream_when_all_is_killed_then_each_row_counts_once(tmp_path):
     """Two servers and two workers, whose pushes come in any order: counts and FTRL's sums are exact."""
     stream_app.write_rows(tmp_path / "in", 60, ROWS)
@@ -103,7 +103,7 @@ def test_stream_when_all_is_killed_then_each_row_counts_once(tmp_path):
     check_sums(found, tmp_path)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_stream_when_one_is_killed_then_weights_are_equal(tmp_path, undisturbed, victim):
     """One server, one worker, a snapshot after each batch: the same steps in the same order, so the same bits."""
@@ -115,7 +115,7 @@ def test_stream_when_one_is_killed_then_weights_are_equal(tmp_path, undisturbed,
     assert np.array_equal(found["state"], expected["state"])
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", list(STOPPED_S))
 def test_stream_when_one_is_stopped_then_each_row_counts_once(tmp_path, victim):
     stream_app.write_rows(tmp_path / "in", 40, ROWS)
@@ -125,7 +125,7 @@ def test_stream_when_one_is_stopped_then_each_row_counts_once(tmp_path, victim):
     check_sums(found, tmp_path)
 
 
-@pytest.mark.chaos
+@pytest.mark.nightly
 def test_stream_when_copies_take_over_then_nothing_is_undone(tmp_path):
     stream_app.write_rows(tmp_path / "in", 40, ROWS)
     found, killed = learned(tmp_path, "sums", (2, 2, 40, 1), ["server"] * 2, seed=4)

@@ -43,7 +43,7 @@ def ps():
         yield ps
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.nightly)])
 def test_fleet_when_peers_hold_ports_then_updates_stay_exact(ps, seconds):
     total, adds = DCV.dense(DIM, dtype="int64"), 0
     hellos = [hello(ps._coordinator.fleet.control._transport, address) for address in ps.servers]

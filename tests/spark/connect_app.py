@@ -1,8 +1,10 @@
-"""A client of a Spark Connect server, without a SparkContext. It ends with the server killed in the middle of a run.
+"""A client of a Spark Connect server, without a SparkContext.
 
-    python connect_app.py PORT PID FOLDER
+    python connect_app.py PORT PID FOLDER MASTER (common | rare)
 
-PORT and PID are the server's. It prints one line of JSON: what ``test_spark_connect.py`` asserts on.
+PORT and PID are the server's; MASTER is a free port. ``common``: runs and a fit. ``rare``: streams, refusals, sessions
+that end; at last the server is killed in the middle of a run. It prints one line of JSON: what
+``test_spark_connect.py`` asserts on.
 """
 
 import json
@@ -199,15 +201,18 @@ def lose_server(ps, spark):
 
 
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-with PS2Context.getOrCreate(spark, servers=2) as context:
-    run(context, spark)
-    run_local(context)
-    learn(spark)
-    learn_from_stream(context, spark)
-said["launcher"] = refusal(lambda: PS2Context.getOrCreate(spark, launcher="spark"))
-be_out_of_reach(spark, int(sys.argv[4]))
-end_session_in_run()
-release_session_in_stream()
-with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
-    lose_server(context, spark)
+if sys.argv[5] == "common":
+    with PS2Context.getOrCreate(spark, servers=2) as context:
+        run(context, spark)
+        run_local(context)
+        learn(spark)
+else:
+    with PS2Context.getOrCreate(spark, servers=2) as context:
+        learn_from_stream(context, spark)
+    said["launcher"] = refusal(lambda: PS2Context.getOrCreate(spark, launcher="spark"))
+    be_out_of_reach(spark, int(sys.argv[4]))
+    end_session_in_run()
+    release_session_in_stream()
+    with PS2Context.getOrCreate(spark, servers=1, driverHost="127.0.0.1") as context:
+        lose_server(context, spark)
 print(json.dumps(said), flush=True)

@@ -42,6 +42,7 @@ def losses_of(printed):
     return [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
 
 
+@pytest.mark.nightly
 def test_lr_adam_when_submitted_then_the_loss_goes_down(run_program, environment, mllib):
     """Figure 3."""
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"

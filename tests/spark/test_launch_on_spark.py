@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import psutil
+import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 from tests.certificates import write
@@ -61,6 +62,7 @@ def test_ps2_launch_when_on_spark_with_tls_then_driver_attaches(
     assert output.read_text().endswith("the fleet was stopped\n")
 
 
+@pytest.mark.nightly
 def test_ps2_launch_when_detached_on_spark_then_fleet_stays_up(run_program, ps2_command, tmp_path, until):
     ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
     launch = [*ps2, "launch", "--on", "spark", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1", "--detach"]

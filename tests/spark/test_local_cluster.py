@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.nightly
 DIM, STEPS, LR = 30, 5, 0.1
 
 

@@ -25,7 +25,11 @@ def has_outputs(cells):
     return any(cell["outputs"] for cell in code_of(cells))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# `make test` runs one, `make nightly` all.
+RUN = [pytest.param(path, marks=[pytest.mark.nightly] * bool(number)) for number, path in enumerate(NOTEBOOKS)]
+
+
+@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_notebook_when_run_then_kept_outputs_are_of_its_kinds(run, path):
     kept, cells = (read(path, as_version=4) for _ in range(2))
     cells = run(cells)

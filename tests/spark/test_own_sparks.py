@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 APP_TIMEOUT_S = 300
-pytestmark = pytest.mark.timeout(APP_TIMEOUT_S + 60)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(APP_TIMEOUT_S + 60)]
 
 
 @pytest.fixture(scope="module")

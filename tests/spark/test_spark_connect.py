@@ -1,4 +1,4 @@
-"""A client of Spark Connect: a real server with executors that are processes of their own, and one client program."""
+"""Clients of Spark Connect: real servers with executors that are processes of their own, and two client programs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,24 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @pytest.fixture(scope="module")
-def said(run_program, tmp_path_factory, until):
-    """What ``connect_app.py`` printed."""
+def said(printed):
+    """What a client that runs and fits has seen."""
+    return printed("common")
+
+
+@pytest.fixture(scope="module")
+def seen(printed):
+    """What a client that streams, and then loses its sessions and its server, has seen."""
+    return printed("rare")
+
+
+@pytest.fixture(scope="module")
+def printed(run_program, tmp_path_factory, until):
+    """``printed(scenarios)``: what ``connect_app.py`` prints."""
+    return lambda scenarios: _printed(scenarios, run_program, tmp_path_factory, until)
+
+
+def _printed(scenarios, run_program, tmp_path_factory, until):
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     # Without Spark's archive of pyspark, which each Python worker would compile anew: Spark gives the one of a query's
     # batches 10 s to begin.
@@ -52,9 +68,11 @@ def said(run_program, tmp_path_factory, until):
     try:
         until(lambda: "Spark Connect server started" in (folder / "server.log").read_text(), "it started", START_S)
         app = Path(__file__).with_name("connect_app.py")
-        done = run_program(sys.executable, app, port, server.pid, folder, free_port(), timeout_s=APP_TIMEOUT_S)
+        done = run_program(
+            sys.executable, app, port, server.pid, folder, free_port(), scenarios, timeout_s=APP_TIMEOUT_S
+        )
         assert done.returncode == 0, done.stderr
-        yield json.loads(done.stdout.splitlines()[-1])
+        return json.loads(done.stdout.splitlines()[-1])
     finally:
         _end(server)
 
@@ -105,13 +123,15 @@ def test_run_when_data_are_of_the_client_then_equal_parts(said):
     assert said["pandas"] == [[[0, 1]], [[2, 3, 4]]]
 
 
-def test_fit_stream_when_client_learns_then_batches_count_once(said):
-    assert said["stream"] == [[0, 100], [1, 200]]
-    assert said["stream again"] == [1, [3, 400]]
+@pytest.mark.nightly
+def test_fit_stream_when_client_learns_then_batches_count_once(seen):
+    assert seen["stream"] == [[0, 100], [1, 200]]
+    assert seen["stream again"] == [1, [3, 400]]
 
 
-def test_fit_stream_when_a_task_fails_then_names_the_batch(said):
-    kind, words = said["stream fails"]
+@pytest.mark.nightly
+def test_fit_stream_when_a_task_fails_then_names_the_batch(seen):
+    kind, words = seen["stream fails"]
     assert kind == "WorkerError"
     assert words == "batch 4: a task raised ZeroDivisionError: float division by zero"
 
@@ -120,36 +140,46 @@ def test_model_when_client_saves_it_twice_then_it_loads(said):
     assert said["loaded"]
 
 
-@pytest.mark.parametrize(("what", "mend"), [("to pyspark", "without remote()"), ("launcher", "ps2 launch")])
-def test_connect_when_a_jvm_is_needed_then_error_says_so(said, what, mend):
-    kind, words = said[what]
+def test_to_pyspark_when_over_connect_then_error_says_so(said):
+    kind, words = said["to pyspark"]
     assert kind == "ConfigError"
-    assert mend in words
+    assert "without remote()" in words
 
 
-def test_run_when_executors_cannot_reach_client_then_says_how(said):
-    kind, words = said["unreached"]
+@pytest.mark.nightly
+def test_spark_launcher_when_over_connect_then_error_says_so(seen):
+    kind, words = seen["launcher"]
+    assert kind == "ConfigError"
+    assert "ps2 launch" in words
+
+
+@pytest.mark.nightly
+def test_run_when_executors_cannot_reach_client_then_says_how(seen):
+    kind, words = seen["unreached"]
     assert kind == "ConfigError"
     assert "127.0.0.2:" in words
     assert "driverHost" in words
 
 
-def test_run_when_its_session_is_stopped_then_stopped_error(said):
-    kind, words = said["stopped"]
+@pytest.mark.nightly
+def test_run_when_its_session_is_stopped_then_stopped_error(seen):
+    kind, words = seen["stopped"]
     assert kind == "StoppedError"
     assert re.fullmatch("run: the (SparkSession was stopped|session at .* has ended: .*)", words)
 
 
-def test_stream_when_its_session_is_released_then_it_ends(said):
-    kind, words = said["released"]
+@pytest.mark.nightly
+def test_stream_when_its_session_is_released_then_it_ends(seen):
+    kind, words = seen["released"]
     assert kind == "StoppedError"
     assert re.fullmatch(r"after batch \d+: the session at .* has ended: it was stopped, .*", words)
-    assert said["seconds to the end"] < 30
-    assert said["after the release"][0] == "StoppedError"
+    assert seen["seconds to the end"] < 30
+    assert seen["after the release"][0] == "StoppedError"
 
 
-def test_run_when_connect_server_is_killed_then_it_ends(said):
-    kind, words = said["lost"]
+@pytest.mark.nightly
+def test_run_when_connect_server_is_killed_then_it_ends(seen):
+    kind, words = seen["lost"]
     assert kind == "StoppedError"
     assert "has not answered for 5 s" in words
-    assert said["seconds"] < 60
+    assert seen["seconds"] < 60

@@ -47,6 +47,7 @@ def servers(pid=None):
     return [process for process in family(pid) if "ps2.cli.main server" in command_of(process)]
 
 
+@pytest.mark.nightly
 def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
     assert (
         len(
@@ -61,11 +62,13 @@ def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 4))
 
 
+@pytest.mark.nightly
 def test_token_when_fleet_runs_then_not_in_argv_or_environment(ps):
     assert not [process for process in family() if ps._coordinator.token in command_of(process)]
     assert not [process for process in servers() if ps._coordinator.token in " ".join(process.environ().values())]
 
 
+@pytest.mark.nightly
 def test_server_when_killed_then_container_starts_another(ps, weight):
     before = ps._coordinator.fleet.launcher.locations()
     servers()[0].kill()
@@ -76,6 +79,7 @@ def test_server_when_killed_then_container_starts_another(ps, weight):
     assert ps._coordinator.fleet.launcher.locations() == before
 
 
+@pytest.mark.nightly
 def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
     before, recoveries = ps._coordinator.fleet.launcher.locations(), len(ps.recoveries)
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command_of(p))
@@ -86,6 +90,7 @@ def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
     assert len(set(before.items()) & set(ps._coordinator.fleet.launcher.locations().items())) == 1
 
 
+@pytest.mark.nightly
 def test_stop_when_servers_are_in_containers_then_none_is_left(ps, weight, until):
     application = next(p for p in family() if "ps2.coordinator.launchers.containers.spark_app" in command_of(p))
     theirs = [application, *application.children(recursive=True)]
@@ -99,6 +104,7 @@ def test_get_or_create_when_no_containers_then_config_error(spark):
         PS2Context.getOrCreate(spark, 2, launcher="spark")
 
 
+@pytest.mark.nightly
 def test_get_or_create_when_container_too_big_then_launch_error(spark):
     conf = PS2Conf(sparkConf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"})
     with pytest.raises(LaunchError, match=r"Spark application has ended: .*1276 MiB"):

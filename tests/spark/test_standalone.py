@@ -10,6 +10,7 @@ from faults.sparks import workers_on
 
 from tests.spark.standalone_app import DIM
 
+pytestmark = pytest.mark.nightly
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "standalone"
 BIN = Path(pyspark.__file__).parent / "bin"
 

@@ -9,7 +9,7 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 
-pytestmark = pytest.mark.yarn
+pytestmark = pytest.mark.nightly
 
 
 def test_fleet_when_python_comes_in_archive_then_servers_use_it(spark, processes, tmp_path):

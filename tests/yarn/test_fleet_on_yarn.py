@@ -15,7 +15,7 @@ MEMORY = 64 << 20
 DIM = 1000
 WORKERS = 2
 CLOCKS = 30
-pytestmark = pytest.mark.yarn
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

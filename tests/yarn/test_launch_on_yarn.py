@@ -15,7 +15,7 @@ import pytest
 from ps2 import DCV, PS2Context
 from tests.yarn.conftest import SMALL
 
-pytestmark = pytest.mark.yarn
+pytestmark = pytest.mark.nightly
 PS2 = Path(sys.executable).with_name("ps2")
 
 

@@ -12,7 +12,7 @@ from ps2.errors import LaunchError
 from tests.yarn.conftest import REPO
 
 MEMORY = 64 << 20
-pytestmark = pytest.mark.yarn
+pytestmark = pytest.mark.nightly
 # What Python imports first: it makes a container's Python another one.
 OTHER_MINOR = """
 import collections, sys
