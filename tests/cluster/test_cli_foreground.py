@@ -38,7 +38,10 @@ def foreground(shell, servers):
                     process.kill()
 
 
-@pytest.mark.parametrize(("number", "servers", "code"), [(signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 0)])
+@pytest.mark.parametrize(
+    ("number", "servers", "code"),
+    [(signal.SIGINT, 2, 130), pytest.param(signal.SIGTERM, 1, 0, marks=pytest.mark.nightly)],
+)
 def test_foreground_launch_when_interrupted_then_stops_servers(shell, number, servers, code):
     with foreground(shell, servers) as (launcher, processes):
         launcher.send_signal(number)
@@ -48,12 +51,14 @@ def test_foreground_launch_when_interrupted_then_stops_servers(shell, number, se
         assert not (shell.folder / "default").exists()
 
 
+@pytest.mark.nightly
 def test_foreground_launch_when_killed_then_servers_end(shell, until):
     with foreground(shell, 2) as (launcher, processes):
         launcher.kill()
         until(lambda: all(ended(process) for process in processes), "the servers ended", GONE_WITHIN_S)
 
 
+@pytest.mark.nightly
 def test_launch_when_server_dies_then_shows_log_and_exits_1(shell):
     with foreground(shell, 2) as (launcher, processes):
         processes[1].kill()
@@ -65,6 +70,7 @@ def test_launch_when_server_dies_then_shows_log_and_exits_1(shell):
         assert ended(processes[0])
 
 
+@pytest.mark.nightly
 def test_launch_when_stopped_by_ps2_stop_then_exits_0(shell):
     with foreground(shell, 1) as (launcher, _):
         result = shell.run("stop")
@@ -72,6 +78,7 @@ def test_launch_when_stopped_by_ps2_stop_then_exits_0(shell):
         assert (result.returncode, launcher.returncode, errors) == (0, 0, "")
 
 
+@pytest.mark.nightly
 def test_launch_when_interrupted_at_start_then_exits_130(shell, until):
     with shell.background("launch", "--servers", 1, "--detach", "--port", free_port()) as launcher:
         until((shell.folder / "default" / "server-0.log").exists, "the server was started")

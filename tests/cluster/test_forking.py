@@ -28,6 +28,7 @@ def forks(leaves_nothing, monkeypatch):
     return forks
 
 
+@pytest.mark.nightly
 def test_fleet_when_forkserver_is_killed_then_replaces_servers(forks):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)

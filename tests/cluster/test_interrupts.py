@@ -30,5 +30,6 @@ def test_calls_when_interrupted_anywhere_then_each_counts_once(over):
     assert end == ["done"]
 
 
+@pytest.mark.nightly
 def test_contexts_when_interrupted_anywhere_then_the_next_works(over):
     assert over("contexts", 4)[-1] == "done"

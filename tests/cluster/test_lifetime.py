@@ -34,6 +34,7 @@ u = DCV.dense(10).fill(1)
 assert u.sum() == 10
 print(ps._coordinator.fleet.launcher._folder, *ps._coordinator.fleet.launcher.pids(), flush=True)
 """
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -99,7 +100,11 @@ os._exit(4)
 
 @pytest.mark.parametrize(
     ("ending", "code", "said", "output"),
-    [(RETURNS, 0, r"\Z", ""), ("raise ValueError('mine')", 1, "(?s).*ValueError: mine", ""), (FORKS, 4, "", "lives\n")],
+    [
+        (RETURNS, 0, r"\Z", ""),
+        pytest.param("raise ValueError('mine')", 1, "(?s).*ValueError: mine", "", marks=NIGHTLY),
+        pytest.param(FORKS, 4, "", "lives\n", marks=NIGHTLY),
+    ],
     ids=["return", "exception", "os_exit_after_a_child"],
 )
 def test_servers_when_driver_exits_then_gone_with_folder(driver, until, tmp_path, ending, code, said, output):
@@ -110,7 +115,9 @@ def test_servers_when_driver_exits_then_gone_with_folder(driver, until, tmp_path
     assert re.match(said, (tmp_path / "stderr").read_text())
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sent", [pytest.param(signal.SIGINT, marks=NIGHTLY), pytest.param(signal.SIGTERM, marks=NIGHTLY), signal.SIGKILL]
+)
 def test_servers_when_driver_is_killed_then_gone_with_folder(driver, until, tmp_path, sent):
     process, pids, folder = driver("while True: u.add(1)")
     assert [os.getsid(pid) for pid in pids] == pids  # Ctrl-C in a terminal does not reach them
@@ -251,6 +258,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
         assert took_s < START_S
 
 
+@pytest.mark.nightly
 def test_calls_when_all_connections_drop_then_each_counts_once(leaves_nothing, monkeypatch):
     """As a firewall does that forgets what it has let through: nobody is told, and new connections work."""
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=1.0, unix_sockets=False)

@@ -55,6 +55,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("columns", "rows"), [(LARGE, 1), (LARGE // 64, 64)], ids=["a vector", "rows"])
 def test_pull_when_large_then_client_peak_rises_little(tmp_path, leaves_nothing, columns, rows):
     script = tmp_path / "pull.py"

@@ -136,6 +136,7 @@ def test_pods_when_restarted_in_turn_then_nothing_is_lost(pods, tmp_path, until)
         assert [pod.status() for pod in pods] == [200] * 3
 
 
+@pytest.mark.nightly
 def test_pods_without_copies_when_terminated_then_hand_over_all(pods, tmp_path, until):
     first = pods[0]
     given = {
@@ -201,6 +202,7 @@ def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, u
         assert np.array_equal(weight.pull() - VALUES[:900], np.repeat([1.0, 0.0, 1.0], 300))
 
 
+@pytest.mark.nightly
 def test_pods_when_one_ends_in_step_then_crash_undoes_whole_step(pods, tmp_path, until):
     given = {
         "tokenFile": str(tmp_path / "token"),
@@ -228,6 +230,7 @@ def test_pods_when_one_ends_in_step_then_crash_undoes_whole_step(pods, tmp_path,
         assert (ps.recoveries[1].checkpoint, ps.nextStep) == (cut.path, 0)
 
 
+@pytest.mark.nightly
 def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, until, forked):
     write_token(tmp_path / "token", new_token())
     token = tmp_path / "token"

@@ -154,7 +154,7 @@ def a_million(what):
     return pb.RequestHeader(operations=[one] * parts[what])
 
 
-@pytest.mark.parametrize("what", ["operations", "arrays"])
+@pytest.mark.parametrize("what", ["operations", pytest.param("arrays", marks=pytest.mark.nightly)])
 def test_request_when_a_million_parts_then_memory_is_bounded(victim, until, what):
     """Protobuf makes an object of each; the system keeps some of what they took for the next."""
     data = pb.RequestFrame(header=a_million(what)).SerializeToString()
