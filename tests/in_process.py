@@ -24,13 +24,16 @@ import scipy.sparse as sp
 
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
+from ps2.client.batch import batch
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import RunIds
 from ps2.coordinator.in_process import MASTER, InProcessServers
 from ps2.protocol.plain_data import decode
+from ps2.rpc.control import ServerControl
 from ps2.rpc.run_control import Report
+from ps2.rpc.server_status import ServerStatus
 from ps2.run.message import STOP, Message
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
 from ps2.run.reports import merged, report
@@ -101,15 +104,22 @@ class ArrayTable(Table):
 
 
 class TrainingContext:
-    """What trainings need of a ``PS2Context``: ``servers``, ``memory`` and ``run``.
+    """What trainings need of a ``PS2Context``, and what vectors need: ``servers``, ``memory``, ``run`` and ``batch``.
 
     Attributes:
         reports: by run and clock, what workers reported.
     """
 
+    batch = staticmethod(batch)
+
     def __init__(self, network: InProcessServers, session: Session) -> None:
         self.reports: list[list[list[Any]]] = []
         self._network, self._session = network, session
+
+    def statuses(self) -> list[ServerStatus]:
+        """What each server tells of itself."""
+        control = ServerControl(self._network)
+        return [control.status(address) for address in self.servers]
 
     @property
     def servers(self) -> list[str]:
@@ -161,7 +171,7 @@ def training_context(servers: int = 2, memory_limit_bytes: int = 1 << 30) -> Ite
     Args:
         memory_limit_bytes: of each server.
     """
-    network = InProcessServers(servers, memory_limit_bytes)
+    network = InProcessServers(servers, memory_limit_bytes, allow_udf=True)
     session = Session(FleetRef(f"in-process-{uuid.uuid4().hex[:12]}", MASTER), network)
     install(session)
     try:

@@ -35,17 +35,16 @@ MASTER = "in-process:0"
 class InProcessServers:
     """A network to engines of this process, and to a master of their own."""
 
-    def __init__(self, servers: int, memory_limit_bytes: int) -> None:
+    def __init__(self, servers: int, memory_limit_bytes: int, allow_udf: bool = False) -> None:
         """Create the engines and their master.
 
         Args:
             servers: number of engines.
             memory_limit_bytes: memory limit of each engine.
+            allow_udf: whether the engines run users' functions.
         """
         self.memory_limit_bytes = memory_limit_bytes
-        self.engines = {
-            f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf=False) for index in range(servers)
-        }
+        self.engines = {f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf) for index in range(servers)}
         self._master = Master(ServerControl(self), FleetConfig())
         self._servicers: dict[str, Any] = {
             address: ServerServicer(engine, f"id-{address}", WireConfig(), _stays)

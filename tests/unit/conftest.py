@@ -20,6 +20,7 @@ from ps2.run.run_ref import RunRef
 from ps2.run.state import RunState
 from ps2.run.worker import Worker
 from tests.blocking_run import BlockingRun
+from tests.in_process import training_context
 
 
 class ControlInProcess:
@@ -64,6 +65,19 @@ class ControlInProcess:
 
     def die(self):
         self.run.release_rank(self.lease)
+
+
+@pytest.fixture(scope="module")
+def ps(request):
+    """A context for vectors, with ``request.param`` servers (2 unless parametrized) in the test's process."""
+    with training_context(getattr(request, "param", 2)) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def statuses(ps):
+    """``statuses()``: what each server tells of itself (a ServerStatus), by index."""
+    return ps.statuses
 
 
 @pytest.fixture
