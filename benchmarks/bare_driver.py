@@ -44,7 +44,7 @@ def documents(spark: Any) -> Any:
 def _vectors(rows: Any) -> Any:
     from pyspark.ml.functions import array_to_vector
 
-    return rows.withColumn("features", array_to_vector("numbers")).drop("numbers")
+    return rows.withColumn("features", array_to_vector(rows["numbers"])).drop("numbers")
 
 
 def sentences(spark: Any) -> Any:

@@ -107,8 +107,8 @@ def _compared(args: Args, data: tuple[IdRows, IdRows], epochs: int) -> Part:
             )
             tell(", ".join(rows[-1].values()))
     without = aucs.pop(None)
-    sizes = [slots for slots in aucs if slots is not None]
-    curves = {
+    sizes = [float(slots) for slots in aucs if slots is not None]
+    curves: dict[str, list[list[float]]] = {
         "ids hashed to slots": [sizes, list(aucs.values())],
         "no collisions": [sizes, [without] * len(sizes)],
     }

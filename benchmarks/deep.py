@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ def _compared(args: Args, clicks: Clicks, settings: Mapping[str, Any]) -> Part:
             aucs[way].append(value)
             return seconds / rows
 
-        ways = {PYTORCH: pytorch, **{way: partial(ours, way) for way in STALENESS}}
+        ways: dict[str, Callable[[], float]] = {PYTORCH: pytorch, **{way: partial(ours, way) for way in STALENESS}}
         turns = take_turns(ways, args.rounds, warm_ups=0)
         spark.stop()
     rates = {way: [1 / one for one in taken] for way, taken in turns.items()}

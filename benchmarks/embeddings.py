@@ -112,7 +112,7 @@ def deepwalk(args: Args) -> Part:
     with spark_and_servers("embeddings", args.memory) as (spark, _):
         frame = framed(spark, edges(args.data_dir))
         for via in args.via:
-            model, seconds = timed(DeepWalk(**PARAMS, numWalks=args.walks, via=via).fit, frame)  # type: ignore[arg-type]
+            model, seconds = timed(DeepWalk(**PARAMS, numWalks=args.walks, via=via).fit, frame)
             rows.append({"via": via, "s": f"{seconds:.1f}"})
             for share, found in by_share(args, model.embedding).items():
                 for kind, ours, published in zip(KINDS, found, PUBLISHED[share], strict=True):

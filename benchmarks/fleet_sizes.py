@@ -27,8 +27,6 @@ from benchmarks.local_spark import start_spark
 from benchmarks.namespaces import hosts, served
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.data.rows import LocalRows, Rows
-from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 
 # Rows are drawn block by block, so that a step has the same rows on any number of workers that divides this.
 BLOCKS = 8
@@ -75,12 +73,11 @@ def _size(fleet: str) -> tuple[int, int]:
     return int(workers), int(servers)
 
 
-class OfWorker(NamedTuple):
+class WorkerTimes(NamedTuple):
     """Medians of a worker's counted steps.
 
     Attributes:
         pull_s, gradient_s, push_s: seconds; ``gradient_s`` has the sampling, too.
-        cpu_s: seconds of CPU.
         keys: features of the minibatch.
         received, sent: bytes of its link.
     """
@@ -88,7 +85,6 @@ class OfWorker(NamedTuple):
     pull_s: float
     gradient_s: float
     push_s: float
-    cpu_s: float
     keys: float
     received: float
     sent: float
@@ -101,19 +97,13 @@ class Training:
     Attributes:
         step_s, update_s: medians; an update is Adam's on the servers.
         workers: one each.
-        servers_cpu_s: seconds of CPU a step, over all servers.
         weights: some of the model's at its end.
     """
 
     step_s: float
     update_s: float
-    workers: Sequence[OfWorker]
-    servers_cpu_s: float
+    workers: Sequence[WorkerTimes]
     weights: npt.NDArray[np.float32]
-
-    @property
-    def cpu_s(self) -> float:
-        return self.servers_cpu_s + sum(worker.cpu_s for worker in self.workers)
 
 
 def on_driver(args: Args) -> Part:
@@ -138,7 +128,6 @@ def _row(fleet: str, trainings: Sequence[Training]) -> dict[str, Any]:
         return float(np.median([max(getattr(worker, name) for worker in one.workers) for one in trainings]))
 
     step_s = float(np.median([one.step_s for one in trainings]))
-    cpu_s = float(np.median([one.cpu_s for one in trainings]))
     return {
         "workers+servers": fleet,
         "s a step": f"{step_s:.3f}",
@@ -148,8 +137,6 @@ def _row(fleet: str, trainings: Sequence[Training]) -> dict[str, Any]:
         "push": f"{longest('push_s'):.3f}",
         "update": f"{np.median([one.update_s for one in trainings]):.3f}",
         "MB to, from a worker": f"{longest('received') / 1e6:.1f}, {longest('sent') / 1e6:.1f}",
-        "CPU s a step": f"{cpu_s:.3f}",
-        "cores busy": f"{cpu_s / step_s:.2f}",
     }
 
 
@@ -162,10 +149,8 @@ def _on_fleet(spark: Any, args: Args, fleet: str) -> Training:
         vectors = (weight, weight.derive(), weight.derive(), weight.derive())
         for vector in vectors:
             vector.fill(0.0)  # the memory is there from now on
-        pids = [ServerControl(FleetNetwork(ps._coordinator.token)).status(address).pid for address in ps.servers]
         ends: list[float] = []
         updates: list[float] = []
-        servers_cpu: list[float] = []
 
         def update(step: int) -> None:
             began_s = time.perf_counter()
@@ -176,7 +161,6 @@ def _on_fleet(spark: Any, args: Args, fleet: str) -> Training:
                 gradients.zero()
             ends.append(time.perf_counter())
             updates.append(ends[-1] - began_s)
-            servers_cpu.append(sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids))
 
         rdd = spark.sparkContext.parallelize(range(workers), workers)
         problem = replace(PROBLEM, rows=round(args.rows / FRACTION))
@@ -191,7 +175,6 @@ def _on_fleet(spark: Any, args: Args, fleet: str) -> Training:
         float(np.median(np.diff(ends)[SETTLE_STEPS - 1 :])),
         float(np.median(updates[counted])),
         list(found),
-        (servers_cpu[-1] - servers_cpu[SETTLE_STEPS - 1]) / COUNTED_STEPS,
         weights,
     )
 
@@ -233,11 +216,11 @@ def _reading(args: Args, problem: Problem) -> Callable[..., _Held]:
     return read
 
 
-def _training(problem: Problem, weight: DCV, gradients: DCV) -> Callable[[Any, _Held], OfWorker]:
-    def train(worker: Any, held: _Held) -> OfWorker:
+def _training(problem: Problem, weight: DCV, gradients: DCV) -> Callable[[Any, _Held], WorkerTimes]:
+    def train(worker: Any, held: _Held) -> WorkerTimes:
         laps = []
         for step in worker.clocks(STEPS):
-            began_s, cpu_s, moved = time.perf_counter(), time.process_time(), _moved()
+            began_s, moved = time.perf_counter(), _moved()
             rows = held.minibatch(step)
             sampled_s = time.perf_counter()
             w = weight.pull(rows.keys)
@@ -247,9 +230,9 @@ def _training(problem: Problem, weight: DCV, gradients: DCV) -> Callable[[Any, _
             gradients.add(g, rows.keys)
             pushed_s = time.perf_counter()
             computing_s = computed_s - pulled_s + sampled_s - began_s
-            times = (pulled_s - sampled_s, computing_s, pushed_s - computed_s, time.process_time() - cpu_s)
+            times = (pulled_s - sampled_s, computing_s, pushed_s - computed_s)
             laps.append((*times, len(rows.keys), *np.subtract(_moved(), moved)))
-        return OfWorker(*np.median(np.array(laps[SETTLE_STEPS:], float), axis=0).tolist())
+        return WorkerTimes(*np.median(np.array(laps[SETTLE_STEPS:], float), axis=0).tolist())
 
     return train
 

@@ -71,7 +71,7 @@ class Args:
     memory: str = option("4g", "Memory of Spark's JVM.")
 
 
-class _Words(click.ParamType):
+class _Words(click.ParamType[Any]):
     """Numbers or words with commas between them."""
 
     name = "a,b"

@@ -47,8 +47,6 @@ class Args(frame.Args):
     servers: tuple[int, ...] = option((1, 2, 4, 8), "Sizes of the fleet, one after another.", least=1)
     columns: tuple[int, ...] = option((32, 128, 512, 1024), "Numbers of a vector.", least=1)
     words: int = option(100_000, "Vectors of each of the two tables.", least=2)
-    window: int = option(5, "Window, as of Word2Vec.", least=1)
-    negative: int = option(5, "Negative words, as of Word2Vec.", least=0)
     rate: str = option("1gbit", "Rate of each host's link, as tc writes it.")
     addresses: tuple[str, ...] = option(("",), "Addresses of all servers; hosts of their own by default.")
     token_file: str = option("", "File of their token.")
@@ -66,7 +64,7 @@ def on_worker(args: Args) -> Part:
     lines, rows = [], []
     curves: dict[str, tuple[list[float], list[float]]] = {}
     for servers in args.servers:
-        fleet = {"fleet": args.addresses[:servers], "tokenFile": args.token_file}
+        fleet: dict[str, Any] = {"fleet": args.addresses[:servers], "tokenFile": args.token_file}
         with spark_and_servers("gigabit", "1g", 1, **fleet) as (_, ps):
             for way in WAYS:  # the first time, connections are made and kernels loaded
                 _trained(ps, replace(_settings(args, min(args.columns)), via=way))
@@ -122,7 +120,7 @@ class _Drawn:
 
 def _settings(args: Args, columns: int) -> EmbeddingSettings:
     total = BATCHES * BATCH_TOKENS
-    return EmbeddingSettings(args.words, columns, total, window=args.window, negative=args.negative, step_size=1e-3)
+    return EmbeddingSettings(args.words, columns, total, window=5, negative=5, step_size=1e-3)
 
 
 def _frequencies(settings: EmbeddingSettings) -> Any:

@@ -4,9 +4,8 @@ Each push holds as many keys of an active set, which slowly drifts, as ids that 
 slots at their third touch, and go after a twelfth of the day. Compared with a table of the active set alone: its
 memory, and the throughput of pushes of as many keys, all of which have slots.
 
-Memory and throughput are those of one server and a client on one host. Requests are timed on an engine in this process:
-the longest one is the longest that another one waits for the shard. Where other programs take the cores, its CPU time
-says more: page faults count, and waiting for a core does not.
+Memory and throughput are those of one server and a client on one host. Requests are timed on an engine in this process.
+Where other programs take the cores, their CPU time says more. docs/performance/online.md says how to read it.
 """
 
 from __future__ import annotations

@@ -171,13 +171,16 @@ def steps(args: Args) -> Part:
     facts: dict[str, Any] = {"near": NEAR}
     with spark_and_servers("ml_steps", args.memory) as (spark, _):
         for one in (A9A, NEWS20):
-            search = _Search(one.load(spark, args.data_dir), one)
+            data = one.load(spark, args.data_dir)
             sgd, averaging = {"solver": "minibatch", "optimizer": "sgd"}, {"solver": "ma-sgd"}
-            theirs, their_steps = search.best(
-                [{**sgd, "stepSize": size} for size in GRADIENT_STEP_SIZES[one.name]], MAX_GRADIENT_STEPS
+            theirs, their_steps = _fewest(
+                data, one, [{**sgd, "stepSize": size} for size in GRADIENT_STEP_SIZES[one.name]], MAX_GRADIENT_STEPS
             )
-            ours, our_steps = search.best(
-                [{**averaging, "stepSize": size} for size in AVERAGING_STEP_SIZES[one.name]], MAX_AVERAGING_STEPS
+            ours, our_steps = _fewest(
+                data,
+                one,
+                [{**averaging, "stepSize": size} for size in AVERAGING_STEP_SIZES[one.name]],
+                MAX_AVERAGING_STEPS,
             )
             facts |= {f"{one.name}, {way['solver']}": f"step size {way['stepSize']:g}" for way in (theirs, ours)}
             what = f"{one.name}: ma-sgd to within {NEAR} of the optimum"
@@ -186,59 +189,20 @@ def steps(args: Args) -> Part:
     return Part(lines, facts=facts)
 
 
-class _Search:
-    """Steps that ways of training take on one data set."""
-
-    def __init__(self, data: Data, one: Set) -> None:
-        self._data = data
-        self._name = one.name
-        self._strength = 1.0 / data.rows
-        self._target = one.logistic.objective / data.rows + NEAR
-
-    def best(self, ways: list[dict[str, Any]], most: int) -> tuple[dict[str, Any], float]:
-        """Return the way that takes the fewest steps, and how many; infinite if none gets there within ``most``.
-
-        The objectives that each step told say when a training may be near enough; those of minibatches are estimates.
-        For the best of the ways, models of so many steps, or some more, decide.
-        """
-        chosen, fewest = ways[0], math.inf
-        for way in ways:
-            steps = self._first(way, int(min(most, fewest)))
-            tell(f"{self._name}: {way}: {steps or 'too many'} steps by its own account")
-            if steps is not None and steps < fewest:
-                chosen, fewest = way, steps
-        if math.isinf(fewest):
-            return chosen, fewest
-        too_few, enough = int(fewest) - 1, max(int(fewest), 1)
-        while not self._is_near(chosen, enough):
-            too_few, enough = enough, 2 * enough
-            if enough > most:
-                return chosen, math.inf
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            if self._is_near(chosen, middle):
-                enough = middle
-            else:
-                too_few = middle
-        return chosen, enough
-
-    def _is_near(self, way: dict[str, Any], steps: int) -> bool:
-        found = self._fit(way, steps)
-        gap = self._data.objective("logistic", found.w, self._strength) - self._target + NEAR
-        tell(f"{self._name}: {way}: {gap:.5f} above the optimum after {steps} steps")
-        return gap <= NEAR
-
-    def _first(self, way: dict[str, Any], most: int) -> int | None:
+def _fewest(data: Data, one: Set, ways: Sequence[Params], most: int) -> tuple[Params, float]:
+    """Return the way that takes the fewest steps, and how many; infinite if none gets there within ``most``."""
+    strength, target = 1.0 / data.rows, one.logistic.objective / data.rows + NEAR
+    chosen, fewest = ways[0], math.inf
+    for way in ways:
         try:
-            objectives: Array = np.array(self._fit(way, most).objectives)
+            steps = steps_to(data, plain(strength, **way), target, int(min(most, fewest)))
         except DivergedError as error:
-            tell(f"{self._name}: {way}: {error}")
-            return None
-        near = np.flatnonzero(objectives <= self._target)
-        return int(near[0]) if len(near) else None
-
-    def _fit(self, way: dict[str, Any], steps: int) -> Any:
-        return fit(self._data, plain(self._strength, **way, maxIter=steps), warm=False)
+            tell(f"{one.name}: {way}: {error}")
+            continue
+        tell(f"{one.name}: {way}: {steps or 'too many'} steps")
+        if steps is not None and steps < fewest:
+            chosen, fewest = way, steps
+    return chosen, fewest
 
 
 def a9a(args: Args) -> Part:

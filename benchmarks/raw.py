@@ -1,10 +1,7 @@
 """What the machine does without PS2: bare sockets and bare gRPC, each with its peer in a process of its own.
 
-The sockets are as fast as straightforward Python gets here. What was compared, all taking turns, over TCP and Unix
-sockets, for 1 and 64 MB: one ``recv_into`` with MSG_WAITALL against a loop; blocks of 256 KiB, 1 MiB, 4 MiB and whole
-messages; the system's own socket buffers against 1 and 4 MiB. A pull is best as one ``sendall`` into one MSG_WAITALL;
-adding is best in blocks of 1 MiB, which are still in the cache when they are added (a whole message is up to twice as
-slow); buffers of 1 MiB were as good as any over TCP, and the best over Unix sockets.
+A pull is best as one ``sendall`` into one MSG_WAITALL; adding is best in blocks of 1 MiB, which are still in the cache
+when they are added. Buffers of 1 MiB were as good as any over TCP, and the best over Unix sockets.
 """
 
 from __future__ import annotations

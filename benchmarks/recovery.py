@@ -37,7 +37,6 @@ SIGNALS = {"killed": signal.SIGKILL, "hangs": signal.SIGSTOP}
 Source = Literal["checkpoint", "replica"]
 SOURCES: tuple[Source, ...] = ("checkpoint", "replica")
 COLUMNS, SEED = 16_000_000, 2019
-EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -162,9 +161,9 @@ def replicas(args: Args) -> Part:
 
 
 @contextmanager
-def _client(replicas: int, folder: str | None = None, megabytes: int = 0) -> Iterator[Connection]:
+def _client(replicas: int) -> Iterator[Connection]:
     """Yield a connection to a process that drives a fleet of its own, and makes the pushes that it is told to."""
-    with process(_drive, replicas, folder, megabytes) as client:
+    with process(_drive, replicas) as client:
         receive(client)
         try:
             yield client
@@ -178,17 +177,14 @@ def _push(client: Connection, kind: Kind) -> float:
     return receive(client)
 
 
-def _drive(connection: Connection, replicas: int, folder: str | None, megabytes: int) -> None:
-    every_s = EVERY_S if folder is not None else None
-    with PS2Context.getOrCreate(servers=SERVERS, replicas=replicas, checkpointDir=folder, checkpointEveryS=every_s):
+def _drive(connection: Connection, replicas: int) -> None:
+    with PS2Context.getOrCreate(servers=SERVERS, replicas=replicas):
         random = np.random.default_rng(SEED)
         values = random.random(COLUMNS, np.float32)
         vectors = {kind: DCV.dense(COLUMNS if kind.keys else kind.items, 1) for kind in KINDS}
-        held = DCV.dense(SERVERS * megabytes * 10**6 // 4, 1).fill(1) if megabytes else None
         connection.send("ready")
         while (kind := connection.recv()) is not None:
             connection.send(_seconds_of_pushes(vectors[kind], kind, values, random))
-        del held
     connection.send("stopped")
 
 

@@ -61,7 +61,7 @@ def _measured(spark: Any, shape: str, args: Args) -> tuple[Line, list[Check]]:
             tol=0.0,
             numWorkers=WORKERS,
             via="servers",
-            spill=mode,  # type: ignore[arg-type]
+            spill=mode,
         )
         model = estimator.fit(frame)
         summary = model.summary

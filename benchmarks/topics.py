@@ -17,8 +17,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from click import ClickException
 
-from benchmarks import frame, topics_data
-from benchmarks.frame import Benchmark, Line, Part, tell
+from benchmarks import topics_data
+from benchmarks.frame import Args, Benchmark, Line, Part, tell
 from benchmarks.local_spark import WORKERS, spark_and_servers
 from ps2.array_types import Float64s
 
@@ -41,11 +41,6 @@ OURS: dict[str, Mapping[str, Any]] = {"cgs": SAMPLING, "online": {"optimizer": "
 # What "online" comes to depends on how it begins, theirs and ours: medians of these.
 SEEDS = {"em": (1,), "cgs": (1,), "online": (1, 2, 3)}
 Score = Callable[[Any], float]
-
-
-@dataclass(frozen=True)
-class Args(frame.Args):
-    """The options that all benchmarks have."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,7 +154,7 @@ def compared(
         test: features and labels of held-out rows.
         goals: by which factor PS2 should take less time, by name; for ``OURS``, the AUC to reach.
     """
-    ways = {OURS: partial(fit, rows, settings), **peers(rows, settings, args)}
+    ways: dict[str, Training] = {OURS: partial(fit, rows, settings), **peers(rows, settings, args)}
     found = take_turns(ways, args.rounds, warm_ups=0)
     x, y = test
     seconds = {name: [fitted.seconds for fitted in turns] for name, turns in found.items()}
