@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks import frame
 from benchmarks.bare_driver import ESTIMATORS
-from benchmarks.frame import Benchmark, Line, Part, option, tell
+from benchmarks.frame import Benchmark, Part, option, tell, within
 
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER = ROOT / "benchmarks" / "bare_driver.py"
@@ -53,7 +53,7 @@ def bare(args: Args) -> Part:
             }
             tell(f"{estimator}: {frame.facts(row)}")
             rows.append({"estimator, s": estimator, **{title: f"{value:.1f}" for title, value in row.items()}})
-            lines.append(Line(f"first fit of {estimator}", "the goal", "s", 1.0, [MAX_S], [first_s]))
+            lines.append(within(f"first fit of {estimator}", "s", MAX_S, [first_s]))
     return Part(lines, table=rows)
 
 

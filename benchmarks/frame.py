@@ -161,6 +161,11 @@ class Line:
         }
 
 
+def within(what: str, unit: str, limit: float, values: Sequence[float]) -> Line:
+    """Compare figures of ours with a goal: the largest, or of ``RATES`` the smallest, that is good enough."""
+    return Line(what, "the goal", unit, 1.0, [limit], values)
+
+
 @dataclass(frozen=True)
 class Score:
     """The score of a model of ours beside a baseline's; larger is better, and ``goal`` is the least of ours."""

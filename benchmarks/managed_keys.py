@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import frame
-from benchmarks.frame import Benchmark, Check, Part, ask, option
+from benchmarks.frame import Benchmark, Part, ask, option, within
 from ps2 import DCV, PS2Context
 from ps2.client.matrix import DCVMatrix
 from ps2.coordinator.in_process import InProcessServers, in_process_session
@@ -46,12 +46,12 @@ def managed_keys(args: Args) -> Part:
     tables = {part.__name__: ask(part, args, "managed_keys")["facts"] for part in (plain, active, day)}
     memory = tables["day"]["MB resident"] / tables["active"]["MB resident"]
     slower = tables["plain"]["M keys/s pushed"] / tables["day"]["M keys/s pushed"]
-    checks = [
-        Check("memory of the day / of its active keys alone", memory, 1.3),
-        Check("throughput of a table that fits / of the day", slower, 1.25),
-        Check("ms of the longest request", tables["day"]["longest request, ms"], 50.0),
+    lines = [
+        within("memory of the day / of its active keys alone", "of it", 1.3, [memory]),
+        within("throughput of a table that fits / of the day", "of it", 1.25, [slower]),
+        within("the longest request", "ms", 50.0, [tables["day"]["longest request, ms"]]),
     ]
-    return Part(checks=checks, table=[{"table": name, **measured} for name, measured in tables.items()])
+    return Part(lines, table=[{"table": name, **measured} for name, measured in tables.items()])
 
 
 def plain(args: Args) -> Part:

@@ -22,7 +22,7 @@ import click
 import psutil
 
 from benchmarks import frame
-from benchmarks.frame import Benchmark, Line, Part, option, tell
+from benchmarks.frame import Benchmark, Line, Part, option, tell, within
 from benchmarks.scale_clients import Load
 from ps2 import DCV, PS2Context
 from ps2.config import Binding, WireConfig, new_token
@@ -81,7 +81,7 @@ def clocks(args: Args) -> Part:
         goal = 1.0 if workers <= 500 and not args.keys else None
         lines.append(Line(f"{workers:,} workers: a clock", "the goal", "ms", goal, [GOAL_MS], clocks_ms))
         memory = [needs["coordinator"].kb]
-        lines.append(Line(f"{workers:,} workers: memory a worker", "the goal", "KB", 1.0, [1e3 * GOAL_MB], memory))
+        lines.append(within(f"{workers:,} workers: memory a worker", "KB", 1e3 * GOAL_MB, memory))
         rows += [{**row, "process": name, **asdict(one)} for name, one in needs.items()]
     return Part(lines, facts={"servers": SERVERS, "client processes": PROCESSES}, table=rows)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import frame
-from benchmarks.frame import Benchmark, Check, Part, option, tell, timed
+from benchmarks.frame import Benchmark, Check, Part, option, tell, timed, within
 from ps2 import EmbeddingTable, PS2Context
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.serving import Scorer
@@ -67,21 +67,23 @@ def _measured(count: int, place: str) -> Part:
     tell(f"delta {delta_s:.3f} s, {delta.nbytes / 1e6:,.1f} MB, full: {delta.full} {delta.reason or ''}")
     right = np.array_equal(scorer.vectors(touched[:1000]), table.pull(touched[:1000]))
     measured = {"": still, "during refreshes": np.concatenate(latencies), "DeepFM": _deep(f"{place}/deep", rng)}
-    checks = [
-        Check("seconds of the delta / of the whole export", delta_s / full_s, 0.05),
-        Check("bytes of the delta / of the whole export", delta.nbytes / full.nbytes, 0.05),
-        Check("seconds of a refresh, the longest", max(refreshes_s), 1.0),
-        *(Check(f"ms for the score of a row of 40 keys, p99 {name}", float(np.percentile(one, 99)), 1.0)
-          for name, one in measured.items()),
-        Check("wrong vectors after the refreshes", float(not right), 0.0),
-    ]  # fmt: skip
+    lines = [
+        within("time of the delta / of the whole export", "of it", 0.05, [delta_s / full_s]),
+        within("bytes of the delta / of the whole export", "of it", 0.05, [delta.nbytes / full.nbytes]),
+        within("a refresh, the longest", "s", 1.0, [max(refreshes_s)]),
+        *(
+            within(f"score of a row of 40 keys, p99 {name}", "ms", 1.0, [float(np.percentile(one, 99))])
+            for name, one in measured.items()
+        ),
+    ]
+    checks = [Check("wrong vectors after the refreshes", float(not right), 0.0)]
     table_rows = [
         {"scores": name, "count": len(one), **{f"{title} ms": round(float(np.percentile(one, percent)), 3)
          for title, percent in (("p50", 50), ("p99", 99), ("longest", 100))}}
         for name, one in measured.items()
     ]  # fmt: skip
     facts = {"export s": full_s, "export MB": full.nbytes / 1e6, "load s": load_s, "delta s": delta_s}
-    return Part(checks=checks, facts=facts, table=table_rows)
+    return Part(lines, checks, facts, table_rows)
 
 
 def _deep(place: str, rng: np.random.Generator) -> Any:
