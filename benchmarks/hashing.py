@@ -35,8 +35,9 @@ def hashing(args: Args) -> Part:
     """Compare hashing with FeatureHasher's, and distinct keys with numpy.unique's."""
     log = ClickLog(ids=args.ids)
     batch = next(log.day(0, BATCH))
-    rows, texts = _hasher(*map(Field.categorical, IDS), *map(Field.buckets, NUMBERS)).rows(batch), batch.select(IDS)
-    hasher = _hasher(*map(Field.categorical, IDS))
+    rows = FieldHasher((*map(Field.categorical, IDS), *map(Field.buckets, NUMBERS))).rows(batch)
+    texts = batch.select(IDS)
+    hasher = FieldHasher(tuple(map(Field.categorical, IDS)))
     wrong = sum(int((a != b).sum()) for a, b in zip(rows.distinct(), _unique(rows.keys), strict=True))
     pairs = [
         Pair(f"distinct keys of {BATCH:,} rows", "numpy.unique", "ms", None,
@@ -50,10 +51,6 @@ def hashing(args: Args) -> Part:
         lines += _from_files(folder, args)
     checks = [Check("distinct keys or places that differ", wrong, 0)]
     return Part(lines, checks, {"fields": len(IDS) + len(NUMBERS)})
-
-
-def _hasher(*columns: Field) -> FieldHasher:
-    return FieldHasher(columns)
 
 
 def _unique(keys: Any) -> Any:
