@@ -37,8 +37,8 @@ FILES :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 FAST := tests/unit tests/contract
-# Benchmarks to run.
-BENCH := adam wire failures recovery run scale ml reading lasso trees walks factors slow topics embeddings gigabit topics_gigabit links fleet_sizes mllib_steps slow_waiting metric dictionary kmeans spill hashing serving managed_keys embedding_tables collisions drift dashboard first_use
+# Benchmarks to run: all modules that are one. Parts that lack data, packages or rights say so and are skipped.
+BENCH = $(patsubst benchmarks/%.py,%,$(shell grep -l '^BENCHMARK = ' benchmarks/*.py))
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel nightly slice chaos programs yarn-test dashboard-test torch-test compat proto keywords run bench clean

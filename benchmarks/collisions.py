@@ -1,108 +1,120 @@
 """Ids folded into tables of 2^10 to 2^20 slots against a table without collisions: AUC, as in Monolith's Figure 5.
 
-    python -m benchmarks.collisions --data-dir FOLDER --plots docs/images
-
-docs/performance/online.md says what is measured and how to read it.
+docs/performance/online.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+import gzip
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-import click
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks.collisions_data import FRAPPE, MOVIELENS, IdRows, frappe, generated, movielens
-from benchmarks.compared import Parts, print_report
-from benchmarks.frame import Check, Part, command, exit_code, machine, publish, tell
-from benchmarks.local_spark import start_spark
-from ps2 import PS2Context
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Check, Part, option, tell
+from benchmarks.local_spark import spark_and_servers
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.settings import OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
+from ps2.data.key_rows import KeyRows
 from ps2.matrix.partition import hash_bucket
-from ps2.plot_extra import needs_matplotlib
 
-READERS = {"movielens": movielens, "frappe": frappe, "generated": generated}
-PARTS = Parts(names=tuple(READERS), generated=("generated",))
 FACTORS, BATCH = 16, 1024
-# Passes that find the best model of each data set, of which the best pass counts.
-EPOCHS = {"movielens": 4, "frappe": 8, "generated": 5}
-RATES = {"movielens": 0.1, "frappe": 0.1, "generated": 0.1}
-NO_COLLISIONS = "none"
-NO_WEIGHTS = np.empty(0, np.float32)
+RATE, NO_WEIGHTS = 0.1, np.empty(0, np.float32)
 # How much a table with collisions may be better than the one without: seeds differ as much.
 NOISE = 0.002
+MOVIELENS = "ml-1m.ratings.txt.gz"
+FRAPPE = ("frappe.validation.libfm", "frappe.test.libfm")
+# A rating of so much is a click.
+LIKED = 4
+TESTED = 0.1
+# Generated rows: fields of different sizes, whose ids have vectors as a factorization machine's.
+SIZES, GENERATED_FACTORS, ROWS = (40_000, 20_000, 8_000, 1_000, 100), 4, 400_000
 
 
-@command(
-    *PARTS.options(f"{MOVIELENS}, {' and '.join(FRAPPE)}"),
-    click.option("--bits", type=click.IntRange(1, 40), multiple=True, default=(10, 11, 12, 13, 14, 16, 18, 20)),
-    click.option("--rounds", type=click.IntRange(1), default=1, help="Seeds that the means are of."),
-    click.option("--plots", type=click.Path(path_type=Path), metavar="DIR", help="Draw collisions.png there."),
-)
-def main(
-    parts: tuple[str, ...],
-    data_dir: str | None,
-    bits: tuple[int, ...],
-    rounds: int,
-    plots: Path | None,
-    form: str,
-    output: Path | None,
-) -> None:
+@dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(1, "Seeds that the means are of.", least=1)
+    bits: tuple[int, ...] = option((10, 11, 12, 13, 14, 16, 18, 20), "Bits of a slot's number.", least=1)
+
+
+def movielens(args: Args) -> Part:
+    """Compare tables on MovieLens 1M; the best of four passes counts."""
+    return _compared(args, _movielens(args.data_dir), epochs=4)
+
+
+def frappe(args: Args) -> Part:
+    """Compare tables on frappe; the best of eight passes counts."""
+    train, test = (_libfm(Path(args.data_dir) / name) for name in FRAPPE)
+    return _compared(args, (train, test), epochs=8)
+
+
+def generated(args: Args) -> Part:
+    """Compare tables on generated rows; the best of five passes counts."""
+    return _compared(args, _generated(), epochs=5)
+
+
+@dataclass(frozen=True)
+class IdRows:
+    """Rows of ids.
+
+    Attributes:
+        keys: int64, shape (n, fields): a field's ids differ from those of all other fields.
+        labels: float32 of shape (n,), 0 or 1.
+    """
+
+    keys: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> tuple[KeyRows, npt.NDArray[np.float32]]:
+        """Return some rows."""
+        keys = self.keys[rows]
+        n, fields = keys.shape
+        numbers = np.tile(np.arange(fields, dtype=np.int32), n)
+        indptr = np.arange(n + 1, dtype=np.int64) * fields
+        return KeyRows(indptr, keys.reshape(-1), np.ones(n * fields, np.float32), numbers, fields), self.labels[rows]
+
+    @staticmethod
+    def of(ids: npt.NDArray[np.int64], labels: npt.NDArray[np.float32]) -> IdRows:
+        """Make keys of ids: the field's number, and the id."""
+        return IdRows(ids + (np.arange(ids.shape[1]) << 40), labels)
+
+
+def _compared(args: Args, data: tuple[IdRows, IdRows], epochs: int) -> Part:
     """Train a factorization machine on an EmbeddingTable, whose keys collide or do not."""
-    chosen = PARTS.chosen(parts, data_dir)
-    spark = start_spark("local[1]", "benchmarks.collisions", {})
-    try:
-        with PS2Context.getOrCreate(spark, servers=1):
-            found = {name: _measured(name, READERS[name](data_dir or ""), bits, rounds) for name in chosen}
-    finally:
-        spark.stop()
-    report: dict[str, Any] = {
-        "machine": machine(),
-        "rounds": rounds,
-        "parts": {name: part.as_json() for name, part in found.items()},
-    }
-    if plots is not None:
-        plot(report["parts"], plots / "collisions.png")
-    publish(report, form, output, lambda: print_report(report))
-    sys.exit(exit_code(report, strict=False))
-
-
-def _measured(name: str, data: tuple[IdRows, IdRows], bits: Sequence[int], rounds: int) -> Part:
     train, test = data
     ids = len(np.unique(train.keys))
-    aucs: dict[str, list[float]] = {}
-    sizes = []
-    for slots in (*(1 << bit for bit in bits), None):
-        way = NO_COLLISIONS if slots is None else str(slots)
-        by_pass = [_aucs(name, train, test, slots, seed) for seed in range(rounds)]
-        alone = _alone(train, slots)
-        aucs[way] = [max(found) for found in by_pass]
-        tell(f"{name}, {way}: {' '.join(f'{auc:.4f}' for auc in by_pass[0])}")
-        sizes.append(
-            {
-                "data": name,
-                "slots": "no collisions" if slots is None else f"2^{slots.bit_length() - 1}",
-                "ids that share one": f"{1 - alone / ids:.1%}",
-                "AUC": f"{mean(aucs[way]):.4f}",
-                "by pass": " ".join(f"{auc:.4f}" for auc in by_pass[0]),
-            }
-        )
-    best = max(mean(found) for way, found in aucs.items() if way != NO_COLLISIONS)
-    checks = [
-        Check(
-            f"{name}: AUC of the best table with collisions less that without", best - mean(aucs[NO_COLLISIONS]), NOISE
-        )
-    ]
-    curve = {way: [aucs[way]] for way in aucs}
-    facts = {"ids": f"{ids:,}", "rows": f"{len(train):,}", "to test": f"{len(test):,}", "factors": FACTORS}
-    return Part(checks=checks, facts=facts, sizes=sizes, curves={"AUC": curve})
+    aucs: dict[int | None, float] = {}
+    rows = []
+    with spark_and_servers("collisions", args.memory, workers=1, servers=1):
+        for slots in (*(1 << bit for bit in args.bits), None):
+            by_pass = [_aucs(train, test, slots, seed, epochs) for seed in range(args.rounds)]
+            aucs[slots] = mean(max(one) for one in by_pass)
+            rows.append(
+                {
+                    "slots": "no collisions" if slots is None else f"2^{slots.bit_length() - 1}",
+                    "ids that share one": f"{1 - _alone(train, slots) / ids:.1%}",
+                    "AUC": f"{aucs[slots]:.4f}",
+                    "by pass": " ".join(f"{auc:.4f}" for auc in by_pass[0]),
+                }
+            )
+            tell(", ".join(rows[-1].values()))
+    without = aucs.pop(None)
+    sizes = [float(slots) for slots in aucs if slots is not None]
+    curves: dict[str, list[list[float]]] = {
+        "ids hashed to slots": [sizes, list(aucs.values())],
+        "no collisions": [sizes, [without] * len(sizes)],
+    }
+    check = Check("AUC of the best table with collisions less that without", max(aucs.values()) - without, NOISE)
+    facts = {"ids": ids, "rows": len(train), "to test": len(test), "factors": FACTORS}
+    return Part(checks=[check], facts=facts, table=rows, curves={"AUC by slots": curves})
 
 
 def _alone(rows: IdRows, slots: int | None) -> int:
@@ -114,12 +126,12 @@ def _alone(rows: IdRows, slots: int | None) -> int:
     return int((counts == 1).sum())
 
 
-def _aucs(name: str, train: IdRows, test: IdRows, slots: int | None, seed: int) -> list[float]:
+def _aucs(train: IdRows, test: IdRows, slots: int | None, seed: int, epochs: int) -> list[float]:
     """Train, and return the AUC of the rows to test after each pass."""
     settings = OnlineSettings(
         factors=FACTORS,
         optimizer="adagrad",
-        lr=RATES[name],
+        lr=RATE,
         local_steps=False,
         intercept=False,
         init_scale=0.05,
@@ -130,7 +142,7 @@ def _aucs(name: str, train: IdRows, test: IdRows, slots: int | None, seed: int) 
     rng = np.random.default_rng(seed)
     tested, labels = test.take(np.arange(len(test)))
     found = []
-    for _ in range(EPOCHS[name]):
+    for _ in range(epochs):
         order = rng.permutation(len(train))
         for begin in range(0, len(train), BATCH):
             program.learn(LabelledRows(*train.take(order[begin : begin + BATCH])))
@@ -140,29 +152,44 @@ def _aucs(name: str, train: IdRows, test: IdRows, slots: int | None, seed: int) 
     return found
 
 
-def plot(parts: Mapping[str, Any], path: Path) -> None:
-    """Plot AUC by the table's size, a data set beside the other.
+def _movielens(folder: str) -> tuple[IdRows, IdRows]:
+    """Return users and items of MovieLens 1M, and whether they were rated 4 or more; a tenth of the rows is to test."""
+    with gzip.open(Path(folder) / MOVIELENS) as file:
+        found = np.loadtxt(file, np.int64, usecols=(0, 1, 2))
+    labels = (found[:, 2] >= LIKED).astype(np.float32)
+    is_test = np.random.default_rng(0).random(len(found)) < TESTED
+    return (
+        IdRows.of(found[~is_test, :2], labels[~is_test]),
+        IdRows.of(found[is_test, :2], labels[is_test]),
+    )
 
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
-    with needs_matplotlib("--plots"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(5 * len(parts), 3.8), layout="constrained")
-    for axes, (name, part) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts.items(), strict=True):
-        aucs = {way: mean(found[0]) for way, found in part["curves"]["AUC"].items()}
-        without = aucs.pop(NO_COLLISIONS)
-        axes.axhline(without, color="C0", label=f"no collisions: {without:.4f}")
-        axes.plot([int(way) for way in aucs], list(aucs.values()), color="C3", marker="o", label="ids hashed to slots")
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel("slots of the table")
-        axes.set_ylabel("AUC of rows to test")
-        axes.set_title(f"{name}: {part['facts']['ids']} ids", fontsize=10)
-        axes.grid(alpha=0.3)
-        axes.legend(loc="lower right", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
 
+def _libfm(path: Path) -> IdRows:
+    rows = [line.split() for line in path.read_text().splitlines()]
+    ids = np.array([[int(pair.partition(":")[0]) for pair in row[1:]] for row in rows], np.int64)
+    return IdRows.of(ids, np.array([row[0] == "1" for row in rows], np.float32))
+
+
+def _generated() -> tuple[IdRows, IdRows]:
+    """Return rows of a factorization machine's odds; nine tenths are to train on."""
+    rng = np.random.default_rng(0)
+    ids = np.stack([(size * rng.random(ROWS) ** 2.5).astype(np.int64) for size in SIZES], 1)
+    vectors = [rng.standard_normal((size, GENERATED_FACTORS)) * 0.6 for size in SIZES]
+    weights = [rng.standard_normal(size) * 0.6 for size in SIZES]
+    chosen = np.stack([table[ids[:, field]] for field, table in enumerate(vectors)])
+    pairs = 0.5 * ((chosen.sum(0) ** 2) - (chosen**2).sum(0)).sum(1)
+    odds = pairs + sum(table[ids[:, field]] for field, table in enumerate(weights))
+    labels = (rng.random(ROWS) < 1 / (1 + np.exp(-odds))).astype(np.float32)
+    end = ROWS - ROWS // 10
+    return IdRows.of(ids[:end], labels[:end]), IdRows.of(ids[end:], labels[end:])
+
+
+BENCHMARK = Benchmark(
+    "collisions",
+    Args,
+    {"movielens": movielens, "frappe": frappe, "generated": generated},
+    {"movielens": MOVIELENS, "frappe": " and ".join(FRAPPE)},
+)
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

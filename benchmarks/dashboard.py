@@ -1,8 +1,6 @@
 """What an open live page costs a training: one run with and without a viewer, in turns; processor time of a clock.
 
-    python -m benchmarks.dashboard --turns 8 --seconds 5
-
-docs/performance.md says what is measured and how to read it.
+docs/dashboard.md says how to read it.
 """
 
 from __future__ import annotations
@@ -15,17 +13,15 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from http.cookiejar import CookieJar
-from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import psutil
-import pyspark
 
-from benchmarks.frame import Check, Part, command, exit_code, machine, print_parts, publish, tell
-from benchmarks.local_spark import local_spark
-from ps2 import DCV, STOP, PS2Context
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Part, option, within
+from benchmarks.local_spark import spark_and_servers
+from ps2 import DCV, STOP
 
 FEATURES, KEYS, ROWS = 1_000_000, 20_000, 400
 GOAL = 0.02
@@ -42,6 +38,13 @@ while stream.read1(1 << 16):
 
 
 @dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(8, "Turns with a viewer, and as many without.", least=2)
+    seconds: float = option(5.0, "Seconds of one turn.", least=2)
+    workers: int = option(2, "Workers of the run.", least=1)
+
+
+@dataclass(frozen=True)
 class Turn:
     """A stretch of the run: its begin and end, and the processor time of all processes in it, the viewer's left out."""
 
@@ -50,30 +53,11 @@ class Turn:
     processor_s: float
 
 
-@command(
-    click.option("--turns", type=click.IntRange(2), default=8, help="Turns with a viewer, and as many without."),
-    click.option("--seconds", type=click.FloatRange(2), default=5.0, help="Of one turn."),
-    click.option("--workers", type=click.IntRange(1), default=2, help="Workers of the run."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if the goal is missed, too."),
-)
-def main(turns: int, seconds: float, workers: int, strict: bool, form: str, output: Path | None) -> None:
+def dashboard(args: Args) -> Part:
     """Compare clocks with and without a viewer."""
-    with local_spark("dashboard", workers, "1g") as spark, PS2Context.getOrCreate(spark, servers=2) as ps:
-        checks, facts = _measured(ps, spark, turns, seconds, workers)
-    part = Part(checks=checks, facts={"workers": workers, "turns": 2 * turns, **facts}).as_json()
-    versions = machine(numpy=np.__version__, pyspark=pyspark.__version__)
-    report = {"machine": versions, "rounds": turns, "parts": {"dashboard": part}}
-    publish(report, form, output, lambda: print_parts(report, lambda _: None))
-    sys.exit(exit_code(report, strict))
-
-
-def _measured(ps: Any, spark: Any, turns: int, seconds: float, workers: int) -> tuple[list[Check], dict[str, Any]]:
     clocks_s: list[float] = []
     switches: list[Turn] = []
     over = threading.Event()
-    switching = threading.Thread(target=_switch, args=(ps.dashboardUrl, turns, seconds, switches, over))
-    weight = DCV.dense(FEATURES, 2)
-    gradient = weight.derive()
 
     def work(worker: Any, rows: Any) -> None:
         keys = np.sort(worker.rng().choice(FEATURES, KEYS, replace=False))
@@ -93,22 +77,21 @@ def _measured(ps: Any, spark: Any, turns: int, seconds: float, workers: int) -> 
         clocks_s.append(time.monotonic())
         return STOP if over.is_set() else None
 
-    ps.run(spark.sparkContext.parallelize(range(workers), workers), work, workers=workers, onClock=update)
-    switching.join()
-    turns_found = [_turn_of(turn, np.array(clocks_s)) for turn in switches]
-    without, with_viewer = turns_found[::2], turns_found[1::2]
-    ratios = [watched[0] / alone[0] for watched, alone in zip(with_viewer, without, strict=True)]
-    walls = [watched[1] / alone[1] for watched, alone in zip(with_viewer, without, strict=True)]
-    tell(f"processor time of a clock, by turn: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
-    tell(f"seconds of a clock, by turn: {', '.join(f'{ratio:.3f}' for ratio in walls)}")
-    check = Check("processor time of a clock with the page open / without, minus 1", float(np.median(ratios)) - 1, GOAL)
-    facts = {
-        "clocks": len(clocks_s),
-        "processor ms of a clock without": round(1e3 * float(np.median([alone[0] for alone in without])), 2),
-        "with": round(1e3 * float(np.median([watched[0] for watched in with_viewer])), 2),
-        "seconds of a clock with / without": round(float(np.median(walls)), 3),
-    }
-    return [check], facts
+    with spark_and_servers("dashboard", "1g", args.workers) as (spark, ps):
+        switching = threading.Thread(target=_switch, args=(ps.dashboardUrl, args, switches, over))
+        weight = DCV.dense(FEATURES, 2)
+        gradient = weight.derive()
+        rdd = spark.sparkContext.parallelize(range(args.workers), args.workers)
+        ps.run(rdd, work, workers=args.workers, onClock=update)
+        switching.join()
+    turns = np.array([_turn_of(turn, np.array(clocks_s)) for turn in switches])
+    without, watched = turns[::2], turns[1::2]
+    ratio, seconds_ratio = np.median(watched / without, axis=0).tolist()
+    processor_ms = 1e3 * np.median([without[:, 0], watched[:, 0]], axis=1)
+    line = within("processor time of a clock with the page open / without", "of it", 1 + GOAL, [ratio])
+    facts = {"clocks": len(clocks_s), "seconds of a clock with / without": seconds_ratio}
+    facts |= {f"processor ms of a clock {name}": ms for name, ms in zip(("without", "with"), processor_ms, strict=True)}
+    return Part([line], facts=facts)
 
 
 def _turn_of(turn: Turn, clocks_s: Any) -> tuple[float, float]:
@@ -128,17 +111,17 @@ def _processor_s(without: int) -> float:
     return found
 
 
-def _switch(link: str, turns: int, seconds: float, switches: list[Turn], over: threading.Event) -> None:
+def _switch(link: str, args: Args, switches: list[Turn], over: threading.Event) -> None:
     cookies = CookieJar()
     urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies)).open(link).close()
     cookie = "; ".join(f"{one.name}={one.value}" for one in cookies)
     arguments = [sys.executable, "-c", VIEWER, link.partition("?")[0] + "events", cookie]
-    for turn in range(2 * turns):
+    for turn in range(2 * args.rounds):
         viewer = subprocess.Popen(arguments) if turn % 2 else None
         pid = 0 if viewer is None else viewer.pid
         time.sleep(SETTLE_S)
         begin_s, before_s = time.monotonic(), _processor_s(pid)
-        time.sleep(seconds)
+        time.sleep(args.seconds)
         switches.append(Turn(begin_s, time.monotonic(), _processor_s(pid) - before_s))
         if viewer is not None:
             viewer.kill()
@@ -146,5 +129,7 @@ def _switch(link: str, turns: int, seconds: float, switches: list[Turn], over: t
     over.set()
 
 
+BENCHMARK = Benchmark("dashboard", Args, {"dashboard": dashboard})
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

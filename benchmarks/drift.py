@@ -1,28 +1,21 @@
 """Online learning against models retrained every simulated day, on generated clicks with drift: AUC.
 
-    python -m benchmarks.drift --plots docs/images
-
-docs/performance/online.md says what is measured and how to read it.
+docs/performance/online.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.compared import print_report
-from benchmarks.frame import Check, Part, command, exit_code, machine, publish, tell
-from benchmarks.local_spark import start_spark
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Check, Part, option, tell
+from benchmarks.local_spark import spark_and_servers
 from examples.generated_clicks import IDS, NUMBERS, ClickLog
-from ps2 import PS2Context
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.settings import OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
@@ -30,15 +23,23 @@ from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.array_types import Float64s
 from ps2.data.hashing import Field, FieldHasher
 from ps2.data.key_rows import KeyRows
-from ps2.plot_extra import needs_matplotlib
 
 HASHER = FieldHasher((*map(Field.categorical, IDS), *map(Field.buckets, NUMBERS)))
 BATCH = 8192
 HOURS = 24
 # Points of the plot's lines in a day.
+# Points of the plot's lines in a day.
 POINTS = 4
 ONLINE, RETRAINED, TRUTH = "online", "retrained every day", "true probability"
 NO_WEIGHTS = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Args(frame.Args):
+    days: int = option(6, "Days of clicks.", least=3)
+    rows: int = option(200_000, "Rows of a day.", least=1000)
+    ids: int = option(1_000_000, "Distinct ids at a time.", least=1000)
+    window: int = option(3, "Days that a retrained model learns from.", least=1)
 
 
 @dataclass(frozen=True)
@@ -104,68 +105,15 @@ class Learner:
         return np.concatenate([*found, np.empty(0)])
 
 
-@command(
-    click.option("--days", type=click.IntRange(3), default=6),
-    click.option("--rows", type=click.IntRange(1000), default=200_000, help="Of a day."),
-    click.option("--ids", type=click.IntRange(1000), default=1_000_000, help="Distinct ids at a time."),
-    click.option("--period", type=float, default=40.0, help="Days in which weights come back to where they were."),
-    click.option("--turnover", type=float, default=0.02, help="Share of ids that are replaced in a day."),
-    click.option("--window", type=click.IntRange(1), default=3, help="Days that a retrained model learns from."),
-    click.option("--factors", type=click.IntRange(0), default=0, help="0: logistic regression."),
-    click.option("--alpha", type=float, default=0.05, help="Learning rate of FTRL-Proximal."),
-    click.option("--seed", type=int, default=0),
-    click.option("--plots", type=click.Path(path_type=Path), metavar="DIR", help="Draw drift.png there."),
-)
-def main(
-    days: int,
-    rows: int,
-    ids: int,
-    period: float,
-    turnover: float,
-    window: int,
-    factors: int,
-    alpha: float,
-    seed: int,
-    plots: Path | None,
-    form: str,
-    output: Path | None,
-) -> None:
+def drift(args: Args) -> Part:
     """Compare AUC of predictions by how old the weights are that predict."""
-    settings = OnlineSettings(factors=factors, alpha=alpha, seed=seed)
-    log = ClickLog(ids, period, turnover, seed=seed)
-    spark = start_spark("local[1]", "benchmarks.drift", {})
-    try:
-        with PS2Context.getOrCreate(spark, servers=1):
-            part = _measured(log, settings, days, rows, window)
-    finally:
-        spark.stop()
-    report: dict[str, Any] = {"machine": machine(), "rounds": 1, "parts": {"drift": part.as_json()}}
-    if plots is not None:
-        plot(report["parts"]["drift"], plots / "drift.png")
-    publish(report, form, output, lambda: print_report(report))
-    sys.exit(exit_code(report, strict=False))
-
-
-def _measured(log: ClickLog, settings: OnlineSettings, days: int, rows: int, window: int) -> Part:
-    ways = {
-        ONLINE: Learner(_new(settings), None),
-        "weights of the last hour": Learner(_new(settings), HOURS),
-        "weights of the last 6 hours": Learner(_new(settings), 4),
-        "weights of the last day": Learner(_new(settings), 1),
-    }
-    tallies: dict[str, list[Float64s]] = {}
-    before: list[Day] = []
-    for number in range(days):
-        day = Day.of(log, number, rows)
-        margins = {TRUTH: day.truth, **{name: learner.margins(day) for name, learner in ways.items()}}
-        if before:
-            margins[RETRAINED] = _retrained(settings, before, day)
-            for name, found in margins.items():
-                tallies.setdefault(name, []).extend(_by_point(found, day.labels))
-        before = [*before, day][-window:]
-        tell(f"day {number}: {', '.join(f'{name} {_auc(tallies[name][-POINTS:]):.4f}' for name in tallies)}")
+    settings = OnlineSettings(factors=0, alpha=0.05, seed=0)
+    # Weights come back to where they were in 40 days, and 2% of the ids are replaced in a day.
+    log = ClickLog(args.ids, 40.0, 0.02, seed=0)
+    with spark_and_servers("drift", args.memory, workers=1, servers=1):
+        tallies = _tallies(log, settings, args)
     aucs = {name: _auc(found) for name, found in tallies.items()}
-    sizes = [
+    rows = [
         {
             "predictions": name,
             "AUC": f"{auc:.4f}",
@@ -174,13 +122,35 @@ def _measured(log: ClickLog, settings: OnlineSettings, days: int, rows: int, win
         }
         for name, auc in aucs.items()
     ]
-    checks = [
-        Check("AUC of models retrained every day less that of online learning", aucs[RETRAINED] - aucs[ONLINE], 0)
-    ]
-    curves = {name: [[_auc([one]) for one in found]] for name, found in tallies.items()}
-    facts = {"days": days, "rows a day": f"{rows:,}", "ids": f"{log.ids:,}", "days to retrain on": window}
-    facts |= {"period": f"{log.period:g} days", "ids replaced in a day": f"{log.turnover:.0%}"}
-    return Part(checks=checks, facts=facts, sizes=sizes, curves={"AUC": curves})
+    what = "AUC of models retrained every day less that of online learning"
+    check = Check(what, aucs[RETRAINED] - aucs[ONLINE], 0)
+    curves = {
+        name: [(1 + (np.arange(len(found)) + 0.5) / POINTS).tolist(), [_auc([one]) for one in found]]
+        for name, found in tallies.items()
+        if name != TRUTH
+    }
+    return Part(checks=[check], table=rows, curves={"AUC by day": curves})
+
+
+def _tallies(log: ClickLog, settings: OnlineSettings, args: Args) -> dict[str, list[Float64s]]:
+    ways = {
+        ONLINE: Learner(_new(settings), None),
+        "weights of the last hour": Learner(_new(settings), HOURS),
+        "weights of the last 6 hours": Learner(_new(settings), 4),
+        "weights of the last day": Learner(_new(settings), 1),
+    }
+    tallies: dict[str, list[Float64s]] = {}
+    before: list[Day] = []
+    for number in range(args.days):
+        day = Day.of(log, number, args.rows)
+        margins = {TRUTH: day.truth, **{name: learner.margins(day) for name, learner in ways.items()}}
+        if before:
+            margins[RETRAINED] = _retrained(settings, before, day)
+            for name, found in margins.items():
+                tallies.setdefault(name, []).extend(_by_point(found, day.labels))
+        before = [*before, day][-args.window :]
+        tell(f"day {number}: {', '.join(f'{name} {_auc(tallies[name][-POINTS:]):.4f}' for name in tallies)}")
+    return tallies
 
 
 def _retrained(settings: OnlineSettings, before: Sequence[Day], day: Day) -> Float64s:
@@ -207,29 +177,7 @@ def _auc(tallies: Sequence[Float64s]) -> float:
     return Progressive.of(np.sum(tallies, axis=0)).auc
 
 
-def plot(part: dict[str, Any], path: Path) -> None:
-    """Plot AUC by time, for each way to predict.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
-    with needs_matplotlib("--plots"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, (aucs,) in part["curves"]["AUC"].items():
-        if name == TRUTH:
-            axes.set_title(f"{name}: {np.mean(aucs):.4f}", fontsize=10)
-            continue
-        at = 1 + (np.arange(len(aucs)) + 0.5) / POINTS
-        axes.plot(at, aucs, marker=".", label=f"{name}: {np.mean(aucs):.4f}")
-    axes.set_xlabel("day")
-    axes.set_ylabel("AUC of a quarter of a day")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-
+BENCHMARK = Benchmark("drift", Args, {"drift": drift})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,8 +1,6 @@
 """The first use in a fresh driver against pyspark.ml's: a context and a first small fit, phase by phase.
 
-    python -m benchmarks.first_use --rounds 5
-
-docs/performance/small.md says what is measured and how to read it.
+docs/performance/small.md says how to read it.
 """
 
 from __future__ import annotations
@@ -12,17 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import click
 import numpy as np
-import pyspark
 
-from benchmarks.frame import command, exit_code, facts, machine, publish, tell
-from benchmarks.ml_part import Line
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Line, Part, option, take_turns
 from ps2.algorithms.spark_session import LOG_SETTINGS
 
 SIDES = ("pyspark.ml", "ours")
@@ -38,49 +35,32 @@ COUNTED = {
 ROWS, FEATURES, FIELDS = 32_561, 123, 14
 
 
-@command(
-    click.option("--rounds", type=click.IntRange(1), default=5, help="Drivers of each side, in turns."),
-    click.option("--data", type=click.Path(exists=True, path_type=Path), help="A file of LIBSVM instead of our rows."),
-    click.option("--features", type=click.IntRange(1), default=FEATURES, help="Features of that file."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed."),
-)
-def main(rounds: int, data: Path | None, features: int, strict: bool, form: str, output: Path | None) -> None:
+@dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(5, "Drivers of each side, in turns.", least=1)
+
+
+def drivers(args: Args) -> Part:
     """Compare first uses in fresh drivers, in turns."""
     with tempfile.TemporaryDirectory(prefix="first-use-") as folder:
-        path = generated(Path(folder) / "rows.libsvm") if data is None else data.resolve()
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-        for turn in range(rounds + 1):  # the first one fills the system's cache of files
-            for side in SIDES:
-                seconds = first_use(side, path, features)
-                tell(f"{side}: {facts({phase: f'{value:.2f}' for phase, value in seconds.items()})}")
-                if turn:
-                    found[side].append(seconds)
-    lines = [
-        Line(
-            what,
-            *SIDES[:1],
-            "s",
-            GOAL,
-            *([sum(one[phase] for phase in phases) for one in found[side]] for side in SIDES),
-        )
-        for what, phases in COUNTED.items()
-    ]
+        path = generated(Path(folder) / "rows.libsvm")
+        turns = take_turns({side: partial(first_use, side, path) for side in SIDES}, args.rounds)
+    lines = []
+    for what, phases in COUNTED.items():
+        theirs, ours = ([sum(one[phase] for phase in phases) for one in turns[side]] for side in SIDES)
+        lines.append(Line(what, SIDES[0], "s", 1 / GOAL, theirs, ours))
     medians = [
-        {"phase": phase, **{f"{side}, s": round(median(one[phase] for one in found[side]), 3) for side in SIDES}}
+        {"phase": phase, **{f"{side}, s": median(one[phase] for one in turns[side]) for side in SIDES}}
         for phase in PHASES
     ]
-    part = {"facts": {"data": path.name}, "lines": [line.as_json() for line in lines], "checks": [], "sizes": medians}
-    versions = machine(numpy=np.__version__, pyspark=pyspark.__version__)
-    report: dict[str, Any] = {"machine": versions, "rounds": rounds, "parts": {"first_use": part}}
-    publish(report, form, output, lambda: show(report))
-    sys.exit(exit_code(report, strict))
+    return Part(lines, table=medians)
 
 
-def first_use(side: str, path: Path, features: int) -> dict[str, float]:
+def first_use(side: str, path: Path) -> dict[str, float]:
     """Run one driver to its end; return its seconds by phase."""
-    arguments = [side, repr(time.monotonic()), path.as_uri(), str(features), LOG_SETTINGS.as_uri()]
+    arguments = [side, repr(time.monotonic()), path.as_uri(), str(FEATURES), LOG_SETTINGS.as_uri()]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_use_part", *arguments], stdout=subprocess.PIPE, check=True
+        [sys.executable, "-m", "benchmarks.first_use_driver", *arguments], stdout=subprocess.PIPE, check=True
     )
     seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return seconds
@@ -100,18 +80,7 @@ def generated(path: Path) -> Path:
     return path
 
 
-def show(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    click.echo(f"medians of {report['rounds']} drivers of each side, in turns; local[2], two servers\n")
-    part = report["parts"]["first_use"]
-    width = max(map(len, COUNTED)) + 2
-    click.echo(f"{'':{width}}" + "".join(f"{side + ', s':>16}" for side in SIDES))
-    for row in part["sizes"]:
-        click.echo(f"{row['phase']:{width}}" + "".join(f"{row[f'{side}, s']:>16.3f}" for side in SIDES))
-    click.echo()
-    for line in part["lines"]:
-        click.echo(json.dumps(line))
-
+BENCHMARK = Benchmark("first_use", Args, {"drivers": drivers})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,102 +1,163 @@
 """Training vectors on the servers or on pulled rows, over links of 1 Gbit/s: Figure 9(c, d), and the choice of
 ``auto``.
 
-    python -m benchmarks.gigabit --servers 1,2,4,8 --columns 32,128,512,1024
-
-docs/performance/embeddings.md says what is measured and how to read it.
+docs/performance/embeddings.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-import click
 import numpy as np
 
-from benchmarks.frame import command, exit_code, facts, machine, print_parts, publish, read_numbers
-from benchmarks.gigabit_part import CLOSE, Asked
-from benchmarks.gigabit_plot import crossings, plot
-from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
-from ps2.algorithms.embeddings.settings import Strategy
-from ps2.cli.output import print_table
-from ps2.text_tables import Column
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Line, Part, ask, option, tell
+from benchmarks.local_spark import spark_and_servers
+from benchmarks.namespaces import hosts, served
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
+from ps2.algorithms.embeddings.cost_model import STRATEGIES
+from ps2.algorithms.embeddings.program import EmbeddingProgram
+from ps2.algorithms.embeddings.rows import batch_tokens
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import EpochSchedule
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.strategy import choose
+from ps2.algorithms.embeddings.tables import STALENESS, ServerTables
+from ps2.algorithms.embeddings.worker_context import TrainingPlan
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 
-WAYS: tuple[Strategy, ...] = ("servers", "rows", "local")
+WAYS: tuple[Strategy, ...] = ("servers", "rows")
+SENTENCE = 40
+# Words are as popular as vertices of a graph by degree: rank to this power, with the first ones about equal.
+POWER, ALIKE = -0.75, 10
+# Batches of a run, one a clock. The first batch does not count, nor does the last, which waits for all transfers.
+BATCHES = 6
+CLOSE = 1.2
+# Of the worker.
+THREADS = len(os.sched_getaffinity(0))
 
 
-@command(
-    click.option("--servers", default="1,2,4,8", metavar="N,...", help="Sizes of the fleet, one after another."),
-    click.option("--columns", default="32,128,512,1024", metavar="K,...", help="Numbers of a vector."),
-    click.option("--words", type=click.IntRange(2), default=100_000, help="Vectors of each of the two tables."),
-    click.option("--window", type=click.IntRange(1), default=5, help="As of Word2Vec."),
-    click.option("--negative", type=click.IntRange(0), default=5, help="As of Word2Vec."),
-    click.option("--way", "ways", type=click.Choice(WAYS), multiple=True, default=WAYS[:2], help="To compare."),
-    click.option("--rate", default="1gbit", metavar="RATE", help="Of each host's link, as tc writes it."),
-    click.option("--plots", type=click.Path(path_type=Path), metavar="FOLDER", help="For a picture (PNG)."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if auto is more than 20% slower anywhere."),
-)
-def main(
-    servers: str,
-    columns: str,
-    words: int,
-    window: int,
-    negative: int,
-    ways: tuple[Strategy, ...],
-    rate: str,
-    plots: Path | None,
-    strict: bool,
-    form: str,
-    output: Path | None,
-) -> None:
-    """Measure the ways on separate hosts, each with its own link."""
-    sizes, widths = read_numbers(servers), read_numbers(columns)
+@dataclass(frozen=True)
+class Args(frame.Args):
+    servers: tuple[int, ...] = option((1, 2, 4, 8), "Sizes of the fleet, one after another.", least=1)
+    columns: tuple[int, ...] = option((32, 128, 512, 1024), "Numbers of a vector.", least=1)
+    words: int = option(100_000, "Vectors of each of the two tables.", least=2)
+    rate: str = option("1gbit", "Rate of each host's link, as tc writes it.")
+    addresses: tuple[str, ...] = option(("",), "Addresses of all servers; hosts of their own by default.")
+    token_file: str = option("", "File of their token.")
+
+
+def links(args: Args) -> Any:
+    """Compare the ways on separate hosts, each with its own link."""
+    with hosts(1 + max(args.servers), args.rate) as (worker, *others), served(others) as (addresses, token_file):
+        remote = replace(args, addresses=addresses, token_file=token_file)
+        return ask(on_worker, remote, "gigabit", worker.command())
+
+
+def on_worker(args: Args) -> Part:
+    """Train in each way, with servers on other hosts: microseconds a token, and what ``auto`` expects of them."""
+    lines, rows = [], []
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for servers in args.servers:
+        fleet: dict[str, Any] = {"fleet": args.addresses[:servers], "tokenFile": args.token_file}
+        with spark_and_servers("gigabit", "1g", 1, **fleet) as (_, ps):
+            for way in WAYS:  # the first time, connections are made and kernels loaded
+                _trained(ps, replace(_settings(args, min(args.columns)), via=way))
+            for columns in args.columns:
+                settings = _settings(args, columns)
+                costs = choose(settings, _frequencies(settings), servers, 1, THREADS).seconds
+                expected = {way: 1e6 * float(cost) for way, cost in zip(STRATEGIES, costs, strict=True) if way in WAYS}
+                measured = {way: _trained(ps, replace(settings, via=way)) for way in WAYS}
+                chosen = min(WAYS, key=lambda way: expected[way])
+                fastest = min(WAYS, key=lambda way: measured[way])
+                what = f"auto ({chosen}), {servers} servers, d={columns}"
+                sides = [measured[fastest]], [measured[chosen]]
+                lines.append(Line(what, f"the faster way ({fastest})", "us a token", 1 / CLOSE, *sides))
+                ratio = measured["rows"] / measured["servers"]
+                rows.append(
+                    {
+                        "servers": servers,
+                        "d": columns,
+                        **{f"{way} us": f"{us:.1f}" for way, us in measured.items()},
+                        **{f"expected: {way}": f"{us:.1f}" for way, us in expected.items()},
+                        "rows/servers": f"{ratio:.2f}",
+                    }
+                )
+                tell(str(rows[-1]))
+                x, y = curves.setdefault(f"{servers} servers", ([], []))
+                x.append(columns)
+                y.append(ratio)
+    return Part(lines, facts={"workers": 1}, table=rows, curves={"rows/servers by d": curves})
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Batches of one size with random words.
+
+    Attributes:
+        each: tokens of a batch.
+        shares: relative frequency of each word.
+    """
+
+    each: int
+    shares: Any
+
+    @property
+    def tokens(self) -> int:
+        return BATCHES * self.each
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        rng = np.random.default_rng(epoch)
+        offsets = np.append(np.arange(0, self.each, SENTENCE), self.each)
+        for _ in range(BATCHES):
+            yield rng.choice(len(self.shares), self.each, p=self.shares).astype(np.int32), offsets
+
+
+def _settings(args: Args, columns: int) -> EmbeddingSettings:
+    total = BATCHES * BATCH_TOKENS
+    return EmbeddingSettings(args.words, columns, total, window=5, negative=5, step_size=1e-3)
+
+
+def _frequencies(settings: EmbeddingSettings) -> Any:
+    return (1e9 * _shares(settings.vocabulary)).astype(np.int64) + 1
+
+
+def _shares(words: int) -> Any:
+    popular = (np.arange(words) + float(ALIKE)) ** POWER
+    return popular / popular.sum()
+
+
+def _trained(ps: Any, settings: EmbeddingSettings) -> float:
+    """Train one worker on some batches; return microseconds a token."""
+    frequencies = _frequencies(settings)
+    # Longer vectors are pulled for fewer tokens at a time.
+    drawn = _Drawn(batch_tokens(settings) if settings.via == "rows" else BATCH_TOKENS, _shares(settings.vocabulary))
+    fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
     try:
-        with hosts(1 + max(sizes), rate) as (worker, *others), served(others) as (addresses, token_file):
-            asked = Asked(addresses, sizes, widths, words, window, negative, ways, token_file)
-            found = ask_on(worker, "gigabit", asked)
-    except NoNamespacesError as error:
-        click.echo(f"skipped: {error}")
-        return
-    found["facts"]["links"] = rate
-    report: dict[str, Any] = {"machine": machine(), "rounds": 1, "parts": {"links": found}}
-    report["crossings"] = crossings(found["lines"])
-    if plots is not None:
-        plots.mkdir(parents=True, exist_ok=True)
-        plot(found["lines"], plots / "gigabit.png", facts(found["facts"]))
-    publish(report, form, output, lambda: _print(report))
-    sys.exit(exit_code(report, strict))
+        fleet.vectors.fill(settings.seed)
+        if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
+            draws = Sampler.of(settings, frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
+        shared = ps.sparkContext.broadcast(frequencies)
+        half = EmbeddingProgram(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
+        ends: list[float] = []
+
+        def clocked(clock: int) -> None:
+            ends.append(time.perf_counter())
+
+        rdd = ps.sparkContext.parallelize([0], 1)
+        ps.run(rdd, half, 1, STALENESS, read=lambda worker, rows: drawn, onClock=clocked)
+        return 1e6 * float(np.median(np.diff(ends[:-1]))) / drawn.each
+    finally:
+        fleet.free()
 
 
-def _print(report: dict[str, Any]) -> None:
-    print_parts(report, _print_lines)
-    for servers, columns in report["crossings"].items():
-        click.echo(f"{servers} servers: {columns}")
-
-
-def _print_lines(lines: Sequence[dict[str, Any]]) -> None:
-    ways = list(lines[0]["measured"])
-    columns = [Column("servers", right=True), Column("d", right=True)]
-    columns += [Column(f"{way} us", right=True) for way in ways] + [
-        Column(f"expected: {way}", right=True) for way in ways
-    ]
-    columns += [Column("rows/servers", right=True), Column("auto"), Column("is")]
-    rows = []
-    for line in lines:
-        times = [f"{by_way[way]:.1f}" for by_way in (line["measured"], line["expected"]) for way in ways]
-        judge = "the fastest" if line["loss"] == 1 else f"{'close' if line['met'] else 'SLOWER'}: {line['loss']:.2f}"
-        ratio = "-" if line["ratio"] is None else f"{line['ratio']:.2f}"
-        rows.append((str(line["servers"]), f"{line['columns']:,}", *times, ratio, line["chosen"], judge))
-    click.echo("Microseconds of a token:")
-    print_table(columns, rows)
-    met = sum(line["met"] for line in lines)
-    worst = np.max([line["loss"] for line in lines])
-    click.echo(
-        f"auto took one within {CLOSE - 1:.0%} of the fastest in {met} of {len(lines)} cases, at worst {worst:.2f}"
-    )
-
+BENCHMARK = Benchmark("gigabit", Args, {"links": links})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,98 +1,74 @@
 """K-means beside pyspark.ml's: seconds of ``fit`` and cost, on sparse and dense rows.
 
-    python -m benchmarks.kmeans
-
-docs/performance/representations.md says what is measured and how to read it.
+docs/performance/representations.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
-import pyspark
 import scipy.sparse as sp
 
-from benchmarks.compared import print_compared
-from benchmarks.frame import Check, Part, command, exit_code, machine, print_parts, publish, tell
-from benchmarks.local_spark import start_spark
-from benchmarks.ml_part import Line
-from ps2 import PS2Context
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Check, Line, Part, option, tell, timed
+from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
 from ps2.algorithms.clustering import KMeans
 from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.data.rows import Rows
 
-PARTITIONS, ITERATIONS, GOAL, MAX_COST = 2, 5, 3.0, 1.005
+ITERATIONS, GOAL, MAX_COST = 5, 3.0, 1.005
 # Sparse rows: hidden groups, columns that a group has, stored values of a row, all columns.
 GROUPS, OF_GROUP, ENTRIES, COLUMNS = 2_000, 200, 50, 100_000
-DENSE, FEW = 28, 2_000
+DENSE = 28
 # Makes vectors of the numbers of rows.
 Batch = Callable[[Any], pa.Array]
 
 
-@command(
-    click.option("--rounds", type=click.IntRange(1), default=1, help="Turns that the medians are of."),
-    click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows, sparse and dense."),
-    click.option("--clusters", type=click.IntRange(2), default=1_000, help="k."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
-)
-def main(rounds: int, rows: int, clusters: int, strict: bool, form: str, output: Path | None) -> None:
-    """Compare k-means with pyspark.ml's."""
-    settings = {"spark.python.daemon.module": "ps2.run.daemon", "spark.driver.memory": "6g"}
-    spark = start_spark(f"local[{PARTITIONS}]", "benchmarks.kmeans", settings)
-    lines: list[Line] = []
-    checks: list[Check] = []
-    try:
-        with PS2Context.getOrCreate(spark, servers=2):
-            for what, batch in (("sparse", _sparse), ("dense", _dense)):
-                found = _measured(spark, what, batch, (rows, clusters, rounds))
-                lines.append(found[0])
-                checks.append(found[1])
-    finally:
-        spark.stop()
-    facts = {"rows": rows, "k": clusters, "iterations": ITERATIONS, "workers": PARTITIONS}
-    report = {
-        "machine": machine(pyspark=pyspark.__version__),
-        "rounds": rounds,
-        "parts": {"kmeans": Part(lines, checks, facts).as_json()},
-    }
-    publish(report, form, output, lambda: print_parts(report, print_compared))
-    sys.exit(exit_code(report, strict))
+@dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(1, "Turns that the medians are of.", least=1)
+    rows: int = option(200_000, "Rows, sparse and dense.", least=1000)
+    clusters: int = option(1000, "k.", least=2)
+    memory: str = option("6g", "Memory of Spark's JVM.")
 
 
-def _measured(spark: Any, what: str, batch: Batch, size: tuple[int, int, int]) -> tuple[Line, Check]:
+def sparse(args: Args) -> Part:
+    """Compare k-means of sparse rows with pyspark.ml's."""
+    return _compared("sparse", _sparse, args)
+
+
+def dense(args: Args) -> Part:
+    """Compare k-means of dense rows with pyspark.ml's."""
+    return _compared("dense", _dense, args)
+
+
+def _compared(what: str, batch: Batch, args: Args) -> Part:
     """Fit in turns; both begin with rows drawn at random, and take as many iterations."""
     from pyspark.ml.clustering import KMeans as Theirs
 
-    rows, clusters, rounds = size
-    frame = _frame(spark, rows, batch).persist()
-    frame.count()
-    few = frame.limit(FEW).coalesce(1).persist()
     seconds: dict[type, list[float]] = {KMeans: [], Theirs: []}
     costs: dict[type, float] = {}
-    x = Rows.fromBatches(frame.toArrow().to_batches(), label=None).x
-    for round_ in range(rounds + 1):
-        for kind, found in seconds.items():
-            k = clusters if round_ else 10
-            params: dict[str, Any] = {"k": k, "initMode": "random", "maxIter": ITERATIONS, "tol": 0.0}
-            began_s = time.monotonic()
-            model = kind(**params, seed=round_).fit(frame if round_ else few)
-            if round_:
-                found.append(time.monotonic() - began_s)
+    with spark_and_servers("kmeans", args.memory, settings=DAEMON) as (spark, _):
+        frame = cached(_frame(spark, args.rows, batch), None)
+        few = cached(frame.limit(2_000).coalesce(1), None)
+        x = Rows.fromBatches(frame.toArrow().to_batches(), label=None).x
+        for turn in range(args.rounds + 1):
+            for kind, taken in seconds.items():
+                params: dict[str, Any] = {"initMode": "random", "maxIter": ITERATIONS, "tol": 0.0, "seed": turn}
+                if not turn:
+                    kind(k=10, **params).fit(few)
+                    continue
+                model, fit_s = timed(kind(k=args.clusters, **params).fit, frame)
+                taken.append(fit_s)
                 costs[kind] = KMeansClusters(np.stack(model.clusterCenters())).cost(x)
-                tell(f"{what}, {kind.__module__.split('.')[0]}: {found[-1]:.2f} s, cost {costs[kind]:,.1f}")
-    frame.unpersist()
-    few.unpersist()
-    tell(f"{what}: ours {median(seconds[KMeans]):.2f} s, pyspark.ml {median(seconds[Theirs]):.2f} s")
+                tell(f"{what}, {kind.__module__.split('.')[0]}: {fit_s:.2f} s, cost {costs[kind]:,.1f}")
     line = Line(f"{what} rows: fit of k-means", "pyspark.ml", "s", GOAL, seconds[Theirs], seconds[KMeans])
-    return line, Check(f"{what} rows: cost over pyspark.ml's", costs[KMeans] / costs[Theirs], MAX_COST)
+    check = Check(f"{what} rows: cost over pyspark.ml's", costs[KMeans] / costs[Theirs], MAX_COST)
+    return Part([line], [check], {"iterations": ITERATIONS, "workers": WORKERS})
 
 
 def _frame(spark: Any, rows: int, batch: Batch) -> Any:
@@ -104,7 +80,7 @@ def _frame(spark: Any, rows: int, batch: Batch) -> Any:
             yield pa.RecordBatch.from_arrays([batch(np.asarray(ids.column(0)))], ["features"])
 
     kind = StructType([StructField("features", VectorUDT())])
-    return spark.range(0, rows, 1, PARTITIONS).mapInArrow(make, kind)
+    return spark.range(0, rows, 1, WORKERS).mapInArrow(make, kind)
 
 
 def _sparse(ids: Any) -> pa.Array:
@@ -134,5 +110,7 @@ def _vectors(kinds: Any, sizes: pa.Array, indices: pa.Array, values: pa.Array) -
     return pa.StructArray.from_arrays([pa.array(kinds), sizes, indices, values], ["type", "size", "indices", "values"])
 
 
+BENCHMARK = Benchmark("kmeans", Args, {"sparse": sparse, "dense": dense})
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

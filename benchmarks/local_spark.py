@@ -1,4 +1,4 @@
-"""Spark for the benchmarks: local, with this Python, and with errors only in its log."""
+"""Spark for the benchmarks: local, with this Python, with errors only in its log, and with servers beside it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,61 @@ from typing import Any
 
 import pyspark
 
+from ps2 import PS2Context
 from ps2.algorithms.spark_session import LOG_SETTINGS
 
+# Python workers are forked from a process that has imported what they need.
+DAEMON = {"spark.python.daemon.module": "ps2.run.daemon"}
+SERVERS = WORKERS = 2
 
-def start_spark(master: str, name: str, settings: Mapping[str, str]) -> Any:
-    """Return a SparkSession on ``local[...]`` with the given settings."""
+
+def start_spark(master: str, name: str, settings: Mapping[str, str] | None = None) -> Any:
+    """Return a new SparkSession with the given settings."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     common = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.maxResultSize": "0",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
     }
-    builder = pyspark.sql.SparkSession.builder.master(master).appName(name)
-    for key, value in {**common, **settings}.items():
+    builder = pyspark.sql.SparkSession.builder.master(master).appName(f"benchmarks.{name}")
+    for key, value in {**common, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
 @contextmanager
-def local_spark(name: str, slots: int, memory: str, settings: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """Yield a SparkSession with so many task slots.
+def spark_and_servers(
+    name: str,
+    memory: str = "2g",
+    workers: int = WORKERS,
+    settings: Mapping[str, str] | None = None,
+    retries: int = 1,
+    **fleet: Any,
+) -> Iterator[tuple[Any, PS2Context]]:
+    """Start Spark with so many task slots, and two servers, or what ``fleet`` says; yield both.
 
     Args:
-        name: of the module.
-        memory: of its JVM, as Spark writes it.
-        settings: others of it.
+        memory: of Spark's JVM, as Spark writes it.
+        retries: attempts of a task.
+        fleet: arguments of ``PS2Context.getOrCreate``.
     """
-    of_memory = {"spark.driver.memory": memory, "spark.driver.maxResultSize": "0"}
-    spark = start_spark(f"local[{slots}]", f"benchmarks.{name}", {**of_memory, **(settings or {})})
+    master = f"local[{workers},{retries}]"
+    spark = start_spark(
+        master, name, {"spark.driver.memory": memory, "spark.sql.shuffle.partitions": str(workers), **(settings or {})}
+    )
     try:
-        yield spark
+        with PS2Context.getOrCreate(spark, **(fleet or {"servers": SERVERS})) as ps:
+            yield spark, ps
     finally:
         spark.stop()
+
+
+def cached(frame: Any, partitions: int | None = WORKERS) -> Any:
+    """Return a DataFrame in Spark's cache, in so many partitions; None: as many as it has."""
+    frame = (frame if partitions is None else frame.repartition(partitions)).persist()
+    frame.count()
+    return frame

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -12,13 +11,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import click
-
+from benchmarks.frame import SkippedError
 from ps2.config import new_token, write_token
 
 NEEDED = "ip", "tc"
@@ -29,10 +26,6 @@ PORT = 7070
 FOLDER = Path("/var/run/netns")
 # Of setns(2).
 CLONE_NEWNET = 0x40000000
-
-
-class NoNamespacesError(Exception):
-    """This machine, or this user, cannot have them."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +53,10 @@ def hosts(count: int, rate: str) -> Iterator[list[Host]]:
         rate: of each one's link, either way, as ``tc`` writes it: "1gbit".
 
     Raises:
-        NoNamespacesError: they cannot be made.
+        SkippedError: they cannot be made.
     """
     if os.geteuid():
-        raise NoNamespacesError("network namespaces need root")
+        raise SkippedError("network namespaces need root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # hosts go then, too
     prefix = f"ps2-{os.getpid()}"
     with ExitStack() as made:
@@ -95,20 +88,6 @@ def served(machines: Sequence[Host]) -> Iterator[tuple[tuple[str, ...], str]]:
         yield addresses, str(token_file)
 
 
-def ask_on(host: Host, part: str, asked: Any) -> dict[str, Any]:
-    """Run ``benchmarks.<part>_part`` on a host; return what it found.
-
-    Args:
-        asked: a dataclass, for ``frame.answer``.
-    """
-    arguments = (sys.executable, "-m", f"benchmarks.{part}_part", json.dumps(asdict(asked)))
-    done = subprocess.run(host.command(*arguments), stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise click.ClickException(f"the worker ended with {done.returncode}; what it said is above")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def enter_free(names: Sequence[str]) -> socket.socket:
     """Move this process, which must have one thread, to the first of some hosts that no other process has moved to.
 
@@ -116,13 +95,13 @@ def enter_free(names: Sequence[str]) -> socket.socket:
         What keeps others away from the host until it is closed: names of abstract sockets are unique in a namespace.
 
     Raises:
-        NoNamespacesError: all hosts are taken, or cannot be entered.
+        SkippedError: all hosts are taken, or cannot be entered.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for name in names:
         with (FOLDER / name).open() as namespace:
             if libc.setns(namespace.fileno(), CLONE_NEWNET):
-                raise NoNamespacesError(f"{name}: {os.strerror(ctypes.get_errno())}")
+                raise SkippedError(f"{name}: {os.strerror(ctypes.get_errno())}")
         taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             taken.bind("\0ps2-worker")
@@ -130,7 +109,7 @@ def enter_free(names: Sequence[str]) -> socket.socket:
             taken.close()
         else:
             return taken
-    raise NoNamespacesError(f"all {len(names)} hosts of workers are taken")
+    raise SkippedError(f"all {len(names)} hosts of workers are taken")
 
 
 def _made(made: ExitStack, name: str) -> str:
@@ -158,6 +137,6 @@ def _run(*arguments: str) -> None:
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise NoNamespacesError(f"{' and '.join(NEEDED)} (iproute2) are needed: {error}") from error
+        raise SkippedError(f"{' and '.join(NEEDED)} (iproute2) are needed: {error}") from error
     if done.returncode:
-        raise NoNamespacesError(f"{' '.join(arguments)}: {done.stderr.strip()}")
+        raise SkippedError(f"{' '.join(arguments)}: {done.stderr.strip()}")

@@ -1,10 +1,7 @@
 """What the machine does without PS2: bare sockets and bare gRPC, each with its peer in a process of its own.
 
-The sockets are as fast as straightforward Python gets here. What was compared, all taking turns, over TCP and Unix
-sockets, for 1 and 64 MB: one ``recv_into`` with MSG_WAITALL against a loop; blocks of 256 KiB, 1 MiB, 4 MiB and whole
-messages; the system's own socket buffers against 1 and 4 MiB. A pull is best as one ``sendall`` into one MSG_WAITALL;
-adding is best in blocks of 1 MiB, which are still in the cache when they are added (a whole message is up to twice as
-slow); buffers of 1 MiB were as good as any over TCP, and the best over Unix sockets.
+A pull is best as one ``sendall`` into one MSG_WAITALL; adding is best in blocks of 1 MiB, which are still in the cache
+when they are added. Buffers of 1 MiB were as good as any over TCP, and the best over Unix sockets.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ HEADER = struct.Struct("<cQQ")
 MOVE, ADD = b"m", b"a"
 # As many as a PS2 server has.
 GRPC_THREADS = 16
-LONGEST_MESSAGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 START_TIMEOUT_S = 60.0
 
 
@@ -154,63 +150,27 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 class RawGrpc:
-    """The client's end of a gRPC channel without protobuf: messages are bytes that both ends made beforehand."""
+    """The client's end of a gRPC channel without protobuf."""
 
     def __init__(self, address: str) -> None:
-        channel = grpc.insecure_channel(address, options=LONGEST_MESSAGE)
-        self._channel = channel  # it closes with its last reference
-        self._empty: Any = channel.unary_unary("/bench/empty")
-        self._pull: Any = channel.unary_stream("/bench/pull")
-        self._add: Any = channel.stream_unary("/bench/add")
+        self._channel = grpc.insecure_channel(address)  # it closes with its last reference
+        self._empty: Any = self._channel.unary_unary("/bench/empty")
 
     def round_trip(self) -> None:
         """Make an empty call."""
         self._empty(b"")
 
-    def pull(self, out: np.ndarray) -> None:
-        """Receive the peer's array, which has the size of ``out``, in messages of 1 MiB."""
-        into, at = _bytes_of(out), 0
-        for chunk in self._pull(b""):
-            into[at : at + len(chunk)] = chunk
-            at += len(chunk)
-
-    def add(self, chunks: list[bytes]) -> None:
-        """Send chunks, and wait until the peer has added them to its array."""
-        self._add(iter(chunks))
-
 
 @contextmanager
-def raw_grpc(items: int = 1) -> Iterator[RawGrpc]:
-    """Yield a channel to a gRPC server in a process of its own that holds ``items`` float32 elements."""
-    with process(_serve_grpc, items) as peer:
+def raw_grpc() -> Iterator[RawGrpc]:
+    """Yield a channel to a gRPC server in a process of its own."""
+    with process(_serve_grpc) as peer:
         yield RawGrpc(receive(peer))
 
 
-def chunks_of(array: np.ndarray) -> list[bytes]:
-    """Cut an array into messages of 1 MiB."""
-    data = array.tobytes()
-    return [data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES)]
-
-
-def _serve_grpc(connection: Connection, items: int) -> None:
-    array = np.ones(items, np.float32)
-    chunks = chunks_of(array)
-
-    def add(requests: Iterator[bytes], context: Any) -> bytes:
-        at = 0
-        for request in requests:
-            values = np.frombuffer(request, np.float32)
-            target = array[at : at + values.size]
-            np.add(target, values, out=target)
-            at += values.size
-        return b""
-
-    handlers: dict[str, Any] = {
-        "empty": grpc.unary_unary_rpc_method_handler(lambda request, context: b""),
-        "pull": grpc.unary_stream_rpc_method_handler(lambda request, context: iter(chunks)),
-        "add": grpc.stream_unary_rpc_method_handler(add),
-    }
-    server = grpc.server(ThreadPoolExecutor(GRPC_THREADS), options=LONGEST_MESSAGE)
+def _serve_grpc(connection: Connection) -> None:
+    handlers: dict[str, Any] = {"empty": grpc.unary_unary_rpc_method_handler(lambda request, context: b"")}
+    server = grpc.server(ThreadPoolExecutor(GRPC_THREADS))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

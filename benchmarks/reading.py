@@ -1,38 +1,40 @@
 """Reading rows from Spark's cache into a worker's arrays, against Arrow's transfer alone.
 
-    python -m benchmarks.reading
-
-docs/performance/small.md says what is measured and how to read it.
+docs/performance/small.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from functools import partial
 from typing import Any
 
-import click
 import numpy as np
 import pyarrow as pa
-import pyspark
 
-from benchmarks.compared import print_compared
-from benchmarks.frame import Part, command, exit_code, machine, print_parts, publish, tell
-from benchmarks.local_spark import start_spark
-from benchmarks.ml_part import Line
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Line, Part, option, take_turns
+from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
 from ps2 import PS2Context
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import read
 
-PARTITIONS = 2
-WARM_UPS = 1
 FEATURES, ENTRIES, SPARSE_DIM = 28, 50, 1 << 20
 GOAL = 0.4
+
+
+@dataclass(frozen=True)
+class Args(frame.Args):
+    rows: int = option(1_000_000, "Dense rows; a tenth are sparse rows.", least=1000)
+
+
+def reading(args: Args) -> Part:
+    """Compare reading with Arrow's transfer."""
+    with spark_and_servers("reading", args.memory, settings=DAEMON, servers=1) as (spark, ps):
+        return Part([_measured(ps, table, args.rounds) for table in _tables(spark, args.rows)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,37 +44,17 @@ class _Table:
     columns: ColumnNames
 
 
-@command(
-    click.option("--rounds", type=click.IntRange(2), default=5, help="Turns that the medians are of."),
-    click.option("--rows", type=click.IntRange(1000), default=1_000_000, help="Dense rows; a tenth are sparse rows."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
-)
-def main(rounds: int, rows: int, strict: bool, form: str, output: Path | None) -> None:
-    """Compare reading with Arrow's transfer."""
-    settings = {"spark.python.daemon.module": "ps2.run.daemon", "spark.driver.memory": "4g"}
-    spark = start_spark(f"local[{PARTITIONS}]", "benchmarks.reading", settings)
-    try:
-        with PS2Context.getOrCreate(spark, servers=1) as ps:
-            lines = [_measured(ps, table, rounds) for table in _tables(spark, rows)]
-    finally:
-        spark.stop()
-    part = Part(lines, (), {"rows": rows, "workers": PARTITIONS}).as_json()
-    report = {"machine": machine(pyspark=pyspark.__version__), "rounds": rounds, "parts": {"reading": part}}
-    publish(report, form, output, lambda: print_parts(report, print_compared))
-    sys.exit(exit_code(report, strict))
-
-
 def _tables(spark: Any, rows: int) -> Iterator[_Table]:
     """Yield tables in Spark's cache, one after the other."""
     few = rows // 10
     yield from _cached(f"dense vectors, {rows:,} x {FEATURES}", vectors(spark, rows, FEATURES, None))
     yield from _cached(f"sparse vectors, {few:,} x {ENTRIES}", vectors(spark, few, ENTRIES, SPARSE_DIM))
-    arrays = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+    arrays = spark.range(0, rows, 1, WORKERS).selectExpr(
         "cast(id % 2 as double) label", f"transform(sequence(1, {FEATURES}), i -> cast(hash(id, i) as double)) features"
     )
     yield from _cached(f"arrays, {rows:,} x {FEATURES}", arrays)
     names = tuple(f"f{i}" for i in range(FEATURES))
-    numbers = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+    numbers = spark.range(0, rows, 1, WORKERS).selectExpr(
         "cast(id % 2 as double) label", *(f"cast(hash(id, {i}) as double) {name}" for i, name in enumerate(names))
     )
     yield from _cached(f"columns, {rows:,} x {FEATURES}", numbers, names)
@@ -81,15 +63,14 @@ def _tables(spark: Any, rows: int) -> Iterator[_Table]:
 def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features") -> Iterator[_Table]:
     from pyspark.sql.types import ArrayType
 
-    frame = frame.persist()
-    frame.count()
+    frame = cached(frame, None)
     is_vector = isinstance(features, str) and not isinstance(frame.schema[features].dataType, ArrayType)
     given = frame.withColumn("features", for_arrow(frame["features"])) if is_vector else frame
     yield _Table(what, given, ColumnNames(features, "label"))
     frame.unpersist()
 
 
-def vectors(spark: Any, rows: int, entries: int, dim: int | None, partitions: int = PARTITIONS) -> Any:
+def vectors(spark: Any, rows: int, entries: int, dim: int | None, partitions: int = WORKERS) -> Any:
     """Return seeded rows of labels and vectors of pyspark.ml: dense ones, or sparse ones of so many columns."""
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import DoubleType, StructField, StructType
@@ -134,15 +115,14 @@ def _measured(ps: PS2Context, table: _Table, rounds: int) -> Line:
         read(batches, columns)
         return time.monotonic() - began_s
 
-    found: dict[Any, list[float]] = {transfer: [], reading: []}
-    for round_ in range(WARM_UPS + rounds):
-        for work, seconds in found.items():
-            result = ps.run(table.frame, work, workers=PARTITIONS)
-            if round_ >= WARM_UPS:
-                seconds.append(max(result))
-    tell(f"{table.what}: Arrow {median(found[transfer]):.2f} s, read {median(found[reading]):.2f} s")
-    return Line(f"{table.what}: read", "Arrow's transfer alone", "s", GOAL, found[transfer], found[reading])
+    def run(work: Any) -> float:
+        return max(ps.run(table.frame, work, workers=WORKERS))
 
+    turns = take_turns({"Arrow": partial(run, transfer), "read": partial(run, reading)}, rounds)
+    return Line(f"{table.what}: read", "Arrow's transfer alone", "s", GOAL, turns["Arrow"], turns["read"])
+
+
+BENCHMARK = Benchmark("reading", Args, {"reading": reading})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

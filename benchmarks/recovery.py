@@ -1,78 +1,209 @@
-"""Recovery of lost servers, and what preparing for it costs pushes (paper, section 5.3).
+"""Recovery of lost servers, and what copies cost pushes (paper, section 5.3).
 
-    python -m benchmarks.recovery --megabytes 1000
-
-docs/performance/failures.md says what is measured and how to read it.
+docs/performance/failures.md says how to read it.
 """
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import Any
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Literal
 
-import click
-import grpc
 import numpy as np
 
-from benchmarks.frame import command, facts, machine, publish
-from benchmarks.push_overhead import of_checkpoints, of_ids, of_replicas
-from benchmarks.ratio import print_lines
-from benchmarks.recovery_times import measure, print_times
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Line, Part, in_unit, option, tell
+from benchmarks.raw import process, receive
+from ps2 import DCV, PS2Context
+from ps2.coordinator.launchers.local import LocalLauncher
 
-# In the order in which they are measured.
-PARTS = ("times", "ids", "replicas", "checkpoints")
+SERVERS, ROWS = 2, 4
+# Server 0 holds the first columns of every matrix.
+VICTIM = 0
+PULLED = np.arange(1000)
+POLL_S = 0.002
+REPLACED_TIMEOUT_S = 120.0
+SIGNALS = {"killed": signal.SIGKILL, "hangs": signal.SIGSTOP}
+Source = Literal["checkpoint", "replica"]
+SOURCES: tuple[Source, ...] = ("checkpoint", "replica")
+COLUMNS, SEED = 16_000_000, 2019
 
 
-@command(
-    click.option("--megabytes", type=click.IntRange(1), default=1000, help="Of a server's shards, in MB."),
-    click.option("--rounds", type=click.IntRange(1), default=3, help="How often a server is lost in each way."),
-    click.option("--repeats", type=click.IntRange(7), default=15, help="Turns that the medians of pushes are of."),
-    click.option("--seconds", type=float, default=61.0, help="Shortest run with checkpoints every 30 s."),
-    click.option(
-        "--folder", type=click.Path(path_type=Path, file_okay=False), help="For checkpoints.  [default: /tmp's]"
-    ),
-    click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure."),
-)
-def main(
-    megabytes: int,
-    rounds: int,
-    repeats: int,
-    seconds: float,
-    folder: Path | None,
-    parts: tuple[str, ...],
-    form: str,
-    output: Path | None,
-) -> None:
-    """Measure how fast lost servers are recovered, and what ids, replicas and checkpoints cost pushes."""
+@dataclass(frozen=True)
+class Args(frame.Args):
+    megabytes: int = option(1000, "MB of a server's shards.", least=1)
+    pushes: int = option(15, "Turns that the medians of pushes are of.", least=7)
+    folder: str = option("", "Folder for checkpoints; default: that of temporary files.")
+
+
+def times(args: Args) -> Part:
+    """Lose one server of a new fleet in each way, repeatedly; medians of the seconds until it is back."""
     logging.getLogger("ps2").setLevel(logging.ERROR)  # each lost server is a warning
-    report: dict[str, Any] = {"megabytes": megabytes, "rounds": rounds, "repeats": repeats, "seconds": seconds}
+    rows, written = [], []
+    for source in SOURCES:
+        for how in SIGNALS:
+            backs = []
+            for _ in range(args.rounds):
+                back, checkpoint = _lose(source, how, args)
+                backs.append(back)
+                written += [] if checkpoint is None else [checkpoint]
+                tell(f"{source}, {how}: {back}")
+            medians = {phase: median(back[phase] for back in backs) for phase in backs[0]}
+            total = medians.pop("answered after")
+            shares = {f"{phase} s": f"{value:.2f} ({value / total:.0%})" for phase, value in medians.items()}
+            rows.append({"source": source, "server": how, "answered after s": f"{total:.2f}", **shares})
+    checkpoint = {name: median(one[name] for one in written) for name in written[0]}
+    return Part(facts={f"checkpoint {name}": value for name, value in checkpoint.items()}, table=rows)
+
+
+def _lose(source: Source, how: str, args: Args) -> tuple[dict[str, float], dict[str, float] | None]:
+    path = tempfile.mkdtemp(prefix="ps2-bench-", dir=args.folder or None)
+    replicas, checkpoints = (1, None) if source == "replica" else (0, path)
+    try:
+        with PS2Context.getOrCreate(servers=SERVERS, replicas=replicas, checkpointDir=checkpoints) as ps:
+            vectors = list(_fill(args.megabytes))
+            written = None
+            if source == "checkpoint":
+                made = ps.checkpoint()
+                speed = made.nbytes / made.seconds / 1e9
+                written = {"MB": made.nbytes / 1e6, "s": made.seconds, "GB/s": speed, "held s": made.pauseS}
+            return _until_back(ps, source, how, vectors[-1]), written
+    finally:
+        shutil.rmtree(path)
+
+
+def _fill(megabytes: int) -> Iterator[DCV]:
+    """Make a matrix of that size on each server; row r is filled with r + 1."""
+    weight = DCV.dense(SERVERS * megabytes * 10**6 // (ROWS * 4), ROWS)
+    for row in range(ROWS):
+        yield (weight if row == 0 else weight.derive()).fill(row + 1)
+
+
+def _until_back(ps: PS2Context, source: Source, how: str, vector: DCV) -> dict[str, float]:
+    launcher = ps._coordinator.fleet.launcher  # there is no public way to a server's process
+    assert isinstance(launcher, LocalLauncher)
+    pids = launcher.pids
+    vector.pull(PULLED)
+    before = pids()[VICTIM]
+    with ThreadPoolExecutor(1) as pool:
+        began_s = time.monotonic()
+        os.kill(before, SIGNALS[how])
+        pulled = pool.submit(lambda: (vector.pull(PULLED), time.monotonic()))
+        while pids()[VICTIM] == before and time.monotonic() < began_s + REPLACED_TIMEOUT_S:
+            time.sleep(POLL_S)
+        detect_s = time.monotonic() - began_s
+        values, answered_s = pulled.result()
+    recovery = ps.recoveries[-1]
+    if set(values) != {ROWS} or recovery.source != source or recovery.servers != (VICTIM,):
+        raise AssertionError(f"server {VICTIM}, {how}, came back in another way than it was to: {recovery}")
+    total_s = answered_s - began_s
+    rest_s = total_s - detect_s - recovery.startS - recovery.loadS
+    return {
+        "answered after": total_s,
+        "detection": detect_s,
+        "start-up": recovery.startS,
+        "loading": recovery.loadS,
+        "rest": rest_s,
+    }
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of push, to a float32 vector: overwriting its first columns, or adding at random ones.
+
+    Attributes:
+        unit: of its rate.
+        items: columns of one push.
+        keys: whether they are random.
+        calls: pushes in one timing.
+    """
+
+    what: str
+    unit: str
+    items: int
+    keys: bool
+    calls: int
+
+    @property
+    def nbytes(self) -> int:
+        return (12 if self.keys else 4) * self.items * self.calls
+
+    def rate(self, taken_s: float) -> float:
+        """Return the rate of one timing."""
+        return in_unit(self.unit, self.items * self.calls if self.keys else self.nbytes, taken_s)
+
+
+KINDS = (
+    Kind("dense push, 64 MB", "GB/s", COLUMNS, False, 1),
+    Kind("dense push, 1 MB", "GB/s", 250_000, False, 20),
+    Kind("add of 100k fresh keys", "M keys/s", 100_000, True, 20),
+)
+
+
+def replicas(args: Args) -> Part:
+    """Compare two fleets, each with a client process of its own; they take turns."""
     lines = []
-    for part in (part for part in PARTS if part in parts):
-        click.echo(f"measuring: {part}", err=True)
-        if part == "times":
-            times = measure(megabytes, rounds, folder)
-            report |= {"times": times.lines(), "checkpoint": times.checkpoint()}
-        elif part == "ids":
-            lines += of_ids(repeats)
-        elif part == "replicas":
-            lines += of_replicas(repeats)
-        else:
-            lines.append(of_checkpoints(seconds, megabytes, folder))
-    report["machine"] = machine(numpy=np.__version__, grpcio=grpc.__version__)
-    report["lines"] = [line.as_json() for line in lines]
-    publish(report, form, output, lambda: _print(report))
+    with _client(0) as plain, _client(1) as copying:
+        for kind in KINDS:
+            turns = [[kind.rate(_push(client, kind)) for client in (plain, copying)] for _ in range(3 + args.pushes)]
+            lines.append(Line(f"{kind.what}, replicas=1", "replicas=0", kind.unit, None, *zip(*turns[3:], strict=True)))
+    return Part(lines)
 
 
-def _print(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    if "times" in report:
-        click.echo(f"\nmedians of {report['rounds']}:")
-        print_times(report["times"], report["checkpoint"])
-    if report["lines"]:
-        click.echo(f"\nmedians of {report['repeats']} turns; with checkpoints, of long runs:")
-        print_lines(report["lines"])
+@contextmanager
+def _client(replicas: int) -> Iterator[Connection]:
+    """Yield a connection to a process that drives a fleet of its own, and makes the pushes that it is told to."""
+    with process(_drive, replicas) as client:
+        receive(client)
+        try:
+            yield client
+        finally:
+            client.send(None)
+            receive(client)
 
+
+def _push(client: Connection, kind: Kind) -> float:
+    client.send(kind)
+    return receive(client)
+
+
+def _drive(connection: Connection, replicas: int) -> None:
+    with PS2Context.getOrCreate(servers=SERVERS, replicas=replicas):
+        random = np.random.default_rng(SEED)
+        values = random.random(COLUMNS, np.float32)
+        vectors = {kind: DCV.dense(COLUMNS if kind.keys else kind.items, 1) for kind in KINDS}
+        connection.send("ready")
+        while (kind := connection.recv()) is not None:
+            connection.send(_seconds_of_pushes(vectors[kind], kind, values, random))
+    connection.send("stopped")
+
+
+def _seconds_of_pushes(vector: DCV, kind: Kind, values: np.ndarray, random: np.random.Generator) -> float:
+    """Return the seconds of pushes of one kind; keys are such as no server has seen."""
+    values = values[: kind.items]
+    keys = [
+        np.sort(random.choice(COLUMNS, kind.items, replace=False, shuffle=False))
+        for _ in range(kind.calls if kind.keys else 0)
+    ]
+    began_s = time.perf_counter()
+    for some in keys:
+        vector.add(values, some)
+    for _ in range(0 if kind.keys else kind.calls):
+        vector.push(values)
+    return time.perf_counter() - began_s
+
+
+BENCHMARK = Benchmark("recovery", Args, {"times": times, "replicas": replicas})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,28 +1,29 @@
 """``RemoteEmbedding`` on local servers against ``nn.EmbeddingBag(sparse=True)`` in one process: rows/s and losses.
 
-    .venv-torch/bin/python -m benchmarks.remote_embedding
-
-Both take the same steps of the same small model on the same generated batches, in turns. docs/performance/deep.md says
-how to read it. PyTorch is only in the environment that ``make torch-test`` makes.
+Both take the same steps of the same small model on the same generated batches, in turns. PyTorch is only in the
+environment that ``make torch-test`` makes: run this by ``.venv-torch/bin/python -m benchmarks.remote_embedding``.
+docs/performance/deep.md says how to read it.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from statistics import median
 from typing import Any, Literal
 
-import click
 import numpy as np
-import torch
 
-from benchmarks.frame import command, facts, machine, publish
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Check, Line, Part, SkippedError, option
 from ps2 import EmbeddingTable, PS2Context
-from ps2.torch import RemoteEmbedding
+
+if find_spec("torch") is not None:
+    import torch
+
+    from ps2.torch import RemoteEmbedding
 
 IDS, K, ROWS, WIDTH = 1_000_000, 32, 4096, 40
 SETTLE = 4
@@ -38,6 +39,13 @@ OWN: dict[Optimizer, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(6, "Turns of four steps of each way.", least=1)
+    servers: int = option(1, "Server processes.", least=1)
+    threads: int = option(2, "Threads of torch, in each way.", least=1)
+
+
+@dataclass(frozen=True)
 class Way:
     """One way to train: its name, a step that returns the loss, and what ends what is under way."""
 
@@ -46,65 +54,56 @@ class Way:
     flush: Callable[[], object] = lambda: None
 
 
-@command(
-    click.option("--steps", type=click.IntRange(1), default=24, help="Steps of each way, after four others."),
-    click.option("--servers", type=click.IntRange(1), default=1, help="Server processes."),
-    click.option("--threads", type=click.IntRange(1), default=2, help="Threads of torch, in each way."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed."),
-)
-def main(steps: int, servers: int, threads: int, strict: bool, form: str, output: Path | None) -> None:
-    """Compare rows/s and losses."""
-    torch.set_num_threads(threads)
+def skewed(args: Args) -> Part:
+    """Compare with keys as in click logs: a few popular ones, many rare ones."""
+    return _compared(args, "skewed")
+
+
+def uniform(args: Args) -> Part:
+    """Compare with uniform keys."""
+    return _compared(args, "uniform")
+
+
+def _compared(args: Args, keys: str) -> Part:
+    if find_spec("torch") is None:
+        raise SkippedError("no PyTorch: .venv-torch/bin/python has it after make torch-test")
+    torch.set_num_threads(args.threads)
     torch.sparse.check_sparse_tensor_invariants.disable()  # as by default, but then torch warns
-    lines = []
-    with PS2Context.getOrCreate(servers=servers):
-        for keys in ("skewed", "uniform"):
-            for optimizer in RATES:
-                click.echo(f"measuring: {keys} keys, {optimizer}", err=True)
-                lines += _measure(keys, optimizer, steps)
-    report = {"machine": machine(torch=torch.__version__), "servers": servers, "threads": threads, "lines": lines}
-    publish(report, form, output, lambda: _print(report))
-    losses_agree = all(line["difference"] <= TOLERANCE for line in lines if line["optimizer"] == "sgd")
-    fast = all(line["met"] is not False for line in lines)
-    sys.exit(0 if losses_agree and (fast or not strict) else 1)
+    lines: list[Line] = []
+    checks: list[Check] = []
+    batches = _batches(keys, SETTLE * (1 + args.rounds))
+    with PS2Context.getOrCreate(servers=args.servers):
+        for optimizer in RATES:
+            (own, *others), losses, rates = _trained(optimizer, batches)
+            for name in others:
+                what = f"{optimizer}, {name}"
+                lines.append(Line(what, own, "rows/s", GOAL, rates[own], rates[name]))
+                if optimizer == "sgd":
+                    difference = float(np.abs(np.array(losses[name]) / losses[own] - 1).max())
+                    checks.append(Check(f"{what}: losses differ from torch's, relatively", difference, TOLERANCE))
+    distinct = median(len(torch.unique(batch)) for batch, _ in batches)
+    return Part(lines, checks, {"rows of a batch": ROWS, "keys of a row": WIDTH, "distinct": distinct, "k": K})
 
 
-def _measure(kind: str, optimizer: Optimizer, steps: int) -> list[dict[str, Any]]:
-    batches = _batches(kind, SETTLE + steps)
-    distinct = median(len(torch.unique(keys)) for keys, _ in batches)
+def _trained(
+    optimizer: Optimizer, batches: list[tuple[Any, Any]]
+) -> tuple[list[str], dict[str, list[float]], dict[str, list[float]]]:
+    """Train in turns of a few steps; return the ways, their losses, and rows/s of each counted step."""
     ways, tables = _ways(optimizer, batches)
-    seconds: dict[str, list[float]] = {way.name: [] for way in ways}
+    rates: dict[str, list[float]] = {way.name: [] for way in ways}
     losses: dict[str, list[float]] = {way.name: [] for way in ways}
-    # In turns of a few steps, so that what else the machine does meets all ways alike.
-    for first in range(0, SETTLE + steps, SETTLE):
+    for first in range(0, len(batches), SETTLE):
         for way in ways:
-            for number in range(first, min(first + SETTLE, SETTLE + steps)):
+            for number in range(first, first + SETTLE):
                 began_s = time.perf_counter()
                 losses[way.name].append(way.step(number))
-                if number % SETTLE == SETTLE - 1:
+                if number == first + SETTLE - 1:
                     way.flush()
-                seconds[way.name].append(time.perf_counter() - began_s)
+                if first:
+                    rates[way.name].append(ROWS / (time.perf_counter() - began_s))
     for table in tables:
         table.free()
-    base = ways[0].name
-    found = []
-    for way in ways:
-        step_s = median(seconds[way.name][SETTLE:])
-        ratio = median(seconds[base][SETTLE:]) / step_s
-        found.append(
-            {
-                "keys": kind,
-                "distinct": distinct,
-                "optimizer": optimizer,
-                "way": way.name,
-                "rows/s": round(ROWS / step_s),
-                "ratio": ratio,
-                "difference": float(np.abs(np.array(losses[way.name]) / losses[base] - 1).max()),
-                "goal": GOAL if way is not ways[0] else None,
-                "met": ratio >= GOAL if way is not ways[0] else None,
-            }
-        )
-    return found
+    return [way.name for way in ways], losses, rates
 
 
 def _batches(kind: str, count: int) -> list[tuple[Any, Any]]:
@@ -167,18 +166,7 @@ def _step(module: Any, batches: list[tuple[Any, Any]]) -> Callable[[int], float]
     return step
 
 
-def _print(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    click.echo(
-        f"{report['servers']} servers; {report['threads']} threads of torch; {ROWS} rows of {WIDTH} keys, k = {K}"
-    )
-    for line in report["lines"]:
-        verdict = "" if line["met"] is None else f"  (goal {line['goal']:g}{'' if line['met'] else ': MISSED'})"
-        click.echo(
-            f"{line['keys']:8} {line['distinct']:>9,.0f} distinct  {line['optimizer']:8} {line['way']:28}"
-            f"{line['rows/s']:>10,} rows/s  {line['ratio']:5.2f} x{verdict}  losses differ by {line['difference']:.1e}"
-        )
-
+BENCHMARK = Benchmark("remote_embedding", Args, {"skewed": skewed, "uniform": uniform}, packages=("torch",))
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -37,7 +37,7 @@ Working: TypeAlias = Iterator[Sequence[InFlightRequests]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Load:
     """What to do.
 
     Attributes:
@@ -67,14 +67,14 @@ class Worker:
         by_server: the connections to the servers, by their addresses.
     """
 
-    def __init__(self, rank: int, asked: Asked, places: Sequence[tuple[str, int, str]]) -> None:
+    def __init__(self, rank: int, load: Load, places: Sequence[tuple[str, int, str]]) -> None:
         self.rank = rank
         self.by_server = {
-            address: _connected(host, port, asked.own, id)
-            for address, (host, port, id) in zip(asked.servers, places, strict=True)
+            address: _connected(host, port, load.own, id)
+            for address, (host, port, id) in zip(load.servers, places, strict=True)
         }
-        self.control = _connected(*split_address(asked.coordinator), asked.token, NAME)
-        self._pulls, self._adds = _requests(rank, asked) if asked.keys else ({}, {})
+        self.control = _connected(*split_address(load.coordinator), load.token, NAME)
+        self._pulls, self._adds = _requests(rank, load) if load.keys else ({}, {})
         self._numbers = count()
         self._clock = 0
         self._working: Working = iter(())
@@ -131,18 +131,18 @@ class Worker:
 
 def main() -> None:
     """Connect all workers, then let each enter its clocks as soon as it may."""
-    asked = Asked(**json.loads(os.environ["PS2_SCALE"]))
+    load = Load(**json.loads(os.environ["PS2_SCALE"]))
     open_files()
-    places = _places(asked)
+    places = _places(load)
     waiting = selectors.DefaultSelector()
-    for rank in asked.ranks:
-        worker = Worker(rank, asked, places)
+    for rank in load.ranks:
+        worker = Worker(rank, load, places)
         worker.join()
         waiting.register(worker.control, selectors.EVENT_READ, (worker, True))
         for connection in worker.by_server.values():
             connection.settimeout(None)
             waiting.register(connection, selectors.EVENT_READ, (worker, False))
-    left = dict.fromkeys(asked.ranks, asked.clocks)
+    left = dict.fromkeys(load.ranks, load.clocks)
     while True:
         for key, _ in waiting.select():
             worker, is_control = key.data
@@ -155,14 +155,14 @@ def main() -> None:
                 worker.begin()
 
 
-def _requests(rank: int, asked: Asked) -> tuple[dict[str, Request], dict[str, Request]]:
+def _requests(rank: int, load: Load) -> tuple[dict[str, Request], dict[str, Request]]:
     """Return what a worker asks each server in a clock: to read its columns, and to add to them."""
-    target = pickle.loads(b64decode(asked.vector))._target()
-    columns = np.random.default_rng(rank).integers(0, target.spec.dim, asked.keys)
+    target = pickle.loads(b64decode(load.vector))._target()
+    columns = np.random.default_rng(rank).integers(0, target.spec.dim, load.keys)
     found = []
     for plan in (
         plans.pull_columns(target, columns),
-        plans.push_columns(target, "scatter_add", np.ones(asked.keys), columns),
+        plans.push_columns(target, "scatter_add", np.ones(load.keys), columns),
     ):
         grouped: dict[str, Any] = requests.group(
             requests.cut([plan], {target.matrix: target.route}, WIRE.block_bytes),
@@ -173,13 +173,13 @@ def _requests(rank: int, asked: Asked) -> tuple[dict[str, Request], dict[str, Re
     return found[0], found[1]
 
 
-def _places(asked: Asked) -> list[tuple[str, int, str]]:
+def _places(load: Load) -> list[tuple[str, int, str]]:
     """Return host, port and id of each server's data listener."""
-    transport = FleetNetwork(asked.own)
+    transport = FleetNetwork(load.own)
     hello = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION)
     try:
         found = []
-        for address in asked.servers:
+        for address in load.servers:
             reply = transport.call(address, "Server/Hello", hello, server_pb2.HelloReply, TIMEOUT_S)
             found.append((split_address(address)[0], reply.data_port, reply.server_id))
         return found

@@ -1,28 +1,22 @@
 """Exports of a table on servers, whole and of what changed, and a Scorer that takes them while it is asked.
 
 Scores are those of a factorization machine, and of a DeepFM with layers of (400, 400), a row of 40 keys each.
-
-    python -m benchmarks.serving --keys 20000000
-    python -m benchmarks.serving --keys 1000000 --folder /tmp/exports
-
-docs/performance/online.md says what is measured and how to read it.
+docs/performance/online.md says how to read it.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.frame import Check, Part, command, exit_code, machine, print_parts, publish, tell
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Check, Part, option, tell, timed, within
 from ps2 import EmbeddingTable, PS2Context
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.serving import Scorer
@@ -37,81 +31,62 @@ ROWS = 20_000
 MODEL: dict[str, Any] = {"kind": "fm", "dense": {"bias": np.zeros(1)}}
 
 
-@command(
-    click.option("--keys", type=click.IntRange(1000), default=2_000_000, help="Keys of the table."),
-    click.option("--servers", type=click.IntRange(1), default=1, help="Servers of the fleet."),
-    click.option("--folder", default="", help="Where exports go; a folder for temporary files if not given."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
-)
-def main(keys: int, servers: int, folder: str, strict: bool, form: str, output: Path | None) -> None:
+@dataclass(frozen=True)
+class Args(frame.Args):
+    keys: int = option(2_000_000, "Keys of the table.", least=1000)
+    servers: int = option(1, "Servers of the fleet.", least=1)
+    folder: str = option("", "Where exports go; default: the folder of temporary files.")
+
+
+def serving(args: Args) -> Part:
     """Export a table and what changed of it, and score with both."""
-    place = tempfile.mkdtemp(prefix="ps2-serving-", dir=folder or None)
-    try:
-        with PS2Context.getOrCreate(servers=servers):
-            checks, facts = _measured(keys, place)
-    finally:
-        shutil.rmtree(place)
-    part = Part(checks=checks, facts={"keys": keys, "weights of a key": K, "servers": servers, **facts}).as_json()
-    report = {"machine": machine(numpy=np.__version__), "rounds": 1, "parts": {"serving": part}}
-    publish(report, form, output, lambda: print_parts(report, lambda _: None))
-    sys.exit(exit_code(report, strict))
+    folder = tempfile.TemporaryDirectory(prefix="ps2-serving-", dir=args.folder or None)
+    with folder as place, PS2Context.getOrCreate(servers=args.servers):
+        return _measured(args.keys, place)
 
 
-def _measured(count: int, place: str) -> tuple[list[Check], dict[str, Any]]:
+def _measured(count: int, place: str) -> Part:
     rng = np.random.default_rng(0)
     keys = np.unique(rng.integers(0, 2**63 - 1, count))
     table = EmbeddingTable(K, "adagrad", lr=0.1, zeroColumns=1)
     _push(table, keys, rng)
-    tell(f"{len(keys):,} keys pushed")
-    full, full_s = _timed(lambda: table.export(place, **MODEL))
-    scorer, load_s = _timed(lambda: Scorer(place))
+    full, full_s = timed(lambda: table.export(place, **MODEL))
+    scorer, load_s = timed(lambda: Scorer(place))
     tell(f"export {full_s:.2f} s, {full.nbytes / 1e6:,.0f} MB; load {load_s:.2f} s")
     rows = rng.choice(keys, (ROWS, KEYS_OF_ROW))
-    still = _latencies(scorer, rows, threading.Event(), ROWS)
-    latencies, refreshes_s = [], []
-    for number in range(REFRESHES):
+    still = _latencies(scorer, rows, threading.Event())
+    latencies, refreshes_s, deltas = [], [], []
+    for _ in range(REFRESHES):
         touched = np.sort(rng.choice(keys, int(len(keys) * TOUCHED), replace=False))
         _push(table, touched, rng)
-        one, one_s = _timed(lambda: table.export(place, since="last", **MODEL))
-        if not number:
-            delta, delta_s = one, one_s
-            tell(f"delta {delta_s:.3f} s, {delta.nbytes / 1e6:,.1f} MB, full: {delta.full} {delta.reason or ''}")
-        found, refresh_s = _refreshed(scorer, rows)
-        latencies.append(found)
+        deltas.append(timed(lambda: table.export(place, since="last", **MODEL)))
+        during_ms, refresh_s = _refreshed(scorer, rows)
+        latencies.append(during_ms)
         refreshes_s.append(refresh_s)
-    during = np.concatenate(latencies)
+    delta, delta_s = deltas[0]
+    tell(f"delta {delta_s:.3f} s, {delta.nbytes / 1e6:,.1f} MB, full: {delta.full} {delta.reason or ''}")
     right = np.array_equal(scorer.vectors(touched[:1000]), table.pull(touched[:1000]))
-    deep = _deep_latencies(f"{place}/deep", rng)
-    checks = [
-        Check("seconds of the delta / of the whole export", delta_s / full_s, 0.05),
-        Check("bytes of the delta / of the whole export", delta.nbytes / full.nbytes, 0.05),
-        Check("seconds of a refresh, the longest", max(refreshes_s), 1.0),
-        Check("ms for the score of a row of 40 keys, p99", float(np.percentile(still, 99)), 1.0),
-        Check("the same during refreshes", float(np.percentile(during, 99)), 1.0),
-        Check("the same of a DeepFM", float(np.percentile(deep, 99)), 1.0),
-        Check("wrong vectors after the refreshes", float(not right), 0.0),
+    measured = {"": still, "during refreshes": np.concatenate(latencies), "DeepFM": _deep(f"{place}/deep", rng)}
+    lines = [
+        within("time of the delta / of the whole export", "of it", 0.05, [delta_s / full_s]),
+        within("bytes of the delta / of the whole export", "of it", 0.05, [delta.nbytes / full.nbytes]),
+        within("a refresh, the longest", "s", 1.0, [max(refreshes_s)]),
+        *(
+            within(f"score of a row of 40 keys, p99 {name}", "ms", 1.0, [float(np.percentile(one, 99))])
+            for name, one in measured.items()
+        ),
     ]
-    facts = {
-        "export s": round(full_s, 2),
-        "export MB": round(full.nbytes / 1e6),
-        "load s": round(load_s, 2),
-        "delta s": round(delta_s, 3),
-        "p50 ms": _rounded(still, 50),
-        "longest ms": _rounded(still, 100),
-        "scores during refreshes": len(during),
-        "their p50 ms": _rounded(during, 50),
-        "their longest ms": _rounded(during, 100),
-        "DeepFM p50 ms": _rounded(deep, 50),
-        "DeepFM longest ms": _rounded(deep, 100),
-    }
-    return checks, facts
+    checks = [Check("wrong vectors after the refreshes", float(not right), 0.0)]
+    table_rows = [
+        {"scores": name, "count": len(one), **{f"{title} ms": round(float(np.percentile(one, percent)), 3)
+         for title, percent in (("p50", 50), ("p99", 99), ("longest", 100))}}
+        for name, one in measured.items()
+    ]  # fmt: skip
+    facts = {"export s": full_s, "export MB": full.nbytes / 1e6, "load s": load_s, "delta s": delta_s}
+    return Part(lines, checks, facts, table_rows)
 
 
-def _rounded(milliseconds: Any, percent: float) -> float:
-    return round(float(np.percentile(milliseconds, percent)), 3)
-
-
-def _deep_latencies(place: str, rng: np.random.Generator) -> Any:
+def _deep(place: str, rng: np.random.Generator) -> Any:
     """Return milliseconds of one row each, of a DeepFM whose numbers are random."""
     model = Architecture("deepfm", K, KEYS_OF_ROW, KEYS_OF_ROW, LAYERS)
     keys = np.unique(rng.integers(0, 2**63 - 1, DEEP_KEYS))
@@ -119,7 +94,7 @@ def _deep_latencies(place: str, rng: np.random.Generator) -> Any:
     content = Content(keys, lambda some: rng.normal(0, 0.1, (len(some), model.width)).astype(np.float32), dense=dense)
     write_export(place, Description("deepfm", model.width, {"architecture": model.to_json()}), content)
     rows = rng.choice(keys, (ROWS, KEYS_OF_ROW))
-    return _latencies(Scorer(place), rows, threading.Event(), ROWS)
+    return _latencies(Scorer(place), rows, threading.Event())
 
 
 def _push(table: EmbeddingTable, keys: npt.NDArray[np.int64], rng: np.random.Generator) -> None:
@@ -128,10 +103,10 @@ def _push(table: EmbeddingTable, keys: npt.NDArray[np.int64], rng: np.random.Gen
         table.pushDistinct(some, rng.normal(size=(len(some), K)).astype(np.float32))
 
 
-def _latencies(scorer: Scorer, rows: npt.NDArray[np.int64], ended: threading.Event, most: int) -> Any:
-    """Return milliseconds of one row each, until ``ended`` or ``most`` rows."""
+def _latencies(scorer: Scorer, rows: npt.NDArray[np.int64], ended: threading.Event) -> Any:
+    """Return milliseconds of one row each, until ``ended``."""
     found = []
-    for row in rows[:most]:
+    for row in rows:
         began_s = time.perf_counter()
         scorer.score(row[None])
         found.append((time.perf_counter() - began_s) * 1e3)
@@ -145,20 +120,17 @@ def _refreshed(scorer: Scorer, rows: npt.NDArray[np.int64]) -> tuple[Any, float]
     ended, seconds = threading.Event(), []
 
     def refresh() -> None:
-        seconds.append(_timed(scorer.refresh)[1])
+        seconds.append(timed(scorer.refresh)[1])
         ended.set()
 
     thread = threading.Thread(target=refresh)
     thread.start()
-    found = _latencies(scorer, rows, ended, len(rows))
+    found = _latencies(scorer, rows, ended)
     thread.join()
     return found, seconds[0]
 
 
-def _timed(call: Any) -> tuple[Any, float]:
-    began_s = time.perf_counter()
-    return call(), time.perf_counter() - began_s
-
+BENCHMARK = Benchmark("serving", Args, {"serving": serving})
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -1,7 +1,5 @@
 """The cost of TLS and of token proofs: the same requests to servers with and without them, alternating.
 
-    python -m benchmarks.tls --repeats 15
-
 docs/security.md says how to read it. Certificates come from ``trustme``, one of the development tools.
 """
 
@@ -15,15 +13,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import trustme
 
-from benchmarks.frame import command, facts, machine, publish
-from benchmarks.ratio import Pair, print_lines
+from benchmarks import frame
+from benchmarks.frame import Benchmark, Pair, Part, option
 from ps2.certificates import TlsFiles
 from ps2.config import WireConfig, new_token, write_token
 from ps2.errors import PS2Error
@@ -39,33 +37,23 @@ MATRIX = 1
 QUICK_CALLS = 50
 
 
-@command(
-    click.option("--repeats", type=click.IntRange(7), default=15, help="Turns that the medians are of."),
-    click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed."),
-)
-def main(repeats: int, strict: bool, form: str, output: Path | None) -> None:
+@dataclass(frozen=True)
+class Args(frame.Args):
+    rounds: int = option(15, "Turns that the medians are of.", least=7)
+
+
+def tls(args: Args) -> Part:
     """Measure what TLS and token proofs cost over TCP on loopback."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        token, tls = folder / "token", _certificates(folder)
+        token, files = folder / "token", _certificates(folder)
         write_token(token, new_token())
         secret = token.read_text().strip()
         proven = stack.enter_context(_served(["--token-file", str(token)], secret, None))
-        secured = stack.enter_context(_served(["--token-file", str(token), *tls.arguments()], secret, tls))
+        secured = stack.enter_context(_served(["--token-file", str(token), *files.arguments()], secret, files))
         bare = stack.enter_context(_served(["--insecure"], None, None))
-        lines = [pair.measure(repeats).as_json() for pair in _pairs(bare, proven, secured)]
-    report: dict[str, Any] = {
-        "machine": machine(openssl=ssl.OPENSSL_VERSION, numpy=np.__version__),
-        "repeats": repeats,
-        "lines": lines,
-    }
-    publish(report, form, output, lambda: _print(report))
-    sys.exit(1 if strict and any(line["met"] is False for line in lines) else 0)
-
-
-def _print(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    print_lines(report["lines"])
+        lines = [pair.measure(args.rounds) for pair in _pairs(bare, proven, secured)]
+    return Part(lines, facts={"OpenSSL": ssl.OPENSSL_VERSION})
 
 
 class Served:
@@ -122,10 +110,12 @@ def _blocks(values: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 def _pairs(bare: Served, proven: Served, secured: Served) -> Iterator[Pair]:
     values, out = np.ones(LARGE, np.float32), np.ones(LARGE, np.float32)
-    size = values.nbytes
 
     def bulk(verb: str, first: Callable[[Any], object], second: Callable[[Any], object]) -> Pair:
-        return Pair(f"{verb}, 64 MB, TLS", "plain TCP", "GB/s", 0.5, first, second, amount=lambda _: size)
+        return Pair(f"{verb}, 64 MB, TLS", "plain TCP", "GB/s", 0.5, first, second, amount=lambda _: values.nbytes)
+
+    def calls(what: str, against: str, unit: str, first: Any, second: Any, count: int) -> Pair:
+        return Pair(what, against, unit, None, lambda _: first(), lambda _: second(), calls=count)
 
     yield bulk("pull", lambda _: proven.pull(out), lambda _: secured.pull(out))
     yield bulk("push-add", lambda _: proven.add(values), lambda _: secured.add(values))
@@ -133,16 +123,8 @@ def _pairs(bare: Served, proven: Served, secured: Served) -> Iterator[Pair]:
         ("TLS", "plain TCP", proven, secured),
         ("the token's proof", "no token", bare, proven),
     ):
-        yield _quick(f"a small request, {what}", against, first, second)
-        yield _first(f"a new client's first request, {what}", against, first, second)
-
-
-def _quick(what: str, against: str, first: Served, second: Served) -> Pair:
-    return Pair(what, against, "us", None, lambda _: first.small(), lambda _: second.small(), calls=QUICK_CALLS)
-
-
-def _first(what: str, against: str, first: Served, second: Served) -> Pair:
-    return Pair(what, against, "ms", None, lambda _: first.anew(), lambda _: second.anew())
+        yield calls(f"a small request, {what}", against, "us", first.small, second.small, QUICK_CALLS)
+        yield calls(f"a new client's first request, {what}", against, "ms", first.anew, second.anew, 1)
 
 
 def _certificates(folder: Path) -> TlsFiles:
@@ -174,5 +156,7 @@ def _served(options: Sequence[str], token: str | None, tls: TlsFiles | None) -> 
         server.wait()
 
 
+BENCHMARK = Benchmark("tls", Args, {"tls": tls})
+
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from benchmarks.trees_data import file_in
+from benchmarks.local_spark import cached
+from benchmarks.ml_data import file_in
 
 Array = npt.NDArray[Any]
 KOS = "docword.kos.txt.gz"
@@ -18,8 +19,6 @@ HELD_OUT = 0.1
 # Of the generated corpus: topics, words of each topic, topics of a document.
 HIDDEN, OF_TOPIC, OF_DOCUMENT = 500, 4_000, 4
 SEED = 5
-# Of the articles: topics, tokens of one, concentration of its topics, and of a topic's words.
-SUBJECTS, TOKENS, OF_ARTICLE, OF_SUBJECT = 50, 400, 0.05, 0.02
 
 
 def kos(folder: str) -> sp.csr_array:
@@ -28,27 +27,6 @@ def kos(folder: str) -> sp.csr_array:
         numbers = np.array(file.read().split(), np.int64)
     (documents, words, _), (document, word, count) = numbers[:3], numbers[3:].reshape(-1, 3).T
     return sp.csr_array((count, (document - 1, word - 1)), shape=(documents, words))
-
-
-def articles(documents: int, words: int) -> sp.csr_array:
-    """Return the counts of generated articles, alike in shape to those of NYTimes: some 230 different words in each.
-
-    The k-th word comes with a probability proportional to 1 / (k + 10), times its weight in the article's topics.
-    """
-    rng = np.random.default_rng(SEED)
-    of_topics = rng.gamma(OF_SUBJECT, size=(SUBJECTS, words)) / (np.arange(words) + 10.0)
-    ends = np.cumsum(of_topics, axis=1)
-    lengths = rng.poisson(TOKENS * rng.lognormal(-0.125, 0.5, documents))
-    shares = rng.dirichlet(np.full(SUBJECTS, OF_ARTICLE), documents)
-    tokens = np.stack([rng.multinomial(length, share) for length, share in zip(lengths, shares, strict=True)])
-    document, word = [], []
-    for topic, end in enumerate(ends):
-        document.append(np.repeat(np.arange(documents), tokens[:, topic]))
-        word.append(np.searchsorted(end, rng.random(len(document[-1])) * end[-1], side="right"))
-    at = np.concatenate(document), np.concatenate(word)
-    made = sp.coo_array((np.ones(len(at[0]), np.int64), at), shape=(documents, words)).tocsr()
-    made.sum_duplicates()
-    return sp.csr_array(made)
 
 
 def parted(counts: sp.csr_array) -> tuple[sp.csr_array, sp.csr_array]:
@@ -106,6 +84,4 @@ def _cached(spark: Any, rows: Any, words: int) -> Any:
     from pyspark.sql.types import StructField, StructType
 
     schema = StructType([StructField("features", VectorUDT(), False)])
-    frame = spark.createDataFrame(rows.map(lambda row: (SparseVector(words, *row),)), schema).persist()
-    frame.count()
-    return frame
+    return cached(spark.createDataFrame(rows.map(lambda row: (SparseVector(words, *row),)), schema), None)

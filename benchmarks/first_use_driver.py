@@ -12,18 +12,6 @@ import time
 from typing import Any
 
 
-class Phases:
-    """Seconds by phase, from a moment (``time.monotonic``) on."""
-
-    def __init__(self, began_s: float) -> None:
-        self._last_s = began_s
-        self.seconds: dict[str, float] = {}
-
-    def end(self, phase: str) -> None:
-        before_s, self._last_s = self._last_s, time.monotonic()
-        self.seconds[phase] = self._last_s - before_s
-
-
 def session(log_settings: str) -> Any:
     from pyspark.sql import SparkSession
 
@@ -44,31 +32,37 @@ def session(log_settings: str) -> Any:
 def main() -> None:
     """Arguments: "ours" or "pyspark.ml", the moment of the start, a file of LIBSVM, its features, Spark's logging."""
     side, began, path, features, log_settings = sys.argv[1:]
-    phases = Phases(float(began))
-    phases.end("python")
+    seconds: dict[str, float] = {}
+    last_s = float(began)
+
+    def end(phase: str) -> None:
+        nonlocal last_s
+        seconds[phase], last_s = time.monotonic() - last_s, time.monotonic()
+
+    end("python")
     spark = session(log_settings)
-    phases.end("session")
+    end("session")
     frame = spark.read.format("libsvm").option("numFeatures", features).load(path)
-    phases.end("read")
+    end("read")
     if side == "ours":
         from ps2 import PS2Context
         from ps2.algorithms.classification import LogisticRegression
 
-        phases.end("imports")
+        end("imports")
         ps = PS2Context.getOrCreate(spark)
-        phases.end("context")
+        end("context")
     else:
         from pyspark.ml.classification import LogisticRegression  # type: ignore[assignment]
 
         ps = None
-        phases.end("imports")
-        phases.end("context")
+        end("imports")
+        end("context")
     estimator: Any = LogisticRegression()
     estimator.fit(frame)
-    phases.end("first fit")
+    end("first fit")
     estimator.fit(frame)
-    phases.end("second fit")
-    print(json.dumps(phases.seconds))
+    end("second fit")
+    print(json.dumps(seconds))
     if ps is not None:
         ps.stop()
     spark.stop()
