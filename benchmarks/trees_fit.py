@@ -27,7 +27,6 @@ class Settings:
         leaves: maximum number in a tree; 0: as many as the depth allows.
         reg_lambda: L2 penalty on leaves.
         min_rows, min_hessian: minimum of a leaf.
-        sums: bits of sums in histograms.
         via: PS2's, where trees grow.
     """
 
@@ -39,7 +38,6 @@ class Settings:
     reg_lambda: float = 1.0
     min_rows: int = 1
     min_hessian: float = 1.0
-    sums: int = 64
     via: str = "auto"
 
     def ours(self) -> dict[str, Any]:
@@ -52,7 +50,6 @@ class Settings:
             "regLambda": self.reg_lambda,
             "minInstancesPerNode": self.min_rows,
             "minChildWeight": self.min_hessian,
-            "histogramBits": self.sums,
             "via": self.via,
             **({"growth": "leaf", "maxLeaves": self.leaves} if self.leaves else {}),
         }
