@@ -10,11 +10,8 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 # That .venv is made with; none: the newest that is known to work.
 BASE_PYTHON :=
-# Files with kernels, and the programs that compile them, two at a time: those of all servers and the longest family
-# first, then what shares kernels with the former, and the other families, long before short.
-KERNELS = $(shell grep -rlE '^ *@(kernel|reduction)' --include='*.py' ps2) $(wildcard ps2/ops/*.py)
-FAMILIES = $(shell ls -S $$(find ps2/algorithms ps2/torch -name warm.py))
-WARMERS = $(subst /,.,$(basename ps2/ops/warm.py $(firstword $(FAMILIES)) ps2/server/fast_path_compiled.py ps2/data/warm.py $(wordlist 2,99,$(FAMILIES))))
+# Files with kernels.
+KERNELS = $(shell grep -rlE '^ *@(kernel|reduction|inline|inline_reduction)' --include='*.py' ps2) $(wildcard ps2/ops/*.py)
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm
@@ -69,7 +66,7 @@ $(INSTALLED): pyproject.toml | $(PYTHON)
 
 $(WARM): $(INSTALLED) $(KERNELS)
 	@echo "setup: compiling the numba kernels"
-	@printf '%s\n' $(WARMERS) | xargs -P 2 -n 1 $(PYTHON) -m
+	@$(PYTHON) -m ps2.cli.warm
 	@touch $@
 
 $(ARCHIVE): $(INSTALLED)

@@ -37,6 +37,5 @@ def cuts_from(first, last, weights, bins, absent=0):
     if not len(weights):
         return np.empty(0)
     ends = np.empty(len(weights), np.int64)
-    # Not as compiled: nothing but a kernel calls it, and what is compiled ahead is not to be more than is called.
-    ends = ends[: kernels.choose_ends.py_func(weights, bins, ends)]
+    ends = ends[: kernels.choose_ends(weights, bins, ends)]
     return cuts_between(from_bits(last[ends]), from_bits(first[ends + 1]))

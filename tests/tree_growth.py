@@ -45,7 +45,7 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
     m = np.zeros((growing.room, int(rows.bins.first[-1]) * 2), np.int64)
     m[LAYOUT] = rows.layout(monotone)
-    histograms, margins = Histograms(rows, 2, np.int64), np.zeros(len(pairs))
+    histograms, margins = Histograms(rows, 2), np.zeros(len(pairs))
     added = [(ROOT, rows_of_nodes.of(0))]
     clocks = parted = counted = 0
     while not growing.is_over:

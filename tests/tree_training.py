@@ -31,7 +31,6 @@ class Recipe:
     monotone: tuple[int, ...] = ()
     categories: dict[int, int] = field(default_factory=dict)
     absent: str = "zero"
-    sums: str = "int64"
     subtract: bool = True
     block: int = 0
 
@@ -76,9 +75,9 @@ def train(x, y, recipe, weights=None, seed=0):
     objective = Objective(recipe.loss, width, recipe.shape)
     for _ in range(recipe.rounds):
         pairs, _ = objective.gradients(margins, y, weights)
-        scales = scales_of(*sums_below(exponents_of(pairs, weights))[:2], recipe.sums)
+        scales = scales_of(*sums_below(exponents_of(pairs, weights))[:2])
         for c in range(width):
-            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales, recipe.sums)
+            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)
             trees.append(grow(rows, whole, scales, margins[:, c], recipe))
     return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape, recipe.absent), margins
 
@@ -99,7 +98,7 @@ def grow(rows, pairs, scales, margins, recipe):
     rules = np.array([*units, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight])
     order = np.flatnonzero(pairs[:, 0]).astype(np.int32)
     aside = np.empty_like(order)
-    m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first[-1] * 2), recipe.sums)
+    m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first[-1] * 2), np.int64)
     m[0] = rows.layout(np.array(recipe.monotone, np.int64) if recipe.monotone else None)
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
@@ -170,5 +169,5 @@ def build(rows, order, pairs, out):
     if isinstance(rows, DenseRows):
         rows.add_histogram(order, pairs, out)
     else:
-        bins, sums = rows.histogram(order, pairs, Scratch(len(out), 2, out.dtype))
+        bins, sums = rows.histogram(order, pairs, Scratch(len(out), 2))
         out[bins] += sums

@@ -79,8 +79,6 @@ class GBTRanker(TreeEstimator, _GBTRankerParams, Predictor["GBTRankerModel"]):
         super()._check()
         if not self.isSet("groupCol"):
             raise ConfigError("groupCol: expected the name of the column whose rows are ranked together, got none")
-        if self.getHistogramBits() != 64:
-            raise ConfigError(f"histogramBits: expected 64 for a ranking, got {self.getHistogramBits()}")
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
         check_relevance(dataset, columns)

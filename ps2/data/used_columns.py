@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -76,7 +76,7 @@ def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
     return used
 
 
-@kernel
+@inline
 def count_bits(word: np.uint64) -> int:
     """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)

@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline
 
 Bytes = npt.NDArray[np.uint8]
 UInt64s = npt.NDArray[np.uint64]
@@ -87,7 +87,7 @@ def _swap(_: Any, number: Any) -> Any:
 swap: Any = intrinsic(_swap)
 
 
-@kernel
+@inline
 def xxh3(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     """Return XXH3_64bits_withSeed of ``text[begin : begin + length]``."""
     if length <= 16:
@@ -99,7 +99,7 @@ def xxh3(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     return _long(text, begin, length, seed)
 
 
-@kernel
+@inline
 def _up_to_16(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     if length > 8:
         flip_low = (read64(SECRET, 24) ^ read64(SECRET, 32)) + seed
@@ -127,7 +127,7 @@ def _up_to_16(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint6
     return _avalanche_64(seed ^ read64(SECRET, 56) ^ read64(SECRET, 64))
 
 
-@kernel
+@inline
 def _up_to_128(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     found = np.uint64(length) * PRIME64_1
     end = begin + length
@@ -137,7 +137,7 @@ def _up_to_128(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint
     return avalanche(found)
 
 
-@kernel
+@inline
 def _up_to_240(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     found = np.uint64(length) * PRIME64_1
     for step in range(8):
@@ -148,7 +148,7 @@ def _up_to_240(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint
     return avalanche(found + _mix(text, begin + length - 16, 136 - 17, seed))
 
 
-@kernel
+@inline
 def _long(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     words = np.empty(24, np.uint64)
     for pair in range(12):
@@ -173,7 +173,7 @@ def _long(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     return avalanche(found)
 
 
-@kernel
+@inline
 def _accumulate(sums: UInt64s, text: Bytes, at: int, secret: Bytes, place: int) -> None:
     for lane in range(8):
         word = read64(text, at + 8 * lane)
@@ -182,20 +182,20 @@ def _accumulate(sums: UInt64s, text: Bytes, at: int, secret: Bytes, place: int) 
         sums[lane] += (keyed & LOW_HALF) * (keyed >> np.uint64(32))
 
 
-@kernel
+@inline
 def _mix(text: Bytes, at: int, place: int, seed: np.uint64) -> np.uint64:
     low = read64(text, at) ^ (read64(SECRET, place) + seed)
     return fold_product(low, read64(text, at + 8) ^ (read64(SECRET, place + 8) - seed))
 
 
-@kernel
+@inline
 def avalanche(word: np.uint64) -> np.uint64:
     word ^= word >> np.uint64(37)
     word *= PRIME_MX1
     return word ^ (word >> np.uint64(32))
 
 
-@kernel
+@inline
 def _avalanche_64(word: np.uint64) -> np.uint64:
     word ^= word >> np.uint64(33)
     word *= PRIME64_2

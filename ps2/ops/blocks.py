@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import check_slots, readable
-from ps2.ops.kernels import Int32s, Int64s, kernel
+from ps2.ops.kernels import Int32s, Int64s, inline, kernel
 from ps2.ops.operands import BLOCK, SLOTS, along
 from ps2.ops.parallel import assign, over_blocks
 from ps2.ops.prefetch import AHEAD, prefetch
@@ -169,7 +169,7 @@ def unfold(folded: Int32s, changes: Int32s) -> None:
         changes[i] = ((folded[i] >> 1) & np.int32(0x7FFFFFFF)) ^ -(folded[i] & np.int32(1))
 
 
-@kernel
+@inline
 def fit(sizes: Int32s, places: Int32s, width: int) -> bool:
     """Return True if sizes, all below 2**31, add up to the number of places, and each place is in a block."""
     total, fine = 0, True

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import linecache
 import logging
-from collections.abc import Callable
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 import numba
-from numba import njit
-from numba.core import caching
+import numpy as np
+from numba import _dynfunc, njit  # type: ignore[attr-defined]
+from numba.core import caching, compiler, compiler_machinery, event, typed_passes
+from numba.core.codegen import JITCodeLibrary
+from numba.extending import register_jitable
 
 from ps2.errors import ConfigError
 
@@ -16,11 +26,22 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Seconds of compiling in a process after which a line says so.
+PATIENCE_S = 2.0
 # The first reason why kernels could not be cached: a process warns once for all its kernels.
 _warned: set[str] = set()
+# Functions of ``compile_inline``.
+_inline: set[Callable[..., Any]] = set()
 
 _settings: Any = numba.config
+_Listener: Any = event.Listener
 _Cache: Any = caching.FunctionCache
+_register_pass: Any = compiler_machinery.register_pass
+_default_passes: Any = compiler.DefaultPassBuilder
+_register_jitable: Any = register_jitable
+_Compiler: Any = compiler.CompilerBase
+_Library: Any = JITCodeLibrary
+_Lowering: Any = typed_passes.NativeLowering
 if _settings.DISABLE_JIT:
     raise ConfigError(
         "NUMBA_DISABLE_JIT is set, but PS2's loops over arrays need compilation: unset it for this process and for the "
@@ -28,9 +49,47 @@ if _settings.DISABLE_JIT:
     )
 
 
-def compile_kept(fn: F, **options: Any) -> F:
+class CompilingNotice(_Listener):  # type: ignore[misc]
+    """Tells the user, once a process, why nothing seems to happen: kernels have been compiling for some seconds."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        # Kernels being compiled: one, those that it calls, and those that these call.
+        self._depth = 0
+
+    def on_start(self, event: Any) -> None:
+        """Note that numba begins to compile a function."""
+        if not _is_kept(event):
+            return
+        if self._depth == 0:
+            self._timer = threading.Timer(self._patience_s, self._print)
+            self._timer.daemon = True
+            self._start_s = time.monotonic()
+            self._timer.start()
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """Note that it is compiled, or cannot be: the next one is granted what is left of the patience."""
+        if not _is_kept(event):
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._timer.cancel()
+            self._patience_s = max(self._patience_s - (time.monotonic() - self._start_s), 0.0)
+
+    def _print(self) -> None:
+        self._patience_s = threading.TIMEOUT_MAX
+        print("ps2: compiling kernels, once for this machine: it may take half a minute", file=sys.stderr, flush=True)
+
+
+def _is_kept(event: Any) -> bool:
+    return isinstance(event.data["dispatcher"]._cache, KernelCache)
+
+
+def compile_kept(fn: F, fastmath: Any = False) -> F:
     """Compile a function on its first call, and cache the result on disk if numba has a writable cache folder."""
-    compiled: Any = njit(nogil=True, error_model="numpy", **options)(fn)
+    # Numba would compile a function that does not say what it wants of ``fastmath`` as its first caller wants it.
+    compiled: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(fn)
     try:
         compiled._cache = KernelCache(compiled.py_func)  # as ``cache=True`` does
     except RuntimeError as error:  # no folder: a read-only install, and no home directory
@@ -39,8 +98,112 @@ def compile_kept(fn: F, **options: Any) -> F:
     return kept
 
 
+def compile_inline(fn: F, fastmath: Any = False) -> F:
+    """Let kernels call a function, which becomes part of each; Python runs it as it is."""
+    part: F = _register_jitable(
+        error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True, pipeline_class=InlineCompiler
+    )(fn)
+    _inline.add(fn)
+    return part
+
+
+def source_stamp(fn: Callable[..., Any]) -> str:
+    """Return a hash of what the machine code of a kernel depends on: numba looks at the kernel's own file alone.
+
+    It is a hash of the files of the function and of those that it calls, and of the constants of other files.
+    """
+    files, constants = set[str](), set[tuple[str, str]]()
+    for each in _reachable(fn, {fn}):
+        files.add(_digest(inspect.getfile(each), each))
+        constants.update((name, repr(value)) for name, value in _globals(each) if _is_constant(value))
+    return hashlib.sha256(repr((sorted(files), sorted(constants))).encode()).hexdigest()
+
+
+def _reachable(fn: Any, seen: set[Any]) -> Iterator[Any]:
+    """Yield a function and the compiled ones that it calls."""
+    yield fn
+    for _, value in _globals(fn):
+        called = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value  # a kernel, an intrinsic
+        if isinstance(called, FunctionType) and called not in seen and (called is not value or called in _inline):
+            seen.add(called)
+            yield from _reachable(called, seen)
+
+
+def _globals(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what the names in a function's code stand for, those of modules included."""
+    names = fn.__code__.co_names
+    for name in names:
+        value = fn.__globals__.get(name)
+        yield name, value
+        if isinstance(value, ModuleType):
+            yield from ((f"{name}.{part}", vars(value)[part]) for part in names if part in vars(value))
+
+
+def _is_constant(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, int | float | str | np.generic)
+
+
+_digests: dict[str, str] = {}
+
+
+def _digest(file: str, fn: Any) -> str:
+    """Return a hash of the file of a function, which may be inside a zip file."""
+    if file not in _digests:
+        _digests[file] = hashlib.sha256("".join(linecache.getlines(file, fn.__globals__)).encode()).hexdigest()
+    return _digests[file]
+
+
+class InlineLibrary(_Library):  # type: ignore[misc]
+    """Code that is neither optimised nor translated, except as a part of other code."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+@_register_pass(mutates_CFG=True, analysis_only=False)
+class InlineLowering(_Lowering):  # type: ignore[misc]
+    """Lowers a function of Python to LLVM's language, and stops there."""
+
+    _name = "ps2_inline_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = InlineLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        fndesc, env = state.cr.fndesc, state.cr.env
+        # At address 0: nothing calls it, as there is no code yet.
+        function = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, env, (state.library,))
+        state.targetctx.insert_user_function(function, fndesc, [state.library])
+        state.cr = state.cr._replace(cfunc=function)
+        return True
+
+
+class InlineCompiler(_Compiler):  # type: ignore[misc]
+    """Numba's compiler, except that it ends with ``InlineLowering``."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = _default_passes.define_nopython_pipeline(self.state)
+        at = [step for step, _ in passes.passes].index(typed_passes.NativeLowering)
+        passes.passes[at] = (InlineLowering, "lowering of a part of kernels")
+        passes.finalize()
+        return [passes]
+
+
 class KernelCache(_Cache):  # type: ignore[misc]
-    """Numba's cache, except that a call goes on without it if the disk is full, read-only or unreadable."""
+    """Numba's cache, except that it notices changes of all sources.
+
+    And a call goes on without it if the disk is full, read-only or unreadable.
+    """
+
+    def __init__(self, fn: Any) -> None:
+        super().__init__(fn)
+        self._cache_file._source_stamp = source_stamp(fn)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -66,3 +229,7 @@ def warn_once(error: Exception) -> None:
             "NUMBA_CACHE_DIR to a writable folder",
             error,
         )
+
+
+_register: Any = event.register
+_register("numba:compile", CompilingNotice())

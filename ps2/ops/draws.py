@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ps2.ops.guards import check_row_ids, readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Blocks, Partition, RowIds, op
 
@@ -75,7 +75,7 @@ def _fill(flat: Array, rows: Int64s, steps: tuple[int, int], columns: tuple[int,
     over_blocks(fill_random, (starts,), flat, rows, steps, begin, width, how, cost=COST * TILE * rows.size)
 
 
-@kernel
+@inline
 def scrambled(number: np.uint64) -> np.uint64:
     """Return SplitMix64's output for a state."""
     number = (number ^ (number >> np.uint64(30))) * FIRST

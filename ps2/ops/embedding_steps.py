@@ -18,7 +18,7 @@ import numpy as np
 from ps2.errors import ShapeError
 from ps2.ops.blocks import FINDING_COST
 from ps2.ops.guards import check_slots, readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
 from ps2.ops.parallel import over_blocks
@@ -226,7 +226,7 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
 # they would take two to four times as long. A loop computes all results of a weight before it stores any.
 
 
-@kernel
+@inline
 def _shrink(w: Any, threshold: Any, divisor: Any) -> Any:
     """Take the proximal step of the penalties: sign(w) max(abs(w) - threshold, 0) / divisor."""
     zero = np.float32(0)

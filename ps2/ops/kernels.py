@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ps2 import array_types
-from ps2.ops.compiling import compile_kept
+from ps2.ops.compiling import compile_inline, compile_kept
 from ps2.ops.table import Array
 
 # Operations of users import these from here, beside ``kernel``.
@@ -37,6 +37,16 @@ def kernel(fn: F) -> F:
 def reduction(fn: F) -> F:
     """Compile like ``kernel``, and allow sums to be evaluated in any order."""
     return compile_kept(fn, fastmath=REASSOCIATE)
+
+
+def inline(fn: F) -> F:
+    """Let kernels call a function, which is compiled as a part of each, with IEEE division."""
+    return compile_inline(fn)
+
+
+def inline_reduction(fn: F) -> F:
+    """Compile like ``inline``, and allow sums to be evaluated in any order."""
+    return compile_inline(fn, fastmath=REASSOCIATE)
 
 
 @kernel

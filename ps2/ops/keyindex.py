@@ -6,7 +6,7 @@ import numpy as np
 
 from ps2.errors import OutOfRangeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 
 EMPTY = -1
 MIN_CELLS = 16
@@ -111,7 +111,7 @@ def _empty_cells(count: int) -> Int64s:
     return np.full((count, 2), EMPTY, dtype=np.int64)
 
 
-@kernel
+@inline
 def _mix(key: int) -> np.int64:
     x = np.uint64(key)
     x = (x ^ (x >> SHIFT)) * MULTIPLIER_1
@@ -119,7 +119,7 @@ def _mix(key: int) -> np.int64:
     return np.int64(x ^ (x >> SHIFT))
 
 
-@kernel
+@inline
 def _cell(cells: Int64s, key: int) -> int:
     """Return the cell that holds the key, or else the empty cell where the key belongs."""
     last = cells.shape[0] - 1
@@ -135,7 +135,7 @@ def _lookup(cells: Int64s, keys: Int64s, slots: Int64s) -> None:
         slots[i] = cells[_cell(cells, keys[i]), 1]
 
 
-@kernel
+@inline
 def find(cells: Int64s, keys: Int64s) -> bool:
     """Replace each key by its slot, or by -1 if the key is absent; return True if all keys are present."""
     absent = 0

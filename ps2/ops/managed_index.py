@@ -14,7 +14,7 @@ import numpy as np
 
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.keyindex import _mix
 from ps2.ops.mapped import PAGE, MappedArray
 from ps2.ops.prefetch import prefetch_short
@@ -171,12 +171,12 @@ class ManagedIndex:
             self._old = None
 
 
-@kernel
+@inline
 def hash_bits(key: int) -> Any:
     return np.int64(_mix(key)) & np.int64(HASH_MASK)
 
 
-@kernel
+@inline
 def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
     """Return the cell of a key, or -1."""
     last = np.int64(cells.size - 1)
@@ -189,7 +189,7 @@ def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
     return -1
 
 
-@kernel
+@inline
 def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
     bits = hash_bits(key)
     at = _find(cells, slot_keys, key, bits)
@@ -233,7 +233,7 @@ def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: 
                 slots[begin + i] = _slot(cells, old, slot_keys, key)
 
 
-@kernel
+@inline
 def _put(cells: Int64s, bits: Any, cell: Any) -> None:
     """Write a cell to the first empty place from its hash bits on."""
     last = np.int64(cells.size - 1)
@@ -264,7 +264,7 @@ def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
             _put(cells, old[at] & HASH_MASK, old[at])
 
 
-@kernel
+@inline
 def _close_gap(cells: Int64s, gap: Any) -> None:
     """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
     last = np.int64(cells.size - 1)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.table import Array
 
 Words = npt.NDArray[np.uint64]
@@ -29,7 +29,7 @@ def nonzero(row: Array) -> Int64s:
     return columns
 
 
-@kernel
+@inline
 def _popcount(word: np.uint64) -> np.uint64:
     """Count the 1 bits of a word; LLVM compiles this form into one instruction."""
     word = word - ((word >> ONE) & ODD_BITS)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ps2.ops.draws import TO_UNIT
-from ps2.ops.kernels import Float64s, kernel
+from ps2.ops.kernels import Float64s, inline
 
 # Of float64: where the exponent's bits begin, their bias, and the bits of the fraction.
 FRACTION_BITS, BIAS = 52, 1023
@@ -23,7 +23,7 @@ ROOT_2, LOG_2 = math.sqrt(2.0), math.log(2.0)
 QUARTER_TURN = math.pi / 2
 
 
-@kernel
+@inline
 def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: Float64s) -> None:
     """Set ``cosine`` and ``sine`` to two independent normal numbers of each pair of draws; mean 0.
 
@@ -57,7 +57,7 @@ def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: 
         sine[i] = -across if is_negative else across
 
 
-@kernel
+@inline
 def _log(x: float) -> float:
     """Return the logarithm of a number in (0.7, 1.42): 2 artanh((x - 1) / (x + 1))."""
     part = (x - 1.0) / (x + 1.0)
@@ -68,7 +68,7 @@ def _log(x: float) -> float:
     return 2.0 * part + 2.0 * part * square * total
 
 
-@kernel
+@inline
 def _sine(x: float, square: float) -> float:
     """Return the sine of an angle within an eighth of a turn."""
     total = 1.0
@@ -77,7 +77,7 @@ def _sine(x: float, square: float) -> float:
     return x * total
 
 
-@kernel
+@inline
 def _cosine(square: float) -> float:
     """Return the cosine of an angle within an eighth of a turn, from its square."""
     total = 1.0

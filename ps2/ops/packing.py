@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ps2.errors import DTypeError, OutOfRangeError, ProtocolError, ShapeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import FEW, Int64s, kernel
+from ps2.ops.kernels import FEW, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 Wire = Literal["float16", "bfloat16"]
@@ -224,7 +224,7 @@ MAGNITUDE = U(0x7FFFFFFF)
 INFINITE = U(0x7F800000)
 
 
-@kernel
+@inline
 def _float32_bits(x: Any) -> np.uint32:
     """Return the bits of x as float32; between two neighbours, those of the neighbour whose last bit is 1.
 

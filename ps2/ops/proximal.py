@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.steps import Scalars, adam_one, in_dtype_of
 from ps2.ops.table import Array
 
@@ -27,26 +27,26 @@ def scaled(weight: Array, l1: float, l2: float) -> Scalars:
     return in_dtype_of(weight, l1, l2, 1, 0)
 
 
-@kernel
+@inline
 def _shrink(w: Any, threshold: Any, divisor: Any, zero: Any) -> Any:
     moved = w - threshold if w > zero else w + threshold
     return zero if abs(w) <= threshold else moved / divisor
 
 
-@kernel
+@inline
 def _sgd(w: Any, g: Any, scalars: Scalars) -> Any:
     lr, threshold, divisor, zero = scalars
     return _shrink(w - lr * g, threshold, divisor, zero)
 
 
-@kernel
+@inline
 def _momentum(w: Any, v: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     lr, decay, threshold, divisor, zero = scalars
     v = decay * v + g
     return _shrink(w - lr * v, threshold, divisor, zero), v
 
 
-@kernel
+@inline
 def _adagrad(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     lr, eps, l1, l2, one, zero = scalars
     s = s + g * g
@@ -54,7 +54,7 @@ def _adagrad(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     return _shrink(w - rate * g, rate * l1, one + rate * l2, zero), s
 
 
-@kernel
+@inline
 def _rmsprop(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     lr, rho, rest, eps, l1, l2, one, zero = scalars
     s = rho * s + rest * (g * g)
@@ -62,7 +62,7 @@ def _rmsprop(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     return _shrink(w - rate * g, rate * l1, one + rate * l2, zero), s
 
 
-@kernel
+@inline
 def _adam(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
     lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps, l1, l2, one, zero = scalars
     moved, v, s, rate = adam_one(w, v, s, g, (lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.table import Array
 
 Scalars = tuple[Any, ...]
@@ -30,7 +30,7 @@ def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: floa
     return in_dtype_of(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
 
 
-@kernel
+@inline
 def adam_one(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any, Any]:
     """Return the weight and its moments after a step, and the step's rate; ``scalars`` as of ``adam_scalars``."""
     lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
@@ -68,7 +68,7 @@ def momentum(w: Array, v: Array, g: Array, scalars: Scalars) -> None:
         w[i], v[i] = w[i] - lr * velocity, velocity
 
 
-@kernel
+@inline
 def _adagrad(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
     lr, eps = scalars
     s = s + g * g
@@ -96,14 +96,14 @@ def rmsprop(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
         w[i], s[i] = w[i] - lr * g[i] / (sqrt(square) + eps), square
 
 
-@kernel
+@inline
 def _ftrl_weight(z: Any, root: Any, scalars: Scalars) -> Any:
     alpha, beta, l1, l2, zero = scalars
     excess = z - l1 if z > zero else z + l1
     return zero if abs(z) <= l1 else -excess / ((beta + root) / alpha + l2)
 
 
-@kernel
+@inline
 def _ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
     alpha = scalars[0]
     root, n = sqrt(n), n + g * g

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.mapped import MappedArray
 
 Counters = npt.NDArray[Any]
@@ -176,20 +176,20 @@ def power_above(number: int) -> int:
     return power
 
 
-@kernel
+@inline
 def first_counter(mixed: Any, lines: int, power: int) -> Any:
     """Return where a key's line begins, from its hash; ``power`` is ``power_above(lines)``."""
     line = mixed & np.int64(power - 1)
     return (line if line < lines else line - power // 2) * LINE
 
 
-@kernel
+@inline
 def counter(mixed: Any, row: int) -> Any:
     """Return where in its line a key's counter of a row is, from the key's hash."""
     return row * OF_ROW + ((mixed >> (CHOICE + 4 * row)) & 15)
 
 
-@kernel
+@inline
 def estimate(sketch: Counters, begin: Any, mixed: Any, bits: Any) -> Any:
     """Return a key's estimate: the larger one of the two windows."""
     mask = (np.int64(1) << bits) - 1
@@ -221,7 +221,7 @@ def _merge(sketch: Counters, merged: Any, bits: int) -> None:
         merged[to] = _larger(merged[to], sketch[at], bits)
 
 
-@kernel
+@inline
 def _larger(one: Any, other: Any, bits: int) -> Any:
     """Return the larger counters of each window."""
     low = (np.int64(1) << bits) - 1

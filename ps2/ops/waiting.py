@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.keyindex import _mix
 from ps2.ops.prefetch import prefetch_short
 from ps2.ops.table import Array
@@ -205,13 +205,13 @@ def _empty_cells(count: int) -> Int64s:
     return cells
 
 
-@kernel
+@inline
 def _cell(cells: Int64s, key: int) -> int:
     """Return the cell that holds the key, or else the empty cell where the key belongs."""
     return _cell_from(cells, key, int(_mix(key)) & (cells.shape[0] - 1))
 
 
-@kernel
+@inline
 def _cell_from(cells: Int64s, key: int, at: int) -> int:
     last = cells.shape[0] - 1
     while cells[at, 0] != key and cells[at, 0] != NO_KEY:
@@ -227,7 +227,7 @@ def _fill(cells: Int64s, keys: Int64s, counts: Int64s) -> None:
         cells[at, 1] = counts[i]
 
 
-@kernel
+@inline
 def _drop(cells: Int64s, gap: int) -> None:
     """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
     last = cells.shape[0] - 1

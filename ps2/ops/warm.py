@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 
@@ -214,10 +215,11 @@ def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | No
 
 
 def _fingerprint(sources: Sequence[Path] | None) -> str:
-    """Return a hash of what compiled kernels depend on: sources (None: those of ps2.ops), numba, the machine."""
+    """Return a hash of what compiled kernels depend on: sources (None: those of ps2.ops), numba, the processor."""
     files = sorted(Path(__file__).parent.glob("*.py")) if sources is None else sources
-    stamps = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
-    parts = (stamps, numba.__version__, platform.python_version(), platform.machine(), platform.node())
+    contents = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
+    processor = (platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    parts = (contents, numba.__version__, platform.python_version(), *processor)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
 from ps2.ops import blocks, kernels
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline
 from ps2.server.fast_path_line import (
     ARRAYS,
     CAME,
@@ -50,7 +50,7 @@ from ps2.server.fast_path_line import (
 from ps2.server.libc import Address, pointer
 
 
-@kernel
+@inline
 def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
     """Run an operation on a shard's values and the values in the buffer at address ``at``."""
     kind, dtype, live, width = line[KIND], line[DTYPE], line[LIVE], line[WIDTH]
@@ -73,7 +73,7 @@ def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
         _move(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
 
 
-@kernel
+@inline
 def _move(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
     kind, width = line[KIND], line[WIDTH]
     if kind == GATHER:
@@ -92,7 +92,7 @@ def _move(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> 
             _copy(row, values)
 
 
-@kernel
+@inline
 def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
     kind, width = line[KIND], line[WIDTH]
     if kind == SCATTER_ADD:
@@ -115,7 +115,7 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
 # -- narrowed integers -------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inline
 def prepare(line: Int64s, at: Any, plan: Int64s) -> bool:
     """Widen narrowed integers to the shard's dtype; return False if the request's arrays are invalid."""
     if line[KIND] != COLUMNS_ADD_SOME:
@@ -129,18 +129,18 @@ def prepare(line: Int64s, at: Any, plan: Int64s) -> bool:
     return blocks.fit(sizes, places, line[WIDTH])
 
 
-@kernel
+@inline
 def _some(at: Any, plan: Int64s) -> Any:
     """Return the arrays of ``columns_add_some``, widened to int32."""
     return (_int32s(plan[SIZES:], at), _int32s(plan[PLACES:], at), _int32s(plan[CHANGES:], at))
 
 
-@kernel
+@inline
 def _int32s(array: Int64s, at: Any) -> Any:
     return carray(pointer(at + Address(array[WIDE_AT])), array[COUNT], np.int32)
 
 
-@kernel
+@inline
 def _widen_unsigned(array: Int64s, at: Any) -> None:
     count, values, wide = array[COUNT], pointer(at + Address(array[VALUES_AT])), _int32s(array, at)
     if array[CAME] == UINT8:
@@ -151,7 +151,7 @@ def _widen_unsigned(array: Int64s, at: Any) -> None:
         _copy(carray(values, count, np.int32), wide)
 
 
-@kernel
+@inline
 def _widen(array: Int64s, at: Any, dtype: int) -> None:
     came, count = array[CAME], array[COUNT]
     values, wide = pointer(at + Address(array[VALUES_AT])), pointer(at + Address(array[WIDE_AT]))
@@ -168,7 +168,7 @@ def _widen(array: Int64s, at: Any, dtype: int) -> None:
         _copy(carray(values, count, np.int32), carray(wide, count, np.int64))
 
 
-@kernel
+@inline
 def narrow(line: Int64s, at: Any, plan: Int64s) -> int:
     """Copy an answer into the narrowest integers that hold it, if any; return the dtype number of the result."""
     count, values = plan[FOUND], pointer(at + Address(plan[ARRAYS + WIDE_AT]))
@@ -177,7 +177,7 @@ def narrow(line: Int64s, at: Any, plan: Int64s) -> int:
     return _narrow(carray(values, count, np.int64), at, plan, line[DTYPE])
 
 
-@kernel
+@inline
 def _narrow(values: Any, at: Any, plan: Int64s, dtype: int) -> int:
     least = largest = values[0]
     for i in range(values.size):
@@ -195,7 +195,7 @@ def _narrow(values: Any, at: Any, plan: Int64s, dtype: int) -> int:
     return dtype
 
 
-@kernel
+@inline
 def _copy(source: Any, to: Any) -> None:
     for i in range(source.size):
         to[i] = source[i]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline
 from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 
 
-@kernel
+@inline
 def is_applied(scope: Int64s, number: int, settled: int) -> int:
     """Return 1 if a number has been applied, 0 if it has not; -1 if only Python can decide."""
     if scope[IRREGULAR] != 0 or number < 0 or scope[BELOW] < 0 or scope[BASE] < 0 or scope[END] < 0:
@@ -26,7 +26,7 @@ def is_applied(scope: Int64s, number: int, settled: int) -> int:
     return (scope[WINDOW + (at >> 6)] >> (at & 63)) & 1
 
 
-@kernel
+@inline
 def note(scope: Int64s, number: int) -> None:
     """Record a number in the window; a number beyond the window becomes its new beginning (see ``is_applied``)."""
     at = number - scope[BASE]
@@ -37,7 +37,7 @@ def note(scope: Int64s, number: int) -> None:
     scope[WINDOW + (at >> 6)] |= np.int64(1) << (at & 63)
 
 
-@kernel
+@inline
 def settle(scope: Int64s, settled: int) -> None:
     """Forget settled numbers, and advance over applied numbers that follow without a gap, like ``AppliedIds.add``."""
     below = max(scope[BELOW], settled)

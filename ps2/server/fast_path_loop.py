@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.keyindex import find
 from ps2.server.applied import BITS, WINDOW
 from ps2.server.fast_path_arrays import narrow, prepare, run
@@ -247,7 +247,7 @@ def serve(
             return CLOSED
 
 
-@kernel
+@inline
 def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
     """Take a mutex; return the nanoseconds waited, 0 if it was free."""
     if c_try(mutex) == 0:
@@ -262,7 +262,7 @@ def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
     return waited_ns
 
 
-@kernel
+@inline
 def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int) -> int:
     """Write head and header of a reply as the first part of a message; return their size.
 
@@ -284,14 +284,14 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
     return HEAD_BYTES + header
 
 
-@kernel
+@inline
 def _stored_bytes(line: Int64s, plan: Int64s) -> int:
     """Return the decoded size of a request's arrays: keys as int64, values in the shard's dtype."""
     is_stored = line[KIND] != COLUMNS_ADD_SOME and changes(line[KIND])
     return 8 * plan[COUNT_OF_KEYS] + (plan[FOUND] * ITEMS[line[DTYPE]] if is_stored else plan[CAME_BYTES])
 
 
-@kernel
+@inline
 def _may(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
     """Return True if this server may run a request now."""
     return (
@@ -302,12 +302,12 @@ def _may(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
     )
 
 
-@kernel
+@inline
 def _count(counts: Int64s, number: int, value: Any) -> None:
     add_at(address_of(counts) + Address(8 * number), value)
 
 
-@kernel
+@inline
 def _count_request(counts: Int64s, came: Any, sent: Any, changed: bool) -> None:
     _count(counts, REQUESTS, 1)
     _count(counts, BYTES_IN, came)
@@ -316,7 +316,7 @@ def _count_request(counts: Int64s, came: Any, sent: Any, changed: bool) -> None:
         _count(counts, MUTATIONS, 1)
 
 
-@kernel
+@inline
 def _count_operation(counts: Int64s, kind: int, keys: Any, took_ns: Any) -> None:
     mine = SUMS + kind * OF_OPERATION
     bucket = 0

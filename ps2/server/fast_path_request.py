@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server.fast_path_line import (
     ANSWER_BYTES,
@@ -69,25 +69,25 @@ from ps2.server.libc import Address, c_memcmp, pointer
 ALL_KEYS = 2**63 - 1
 
 
-@kernel
+@inline
 def changes(kind: int) -> bool:
     """Return True if a plain operation changes data."""
     return kind != PULL and kind != GATHER and kind != COLUMNS_PULL
 
 
-@kernel
+@inline
 def arrays_of(kind: int) -> int:
     """Return the number of arrays that a plain operation brings, without its keys."""
     return MAX_ARRAYS if kind == COLUMNS_ADD_SOME else int(changes(kind))
 
 
-@kernel
+@inline
 def _dimensions(kind: int) -> int:
     """Return the number of dimensions in the header of the array of values; 0 for one dimension."""
     return 2 if COLUMNS_PULL <= kind <= COLUMNS_ADD else 0
 
 
-@kernel
+@inline
 def is_of_form(line: Int64s, header: Any) -> bool:
     """Return True if the header at an address has the shape of the line.
 
@@ -106,12 +106,12 @@ def is_of_form(line: Int64s, header: Any) -> bool:
     )
 
 
-@kernel
+@inline
 def _equals(line: Int64s, header: Any, begin: Any, size: Any) -> bool:
     return c_memcmp(header + Address(begin), Address(line[FORM] + begin), size) == 0
 
 
-@kernel
+@inline
 def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, room: int, plan: Int64s) -> bool:
     """Fill in the plan of a request of a known shape; return False if it is not plain or does not fit the buffer.
 
@@ -136,7 +136,7 @@ def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, room: int,
     return size == plan[STEP_BYTES] + plan[CAME_BYTES] and _place(line, plan) <= room
 
 
-@kernel
+@inline
 def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s) -> bool:
     keys: Any = words[KEYS_WORD]
     steps, becomes = np.int64(header[STEPS_BYTE]), np.int64(header[BECOMES_BYTE])
@@ -150,7 +150,7 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s
     return SIGNED[steps] and (becomes == 0 or (becomes == INT64 and ITEMS[steps] < 8))
 
 
-@kernel
+@inline
 def _plan_arrays(line: Int64s, words: Int64s, room: int, plan: Int64s) -> bool:
     """Plan the arrays of a request, except its keys; return False if one is not plain."""
     kind, dtype, keys = line[KIND], line[DTYPE], plan[COUNT_OF_KEYS]
@@ -176,7 +176,7 @@ def _plan_arrays(line: Int64s, words: Int64s, room: int, plan: Int64s) -> bool:
     return kind < GATHER or plan[ARRAYS + COUNT] == plan[FOUND]
 
 
-@kernel
+@inline
 def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
     """Plan a request on an interval of a row; return False if the row does not contain it."""
     at, live = line[SCALARS_AT], line[LIVE]
@@ -193,7 +193,7 @@ def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
     return 0 <= start <= live and 0 <= found <= live - start
 
 
-@kernel
+@inline
 def _place(line: Int64s, plan: Int64s) -> int:
     """Plan the positions of the arrays in the buffer; return where the last one ends."""
     at: Any = ARRAYS_AT + _whole(plan[STEP_BYTES])
@@ -212,13 +212,13 @@ def _place(line: Int64s, plan: Int64s) -> int:
     return plan[NARROW_AT] + (plan[ANSWER_BYTES] // 2 if may_narrow(line, plan) else np.int64(0))
 
 
-@kernel
+@inline
 def _whole(size: int) -> int:
     """Return a number of bytes, rounded up to whole int64 words."""
     return (size + 7) & ~7
 
 
-@kernel
+@inline
 def may_narrow(line: Int64s, plan: Int64s) -> bool:
     """Return True if the answer consists of integers that may be narrowed (``packing.narrow_integers``)."""
     return SIGNED[line[DTYPE]] and plan[ANSWER_BYTES] >= MIN_NARROWED_BYTES
@@ -227,7 +227,7 @@ def may_narrow(line: Int64s, plan: Int64s) -> bool:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inline
 def unpack_slots(line: Int64s, at: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
     """Compute slots from key differences; return False if a key is outside the shard or an unsigned difference is 0."""
     live = np.uint64(line[LIVE] if line[CELLS] == 0 else ALL_KEYS)
@@ -253,7 +253,7 @@ def unpack_slots(line: Int64s, at: Any, words: Int64s, plan: Int64s, slots: Int6
     return _go(carray(deltas, count, np.int64), live, slots)
 
 
-@kernel
+@inline
 def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
     slot, last, one = np.uint64(slots[0]), live - np.uint64(1), np.uint64(1)
     for i in range(deltas.size):
@@ -266,7 +266,7 @@ def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
     return True
 
 
-@kernel
+@inline
 def _go(deltas: Any, live: Any, slots: Int64s) -> bool:
     """Follow signed steps. A slot below 0 wraps to a large unsigned number, so it is also beyond ``live``."""
     slot = np.uint64(slots[0])

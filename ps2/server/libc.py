@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline
 
 Address = types.uintp
 
@@ -62,19 +62,19 @@ pointer: Any = intrinsic(_pointer)
 add_at: Any = intrinsic(_add_at)
 
 
-@kernel
+@inline
 def error_number() -> int:
     return carray(pointer(c_errno()), 1, np.int32)[0]
 
 
-@kernel
+@inline
 def now_ns(timespec: Any) -> int:
     """Return ``fence.now_s()`` in nanoseconds; ``timespec`` is a buffer of two int64."""
     c_clock(CLOCK_BOOTTIME, Address(timespec.ctypes.data))
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
-@kernel
+@inline
 def receive_all(descriptor: int, at: Any, size: int) -> bool:
     """Receive ``size`` bytes to an address; return False if the connection ends before."""
     while size > 0:
@@ -87,7 +87,7 @@ def receive_all(descriptor: int, at: Any, size: int) -> bool:
     return True
 
 
-@kernel
+@inline
 def send_all(descriptor: int, at: Any, size: Any) -> bool:
     """Send ``size`` bytes from an address; return False if the connection ends before."""
     while size > 0:
@@ -100,7 +100,7 @@ def send_all(descriptor: int, at: Any, size: Any) -> bool:
     return True
 
 
-@kernel
+@inline
 def address_of(array: Any) -> Any:
     return Address(array.ctypes.data)
 
@@ -112,12 +112,12 @@ PARTS, OF_PART = 8, 2
 MESSAGE_WORDS = PARTS + 5 * OF_PART
 
 
-@kernel
+@inline
 def set_part(message: Any, part: int, at: Any, size: Any) -> None:
     message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1] = at, size
 
 
-@kernel
+@inline
 def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
     """Receive a message, each part to its address; return False if the connection ends before."""
     _set_head(message, parts)
@@ -133,7 +133,7 @@ def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
     return True
 
 
-@kernel
+@inline
 def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
     """Send as much of a message as one call accepts; return the number of bytes, or -1 if the connection has ended."""
     _set_head(message, parts)
@@ -143,7 +143,7 @@ def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
     return 0 if error_number() in (EAGAIN, EINTR) else -1
 
 
-@kernel
+@inline
 def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
     """Send the rest of a message after the first ``sent`` bytes; return False if the connection has ended."""
     for part in range(parts):
@@ -154,7 +154,7 @@ def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
     return True
 
 
-@kernel
+@inline
 def _set_head(message: Any, parts: int) -> None:
     message[:7] = 0
     message[2], message[3] = address_of(message) + Address(8 * PARTS), parts

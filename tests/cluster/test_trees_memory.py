@@ -20,7 +20,7 @@ FEATURES = 4_992
 def test_histograms_when_too_many_then_names_count_and_size():
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(np.zeros(FEATURES), np.arange(FEATURES + 1), none, none > 0, block=32)
-    problem, recipe = TreeProblem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12, bits=32)
+    problem, recipe = TreeProblem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
         fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18

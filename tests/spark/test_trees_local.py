@@ -25,7 +25,7 @@ SIGNS = (1, -1, *(0,) * (PROBLEM.dim - 2))
 # What is grown, and how: problem, recipe, whether rows are sparse, and weighted.
 KINDS = {
     "level": (PROBLEM, RECIPE, False, False),
-    "level, of sparse rows with weights": (PROBLEM, replace(RECIPE, bits=32), True, True),
+    "level, of sparse rows with weights": (PROBLEM, RECIPE, True, True),
     "leaf": (PROBLEM, BY_LEAF, False, True),
     "softmax": (SOFTMAX, SHORT, False, False),
     "absolute, weighted": (MEDIAN, SHORT, True, True),

@@ -63,13 +63,6 @@ def test_counts_when_they_reach_million_then_learns_small_ones(rows):
     assert np.abs(np.log(found["prediction"] / found["label"])).max() < 0.3
 
 
-def test_sums_when_32_bits_then_trees_are_nearly_the_same(rows):
-    frame = rows.withColumn("label", F.col("x"))
-    made = trees(maxIter=20, histogramBits=32).fit(frame)
-    assert made.getHistogramBits() == 32
-    assert errors_of(made, frame, lambda x: x).max() < 0.3
-
-
 # -- features --------------------------------------------------------------------------------------------------------
 
 

@@ -1,15 +1,23 @@
-"""Kernels where numba may not keep them: they are compiled anew, and that is said once."""
+"""Kernels are kept while nothing changes that they depend on; where they cannot be kept, that is said once."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from numba import njit
+
+from ps2.ops import kernels
+from ps2.ops.compiling import CompilingNotice
+from ps2.ops.kernels import inline, reduction
 
 SCRIPT = """
 import logging, resource
 logging.basicConfig()
-import numpy as np
 from ps2.ops import kernels
 from ps2.ops.warm import compiling_alone
 from pathlib import Path
@@ -19,6 +27,22 @@ print(kernels.total(np.ones(5000)), kernels.extent(np.arange(9)))
 with compiling_alone(Path(kernels.gather.stats.cache_path or "/proc/nowhere")) as wanted:
     print(wanted)
 """
+
+
+# A kernel, a function that becomes part of it, and a constant of each.
+FILES = {
+    "outer.py": "from inner import *\nfrom ps2.ops.kernels import kernel\n@kernel\ndef whole(x):\n    return plus(x)\n",
+    "inner.py": "from step import *\nfrom ps2.ops.kernels import inline\n@inline\ndef plus(x):\n    return x + STEP\n",
+    "step.py": "STEP = 1\n",
+}
+CALL = "import outer; print(outer.whole(1), sum(outer.whole.stats.cache_hits.values()))"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
 
 
 def run(script, **variables):
@@ -43,10 +67,83 @@ def test_kernels_when_cache_is_forbidden_then_work_and_warn_once():
 
 def test_kernels_when_cache_is_writable_then_kept_silently(tmp_path):
     done = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR=str(tmp_path))
-    assert done.stderr == ""
+    assert "cannot be cached" not in done.stderr
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
 
 
 def test_import_when_numba_jit_is_disabled_then_error_says_so():
     done = run("import ps2; ps2.DCV", NUMBA_DISABLE_JIT="1")
     assert "ConfigError: NUMBA_DISABLE_JIT is set" in done.stderr.splitlines()[-1]
+
+
+def call(folder):
+    done = run(CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [("inner.py", "x + STEP", "x + 9"), ("step.py", "1", "9")])
+def test_kernel_when_source_of_a_part_changes_then_recompiled(folder, name, old, new):
+    assert call(folder) == ["2", "0"]
+    (folder / name).write_text(FILES[name].replace(old, new))
+    assert call(folder) == ["10", "0"]
+
+
+def test_kernel_when_files_are_as_before_then_loaded(folder):
+    call(folder)
+    for name in FILES:
+        os.utime(folder / name, (0, 0))
+    assert call(folder) == ["2", "1"]
+
+
+def test_inline_function_when_kernel_is_kept_then_has_no_file(folder):
+    call(folder)
+    assert [file.name.split("-")[0] for file in (folder / "cache").rglob("*.nbi")] == ["outer.whole"]
+
+
+def compiling(function):
+    return SimpleNamespace(data={"dispatcher": function})
+
+
+def wait_for_line(capsys):
+    deadline, text = time.monotonic() + 20, ""
+    while not text and time.monotonic() < deadline:
+        text += capsys.readouterr().err
+        time.sleep(0.01)
+    return text
+
+
+def test_notice_when_compiling_takes_long_then_is_on_stderr_once(capsys):
+    notice, event = CompilingNotice(patience_s=0.01), compiling(kernels.gather)
+    notice.on_start(event)
+    assert wait_for_line(capsys).startswith("ps2: compiling kernels, once for this machine")
+    notice.on_end(event)
+    notice.on_start(event)
+    notice.on_end(event)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_notice_when_compiled_soon_then_nothing_is_said(capsys):
+    notice, event = CompilingNotice(patience_s=60), compiling(kernels.gather)
+    notice.on_start(event)
+    notice.on_end(event)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_notice_when_users_function_compiles_then_is_silent(capsys):
+    CompilingNotice(patience_s=0).on_start(compiling(njit(lambda x: x)))
+    assert capsys.readouterr() == ("", "")
+
+
+@inline
+def to_whole(x):
+    return (x + 1.5 * 2.0**52) - 1.5 * 2.0**52  # it is x in any other order
+
+
+@reduction
+def whole(x):
+    return to_whole(x)
+
+
+def test_inline_function_when_in_reduction_then_keeps_its_order():
+    assert whole(0.8) == 1.0

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from ps2.matrix import matrix_time
 from ps2.matrix.matrix_time import MatrixTime
 from ps2.ops import managed_index, mapped, slots, touch_sketch
+from ps2.ops.kernels import kernel
 from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import newer, older, oldest
 from ps2.ops.waiting import WaitingKeys
 from ps2.server.removed_keys import RemovedKeys
+
+hash_bits = kernel(managed_index.hash_bits)
 
 # -- the index ---------------------------------------------------------------------------------------------------------
 
@@ -49,7 +52,7 @@ def test_index_when_keys_come_and_go_then_as_a_dict(steps, seed):
 def test_index_when_keys_have_equal_hash_bits_then_told_apart(monkeypatch):
     wanted = managed_index.HASH_MASK
     keys = np.arange(300_000)
-    bits = np.array([managed_index.hash_bits(key) for key in keys]) & 0xFFF
+    bits = np.array([hash_bits(key) for key in keys]) & 0xFFF
     index, same = ManagedIndex(), keys[bits == bits[0]]
     index.insert(same)
     assert wanted == 2**32 - 1

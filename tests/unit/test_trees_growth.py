@@ -42,12 +42,12 @@ def data(rows=400, seed=0):
 def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     """Grow the first tree for squared losses."""
     pairs, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
-    scales = scales_of(*sums_below(exponents_of(pairs, np.empty(0)))[:2], "int64")
+    scales = scales_of(*sums_below(exponents_of(pairs, np.empty(0)))[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
         patch.setattr(growth, "BATCH_SHARE", share)
         rows = tree_training.binned(x, tree_training.Recipe())
-        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales, "int64"), scales, recipe)
+        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
 
 
 def one_by_one(x, y, recipe, batch=1):

@@ -7,14 +7,15 @@ from itertools import chain, combinations, pairwise
 import numpy as np
 import pytest
 
-from ps2.algorithms.trees import layout, ops
+from ps2.algorithms.trees import layout, ops, search_kernels
 from ps2.algorithms.trees.nonempty_bins import has_marks, marked_rows, rows_with_marks
-from ps2.algorithms.trees.search_kernels import is_drawn
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
+from ps2.ops.kernels import kernel
 from ps2.ops.warm import _compile
 
 FREE = (-np.inf, np.inf)
+is_drawn = kernel(search_kernels.is_drawn)
 
 
 class Case:
@@ -24,7 +25,7 @@ class Case:
         features: of each: bins, flags, the implied bin (-1: none).
     """
 
-    def __init__(self, features, nodes=3, channels=2, dtype="int64", seed=0, empty=0.3):
+    def __init__(self, features, nodes=3, channels=2, seed=0, empty=0.3):
         rng = np.random.default_rng(seed)
         self.features, self.channels = features, channels
         sizes = np.array([size for size, _, _ in features])
@@ -45,7 +46,7 @@ class Case:
         held = self.full.copy()
         for f in np.flatnonzero(implied >= 0):
             held[:, self.first[f] + implied[f]] = 0
-        self.m = np.zeros((nodes + 1, self.first[-1] * channels), dtype)
+        self.m = np.zeros((nodes + 1, self.first[-1] * channels), np.int64)
         self.m[0] = layout.layout_of(sizes, self.first, implied, flags, channels)
         self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
         self.rows = np.arange(1, nodes + 1)
@@ -137,9 +138,8 @@ MIXED = [
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_best_splits_when_features_are_mixed_then_finds_best(seed, dtype):
-    case = Case(MIXED, seed=seed, dtype=dtype)
+def test_best_splits_when_features_are_mixed_then_finds_best(seed):
+    case = Case(MIXED, seed=seed)
     case.check(case.found())
 
 
@@ -252,7 +252,7 @@ def test_best_splits_when_declared_then_server_can_warm_it():
     op = lookup("trees.best_splits")
     assert op.reduce == "best"
     assert not op.writes
-    assert op.check(0, "int32", {"words": 3})["channels"] == 2
+    assert op.check(0, "int64", {"words": 3})["channels"] == 2
     for name in ("add", "subtract", "clear", "mark", "best_splits"):
         _compile(lookup(f"trees.{name}"))
 
@@ -281,9 +281,8 @@ def test_best_splits_when_features_have_gaps_then_skips_them():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_subtract_when_histograms_are_many_then_pairs_match(dtype):
-    m = np.random.default_rng(0).integers(-9, 9, (7, 50)).astype(dtype)
+def test_subtract_when_histograms_are_many_then_pairs_match():
+    m = np.random.default_rng(0).integers(-9, 9, (7, 50))
     expected = m.copy()
     expected[[5, 2]] -= m[[1, 6]]
     ops.subtract(m, np.array([5, 2]), np.array([1, 6]))
@@ -308,20 +307,18 @@ def marked(case, rng):
     return m, rows[1:]
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_best_splits_when_bins_are_marked_then_finds_the_same(dtype, channels):
-    case = Case(MIXED * 12, seed=3, dtype=dtype, channels=channels, nodes=70)
+def test_best_splits_when_bins_are_marked_then_finds_the_same(channels):
+    case = Case(MIXED * 12, seed=3, channels=channels, nodes=70)
     plain = case.found()
     case.m, case.rows = marked(case, np.random.default_rng(0))
     for one, other in zip(case.found(marks=True), plain, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_subtract_when_bins_are_marked_then_matches_whole_rows(dtype, channels):
-    case = Case(MIXED * 12, dtype=dtype, channels=channels, nodes=4)
+def test_subtract_when_bins_are_marked_then_matches_whole_rows(channels):
+    case = Case(MIXED * 12, channels=channels, nodes=4)
     m, rows = marked(case, np.random.default_rng(1))
     some = np.flatnonzero(case.m[2, ::channels])
     ops.add(m, some * channels, case.m[2].reshape(-1, channels)[some], row=rows[0], marks=True)
@@ -366,10 +363,9 @@ def test_best_splits_when_many_cannot_gain_then_result_is_same():
         case.check(case.found(rules), rules=rules)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_add_rows_when_bins_are_empty_then_they_are_not_marked(dtype, channels):
-    case = Case(MIXED * 12, dtype=dtype, channels=channels, nodes=70)
+def test_add_rows_when_bins_are_empty_then_they_are_not_marked(channels):
+    case = Case(MIXED * 12, channels=channels, nodes=70)
     m, rows = marked(case, np.random.default_rng(3))
     whole = np.zeros_like(m)
     whole[0] = m[0]
@@ -378,19 +374,16 @@ def test_add_rows_when_bins_are_empty_then_they_are_not_marked(dtype, channels):
     np.testing.assert_array_equal(whole, m)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("channels", [2, 3])
-def test_mark_when_matrix_is_recut_then_marks_are_the_same(dtype, channels):
+def test_mark_when_matrix_is_recut_then_marks_are_the_same(channels):
     rng = np.random.default_rng(4)
     sums = rng.integers(1, 9, (70, 32 * 7, channels)) * (rng.random((70, 32 * 7, 1)) < 0.1)
     rows = marked_rows(rows_with_marks(71))[1:]
 
     def added(first, last):
         """Return a shard to whose blocks of bins, from ``first`` on, histograms were added."""
-        m = np.zeros((rows_with_marks(71), (last - first) * 32 * channels), dtype)
-        ops.add_rows(
-            m, np.array(rows), sums[:, 32 * first : 32 * last].reshape(70, -1).astype(dtype), channels=channels
-        )
+        m = np.zeros((rows_with_marks(71), (last - first) * 32 * channels), np.int64)
+        ops.add_rows(m, np.array(rows), sums[:, 32 * first : 32 * last].reshape(70, -1), channels=channels)
         return m
 
     whole = np.hstack([added(0, 3), added(3, 7)])

@@ -8,8 +8,8 @@ import pytest
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import unit_of, whole
-from ps2.algorithms.trees.tree_matrices import check_room, check_rows
-from ps2.errors import ConfigError, LimitError
+from ps2.algorithms.trees.tree_matrices import check_room
+from ps2.errors import LimitError
 
 GIB = 1 << 30
 ROWS = 20_000_000
@@ -41,13 +41,6 @@ def test_room_when_features_have_categories_then_counts_as_bins():
     of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
     with pytest.raises(LimitError, match="of 4,002 bins at least"):
         check_room(of_categories, BoostingOptions(), ROWS, [(GIB, GIB)])
-
-
-def test_room_when_rows_exceed_32_bits_then_config_error():
-    given = problem(), BoostingOptions(bits=32)
-    check_rows(given[1], 2**24)
-    with pytest.raises(ConfigError, match="histogramBits: expected 64 for 16,777,217 rows, got 32"):
-        check_rows(given[1], 2**24 + 1)
 
 
 @pytest.mark.parametrize("mean", [1.0, 0.5, 0.3, 3e-200, 7e100])

@@ -69,14 +69,13 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
     for given in (x, sp.csr_array(x), x.astype(np.float32)):
-        for sums in ("int32", "int64"):
-            forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2, sums=sums))
-            Predictor(forest).margins(given)
-            Predictor(forest).leaves(given)
-            Explainer(forest).contributions(given)
+        forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2))
+        Predictor(forest).margins(given)
+        Predictor(forest).leaves(given)
+        Explainer(forest).contributions(given)
     Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
     FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
-    for options in ({"growth": "leaf", "leaves": 4}, {"bits": 32, "min_rows": 2}, {"features": 1, "depth": 2}):
+    for options in ({"growth": "leaf", "leaves": 4}, {"min_rows": 2}, {"features": 1, "depth": 2}):
         warm.grow_here(BoostingOptions(rounds=1, **options))
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -23,7 +23,7 @@ TILE = 2048
 EXTRA = 8.0
 
 
-@kernel
+@inline
 def _least_upper(
     products: Array, norms: Float64s, roots: Float64s, length: float, slack: float, low: Float64s
 ) -> float:

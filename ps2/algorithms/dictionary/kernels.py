@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 SWEEPS, INNER_SWEEPS = 100, 200
 
 
-@kernel
+@inline
 def correlate(columns: Int32s, values: Float64s, atoms: Array, found: Float64s) -> float:
     """Write the inner product of a sparse row and each atom; return the row's squared length.
 
@@ -47,7 +47,7 @@ def correlate(columns: Int32s, values: Float64s, atoms: Array, found: Float64s) 
     return square
 
 
-@kernel
+@inline
 def _shrunk(value: float, penalty: float, positive: bool) -> float:
     """Return the value less the penalty, towards 0: the soft threshold."""
     if value > penalty:
@@ -57,7 +57,7 @@ def _shrunk(value: float, penalty: float, positive: bool) -> float:
     return 0.0
 
 
-@kernel
+@inline
 def _descend_used(
     used: Int64s, count: int, gram: Array, penalty: float, positive: bool, limit: float, code: Float64s, slope: Float64s
 ) -> None:
@@ -90,7 +90,7 @@ def _descend_used(
                 slope[k] -= of_atom[k] * change
 
 
-@kernel
+@inline
 def descend(
     gram: Array, penalty: float, positive: bool, limit: float, code: Float64s, slope: Float64s, used: Int64s
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 Integer = int | np.int64
@@ -82,7 +82,7 @@ def put_in_order(pack: Array, weights: Float64s) -> None:
             weights[i] += weights[i - 1]
 
 
-@kernel
+@inline
 def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Integer:
     """Draw a neighbour with probability proportional to edge weight.
 
@@ -112,7 +112,7 @@ def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Inte
     return np.int64(pack[low])
 
 
-@kernel
+@inline
 def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
     """Return True if an address is in the list of a vertex."""
     low, high = np.int64(pack[vertex]), np.int64(pack[vertex + 1])

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.simd_kernels import INPUTS, OUTPUTS, multiply_lanes, update_lanes
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline, inline_reduction, kernel, reduction
 from ps2.ops.simd import LANES
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ LOSS, LOSSES, PAIRS = range(3)
 STATISTICS = 3
 
 
-@reduction
+@inline_reduction
 def sigmoid(x: np.float32) -> np.float32:
     """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes.
 
@@ -56,7 +56,7 @@ def sigmoid(x: np.float32) -> np.float32:
     return HALF + HALF * (y * p / q)
 
 
-@reduction
+@inline_reduction
 def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dots: Float32s) -> None:
     """Set ``dots[i, j]`` to the dot product of input i and output j, in register blocks of two by three."""
     width = old.shape[1]
@@ -88,7 +88,7 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
             j += 1
 
 
-@reduction
+@inline_reduction
 def add_to_outputs(
     contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, by: Float32s
 ) -> None:
@@ -104,7 +104,7 @@ def add_to_outputs(
                 to[n] += f * a[n] + g * b[n]
 
 
-@reduction
+@inline_reduction
 def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, by: Float32s) -> None:
     """Add each output's old value, times ``by[i, j]``, to input i."""
     width = old.shape[1]
@@ -135,7 +135,7 @@ def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
         dots[i, 0] += rate
 
 
-@kernel
+@inline
 def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
     """Add -log p of dot products to the statistics."""
     for i in range(m):
@@ -146,7 +146,7 @@ def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
     statistics[LOSSES] += m
 
 
-@kernel
+@inline
 def copy_outputs(contexts: Float32s, outputs: Int32s, k: int, old: Float32s) -> None:
     """Copy the outputs' vectors to ``old``."""
     for j in range(k):
@@ -155,7 +155,7 @@ def copy_outputs(contexts: Float32s, outputs: Int32s, k: int, old: Float32s) -> 
             to[n] = row[n]
 
 
-@kernel
+@inline
 def take_mean(vectors: Float32s, inputs: Int32s, m: int, mean: Float32s) -> None:
     """Set the only row of ``mean`` to the mean of some vectors."""
     mean[:] = ZERO
@@ -167,7 +167,7 @@ def take_mean(vectors: Float32s, inputs: Int32s, m: int, mean: Float32s) -> None
         mean[0, n] /= np.float32(m)
 
 
-@kernel
+@inline
 def learn(
     table: Float32s,
     inputs: Int32s,
@@ -209,7 +209,7 @@ def learn(
     statistics[PAIRS] += given
 
 
-@kernel
+@inline
 def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
     """Keep each input once, in the order in which they come, and note how often it came; return their number."""
     count = 0
@@ -224,7 +224,7 @@ def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
     return count
 
 
-@kernel
+@inline
 def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float32s) -> None:
     """Set products of at least two inputs, and of ``OUTPUTS`` outputs."""
     for i in range(0, m, INPUTS):
@@ -236,7 +236,7 @@ def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float
         g[0], g[1], g[2], g[3], g[4], g[5] = found[6], found[7], found[8], found[9], found[10], found[11]
 
 
-@kernel
+@inline
 def update(
     table: Float32s,
     inputs: Int32s,
@@ -269,7 +269,7 @@ def update(
         add_to_inputs(table, rest, 1, old, k, of_rest)
 
 
-@kernel
+@inline
 def scratch(inputs: int, outputs: int, width: int) -> tuple[Float32s, Float32s, Float32s]:
     """Return scratch of groups: outputs' values and changes, zeros; products; and how often each input comes."""
     padded = max(outputs, OUTPUTS)
@@ -277,7 +277,7 @@ def scratch(inputs: int, outputs: int, width: int) -> tuple[Float32s, Float32s, 
     return old, dots, np.empty(inputs, np.float32)
 
 
-@kernel
+@inline
 def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
     """List the predicted word and its negatives, except those equal to it; return their number.
 
@@ -293,7 +293,7 @@ def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) 
     return k
 
 
-@kernel
+@inline
 def list_inputs(tokens: Int32s, begin: int, end: int, at: int, reach: int, inputs: Int32s) -> int:
     """List the contexts of a token in its sentence; return their number."""
     m = 0

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.adjacency_kernels import NO_NEIGHBOUR, ONLY_NEIGHBOUR, Integer, draw, is_neighbour
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
@@ -40,7 +40,7 @@ ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
 MAX_REJECTIONS = 256
 
 
-@kernel
+@inline
 def key_of(seed: np.uint64, epoch: int, vertex: int) -> np.uint64:
     """Return the random key of a walk."""
     return scrambled(scrambled(seed + GOLDEN * (np.uint64(epoch) + ONE)) + GOLDEN * (np.uint64(vertex) + ONE))
@@ -53,7 +53,7 @@ def uniform(key: np.uint64, proposal: int, which: int) -> float:
     return np.float64(drawn >> np.uint64(11)) * TO_UNIT
 
 
-@kernel
+@inline
 def judge(number: float, before: Integer, proposed: Integer, bias: Bias) -> int:
     """Return ACCEPTED, REJECTED, or UNDECIDED if that depends on an edge from the previous vertex."""
     back, near, far = bias
@@ -87,7 +87,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, numb
     return len(neighbours) - 1
 
 
-@kernel
+@inline
 def _chosen(pack: Array, weights: Float64s, before: Integer, here: Integer, number: float, bias: Bias) -> Integer:
     """Choose among all neighbours, in a graph of one pack."""
     begin, end = np.int64(pack[here]), np.int64(pack[here + 1])

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline, inline_reduction, reduction
 
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
@@ -126,7 +126,7 @@ def descend(
         losses[u] = _loss(weights, targets, z, implicit)
 
 
-@reduction
+@inline_reduction
 def _predict(places: Int32s, own: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
     """Set ``z`` to the predictions of a vector's ratings."""
     ranks = own.shape[1] - biases
@@ -140,7 +140,7 @@ def _predict(places: Int32s, own: Float32s, u: int, others: Float32s, mean: floa
             z[e] += own[u, ranks] + others[j, ranks]
 
 
-@reduction
+@inline_reduction
 def _sum(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
     """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q'``."""
     sums[:] = 0.0
@@ -155,7 +155,7 @@ def _sum(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s
         _sum_tile(some, z[begin:end], a[begin:end] if len(a) else a, b[begin:end], sums)
 
 
-@reduction
+@inline_reduction
 def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
     c0, c1, c2, c3 = columns
     weighted = len(a) > 0
@@ -186,7 +186,7 @@ def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Flo
     sums[11], sums[12], sums[13] = sums[11] + s22, sums[12] + s23, sums[13] + s33
 
 
-@kernel
+@inline
 def solve_block(above: Float64s, below: Float64s, x: Float64s, nonnegative: bool) -> None:
     """Minimise ``x.B x / 2 - above.x`` by coordinate descent from ``x`` on, where ``below`` is B."""
     inverse = np.empty(BLOCK)
@@ -201,7 +201,7 @@ def solve_block(above: Float64s, below: Float64s, x: Float64s, nonnegative: bool
             x[f] = max(value, 0.0) if nonnegative else value
 
 
-@reduction
+@inline_reduction
 def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
     """Add to predictions what the change of a block's coordinates adds."""
     c0, c1, c2, c3 = columns
@@ -210,7 +210,7 @@ def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
         z[e] += d0 * c0[e] + d1 * c1[e] + d2 * c2[e] + d3 * c3[e]
 
 
-@reduction
+@inline_reduction
 def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
     """Solve a bias; return it, and change the predictions."""
     above, below = 0.0, 0.0
@@ -225,7 +225,7 @@ def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) 
     return new
 
 
-@reduction
+@inline_reduction
 def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
     loss = 0.0
     for e in range(len(b)):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ps2.algorithms.factors.simd_kernels import dot_lanes, step_lanes
 from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline_reduction, kernel, reduction
 from ps2.ops.prefetch import prefetch
 from ps2.ops.simd import LANES
 
@@ -98,7 +98,7 @@ def descend(
     return loss
 
 
-@reduction
+@inline_reduction
 def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
     """Return the product of two vectors."""
     whole = rank // LANES * LANES
@@ -108,12 +108,12 @@ def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) 
     return dot
 
 
-@reduction
+@inline_reduction
 def _steps(p: Float32s, q: Float32s, sum_: int, eta: np.float32) -> tuple[np.float32, np.float32]:
     return eta / np.float32(math.sqrt(p[sum_])), eta / np.float32(math.sqrt(q[sum_]))
 
 
-@reduction
+@inline_reduction
 def _move(
     users: Float32s,
     user: int,

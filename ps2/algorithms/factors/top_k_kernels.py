@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float32s, Int64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline, kernel, reduction
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 RUN = 64
 
 
-@kernel
+@inline
 def dot(a: Float32s, b: Float32s) -> np.float32:
     """Return the dot product, added up in float32 from the first element on, as pyspark.ml's ALSModel does."""
     total = np.float32(0.0)
@@ -61,12 +61,12 @@ def dot_pairs(left: Float32s, right: Float32s, at_left: Int64s, at_right: Int64s
             out[pair] = dot(left[row], right[other])
 
 
-@kernel
+@inline
 def _is_less(score: Any, place: int, other: Any, other_place: int) -> Any:
     return score < other or (score == other and place < other_place)
 
 
-@kernel
+@inline
 def _sink(scores: Float32s, places: Int64s, size: int, score: np.float32, place: int) -> None:
     """Replace the root of a heap of ``size`` entries."""
     at = 0
@@ -83,7 +83,7 @@ def _sink(scores: Float32s, places: Int64s, size: int, score: np.float32, place:
     scores[at], places[at] = score, place
 
 
-@kernel
+@inline
 def _rise(scores: Float32s, places: Int64s, size: int, score: np.float32, place: int) -> None:
     """Add an entry to a heap of ``size`` entries."""
     at = size

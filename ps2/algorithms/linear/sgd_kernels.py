@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.linear.losses.margin_kernels import margin_of, slope_of
 from ps2.array_types import Float64s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -100,7 +100,7 @@ def sgd_pass(
     return shrink, threshold
 
 
-@kernel
+@inline
 def soft(value: float, threshold: float) -> float:
     """Return the value, nearer to 0 by the threshold, and no further than 0."""
     if value > threshold:

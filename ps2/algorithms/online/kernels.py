@@ -9,14 +9,14 @@ takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights 
 
 from __future__ import annotations
 
-from math import exp, log1p, sqrt
+from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
 
 
-@kernel
+@inline
 def sigmoid(margin: float) -> float:
     """Return 1 / (1 + exp(-margin)) without overflow."""
     if margin >= 0:
@@ -33,14 +33,7 @@ def sigmoid(margin: float) -> float:
     return odds / (1.0 + odds)
 
 
-@kernel
-def log_loss(margin: float, is_positive: bool) -> float:
-    """Return the logistic loss of a margin."""
-    signed = margin if is_positive else -margin
-    return log1p(exp(-signed)) if signed >= 0 else log1p(exp(signed)) - signed
-
-
-@kernel
+@inline
 def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
     """Return the weight that FTRL's sums stand for."""
     if abs(z) <= rates[L1]:
@@ -173,7 +166,7 @@ def sum_gradients(
                 gradients[key, j] += np.float32(slope * x * (sums[j] - float(pulled[key, j]) * x))
 
 
-@kernel
+@inline
 def margin_of(
     inverse: Int32s, values: Float32s, begin: int, end: int, tail: int, pulled: Float32s, sums: Float64s
 ) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ps2.algorithms.topics.sampling_kernels import Array, uniform
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline_reduction, kernel
 
 # Alpha, beta, V beta.
 Priors = tuple[Float32s, float, float]
@@ -98,7 +98,7 @@ def sample_words(
 
 
 # One function: a call of another one after SIMD instructions costs half as much as all of this.
-@reduction
+@inline_reduction
 def _draw(drawn: float, mine: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
     """Weigh topics for a token; return that at which the sum of weights so far is above a share of all, or the last."""
     for k in range(len(weights)):

@@ -24,7 +24,7 @@ from ps2.algorithms.topics.sampling_kernels import first_above, uniform
 from ps2.algorithms.topics.sparse_kernels import GROUP
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, scrambled
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -171,7 +171,7 @@ def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None
                 left -= 1
 
 
-@kernel
+@inline
 def _length(times: Array) -> int:
     total = 0
     for n in times:
@@ -179,7 +179,7 @@ def _length(times: Array) -> int:
     return total
 
 
-@kernel
+@inline
 def _exclude(k: int, held: Int32s, place: Int32s, often: Int64s, count: int) -> int:
     """Count a topic of a document once less; return how many topics it has."""
     often[k] -= 1
@@ -190,7 +190,7 @@ def _exclude(k: int, held: Int32s, place: Int32s, often: Int64s, count: int) -> 
     return count - 1
 
 
-@kernel
+@inline
 def _draw_rest(left: float, of_word: Array, topics: Topics, sums: Float64s) -> int:
     """Return the topic at which the sum of alpha_k phi_wk up to it is above a number, or the last one."""
     _, beta, alpha, scale = topics

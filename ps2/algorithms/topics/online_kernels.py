@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
-from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+from ps2.ops.kernels import Float64s, Int64s, inline, inline_reduction, kernel, reduction
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ E2, E3, E4, E5, E6, E7, E8 = (1 / math.factorial(i) for i in range(2, 9))
 EXPONENT_BIAS, FRACTION_BITS = 1023, 52
 
 
-@kernel
+@inline
 def digamma(x: float) -> float:
     """Return digamma of a number above 0, to 1e-12.
 
@@ -63,7 +63,7 @@ def digamma(x: float) -> float:
     return math.log(y * (1.0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * (C5 + z * C6))))))) - b
 
 
-@kernel
+@inline
 def exp_digamma(x: float) -> float:
     """Return exp(digamma(x)) of a number above 0; the relative error is 1e-8 at most.
 
@@ -83,7 +83,7 @@ def exp_digamma(x: float) -> float:
     return a * e * np.int64((shifted.view(np.int64) + EXPONENT_BIAS) << FRACTION_BITS).view(np.float64)
 
 
-@kernel
+@inline
 def near_one(state: np.uint64) -> float:
     """Return a number that is distributed as Gamma(100, 1/100), by the state that it is drawn of."""
     while True:
@@ -97,7 +97,7 @@ def near_one(state: np.uint64) -> float:
         state = scrambled(third)
 
 
-@kernel
+@inline
 def begin_gamma(seed: np.uint64, gamma: Float64s) -> None:
     """Set what a document's gamma begins with, by a seed of its own."""
     for k in range(len(gamma)):
@@ -204,7 +204,7 @@ def infer(
     return bound
 
 
-@kernel
+@inline
 def _lay_out(columns: Array, tokens: Array, weights: Float64s, own: Float64s, given: Float64s) -> None:
     """Copy the weights of a document's words, topic by topic, and its tokens; room that is left has none."""
     for i in range(len(columns)):
@@ -218,7 +218,7 @@ def _lay_out(columns: Array, tokens: Array, weights: Float64s, own: Float64s, gi
             own[k, i] = 0.0
 
 
-@kernel
+@inline
 def _divide(own: Float64s, given: Float64s, theta: Float64s, kept: Int64s, sums: Float64s, ratios: Float64s) -> None:
     """Sum up the weights of each word in the topics that are kept, and divide its tokens by that."""
     width, count = own.shape[1], len(kept)
@@ -237,7 +237,7 @@ def _divide(own: Float64s, given: Float64s, theta: Float64s, kept: Int64s, sums:
         ratios[i] = given[i] / sums[i]
 
 
-@reduction
+@inline_reduction
 def _dot(a: Float64s, b: Float64s, width: int) -> float:
     total = 0.0
     for i in range(width):
@@ -245,7 +245,7 @@ def _dot(a: Float64s, b: Float64s, width: int) -> float:
     return total
 
 
-@kernel
+@inline
 def _turn(
     own: Float64s,
     ratios: Float64s,
@@ -280,7 +280,7 @@ def _turn(
     return change, kept
 
 
-@kernel
+@inline
 def _wake(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
     """Take back the topics that the document has something of by now; return how many are kept."""
     for j in range(count, len(order)):

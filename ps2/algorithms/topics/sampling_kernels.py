@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -18,7 +18,7 @@ WORD_BITS = np.uint64(32)
 ONE = np.uint64(1)
 
 
-@kernel
+@inline
 def uniform(key: np.uint64, document: int, word: int, place: int) -> float:
     """Return the random number, in [0, 1), of the ``place``-th token of a word in a document."""
     state = scrambled(key + GOLDEN * (np.uint64(document) + ONE))
@@ -111,7 +111,7 @@ def list_counts(begins: Int64s, topics: Array, room: Int32s, found: tuple[Int32s
     return end
 
 
-@kernel
+@inline
 def first_above(drawn: float, so_far: Float64s, count: int) -> int:
     """Return the first place whose sum so far is above a number, or the last one."""
     low, high = 0, count - 1

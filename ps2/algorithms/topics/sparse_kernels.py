@@ -26,7 +26,7 @@ import numpy as np
 
 from ps2.algorithms.topics.sampling_kernels import Array, first_above, uniform
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 # Of documents: where the list of each begins, and how long it is; topics; how often.
 Lists = tuple[Int64s, Int32s, Array, Array]
@@ -119,7 +119,7 @@ def sample_words(
             rest += less + _reweigh(new, row, totals, prior, room)
 
 
-@kernel
+@inline
 def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Float64s, weights: Float64s) -> float:
     """Write down the shares of a word, and weights of groups; return the sum of these."""
     total = 0.0
@@ -133,7 +133,7 @@ def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Fl
     return total
 
 
-@kernel
+@inline
 def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, float], room: Room) -> float:
     """Write down the share of a topic whose counts have changed; return by what the sum of weights has."""
     shares, weights, scale, _ = room
@@ -146,7 +146,7 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
     return change
 
 
-@kernel
+@inline
 def _draw_listed(drawn: float, old: int, share: float, held: Array, so_far: Float64s) -> int:
     """Return the topic of a document at which the sum of weights up to it is above a number.
 
@@ -160,7 +160,7 @@ def _draw_listed(drawn: float, old: int, share: float, held: Array, so_far: Floa
     return int(held[at])
 
 
-@kernel
+@inline
 def _place_of(k: int, held: Array) -> int:
     """Return where a topic is in a list that has it."""
     at = 0
@@ -169,7 +169,7 @@ def _place_of(k: int, held: Array) -> int:
     return at
 
 
-@kernel
+@inline
 def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Float64s) -> int:
     """Return the topic at which the sum of weights up to it is above a number, or the last one."""
     group = 0
@@ -183,7 +183,7 @@ def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Floa
     return k
 
 
-@kernel
+@inline
 def _include(begin: int, document: int, k: int, length: Int32s, held: Array, often: Array) -> None:
     """Count a topic in a document."""
     end = begin + length[document]
@@ -195,7 +195,7 @@ def _include(begin: int, document: int, k: int, length: Int32s, held: Array, oft
     length[document] += 1
 
 
-@kernel
+@inline
 def _exclude(begin: int, document: int, where: int, length: Int32s, held: Array, often: Array) -> None:
     """Count a topic, of which the place in the list is known, once less."""
     at = begin + where

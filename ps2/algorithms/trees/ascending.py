@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -40,12 +40,14 @@ def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
     return flags[numbers]
 
 
-@kernel
+@inline
 def sort_pairs(values: Array, counts: Int64s) -> None:
     """Let values ascend, with their counts; ``counts`` may be longer."""
     if len(values) > FEW:
         order = np.argsort(values)
-        values[:], counts[: len(values)] = values[order], counts[order]
+        sorted_values, sorted_counts = values[order], counts[order]
+        for i in range(len(values)):
+            values[i], counts[i] = sorted_values[i], sorted_counts[i]
         return
     for i in range(1, len(values)):
         value, count, at = values[i], counts[i], i

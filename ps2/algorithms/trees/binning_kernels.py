@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import HASH, kernel
+from ps2.ops.kernels import HASH, inline, kernel
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
@@ -62,14 +62,14 @@ def count_values(columns: Array, values: Array, out: Int64s) -> bool:
     return lacking
 
 
-@kernel
+@inline
 def _ordered(word: np.uint64, value: float) -> np.uint64:
     if value != value:
         return MISSING
     return np.uint64(~word) if word & SIGN else np.uint64(word | SIGN)
 
 
-@kernel
+@inline
 def _weight(position: int, begin: int, rows: Int32s, weights: Int64s) -> int:
     if len(weights) == 0:
         return 1
@@ -190,7 +190,7 @@ def count_children(
                 out[np.uint64(start[at]) + child] += weight
 
 
-@kernel
+@inline
 def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
     """Part ascending cells into bins of about equal weight; return how many bins end before the last.
 
@@ -299,7 +299,7 @@ def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
     first[len(sizes)] = at
 
 
-@kernel
+@inline
 def _bin_from(bin: int, value: np.uint64, cuts: UInt64s, begin: int, end: int, categories: int, missing: int) -> int:
     """Return the bin of a value, at least ``bin``: how many cuts are below it.
 
@@ -360,7 +360,7 @@ def bin_columns(
     return fault
 
 
-@kernel
+@inline
 def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float]:
     """Return where a grid over some cuts begins, and how many of its cells there are for 1."""
     ends = np.zeros(2, np.uint64)
@@ -370,7 +370,7 @@ def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float
     return least, cells / (most - least) if most > least else 0.0
 
 
-@kernel
+@inline
 def _cell(value: float, least: float, factor: float, cells: int) -> int:
     """Return the cell of a value: of a larger one never an earlier cell, as rounding keeps the order."""
     at = (value - least) * factor
@@ -379,13 +379,13 @@ def _cell(value: float, least: float, factor: float, cells: int) -> int:
     return int(at) if at < cells else cells - 1
 
 
-@kernel
+@inline
 def _unordered(bits: np.uint64) -> np.uint64:
     """Return the bits of a float64 by its ordered bits."""
     return bits ^ (SIGN | ((bits >> np.uint64(63)) - np.uint64(1)))
 
 
-@kernel
+@inline
 def _bits_for(count: int) -> int:
     """Return by how many first bits so many values are looked up."""
     bits = 1
@@ -394,7 +394,7 @@ def _bits_for(count: int) -> int:
     return bits
 
 
-@kernel
+@inline
 def _halved(value: np.uint64, cuts: UInt64s, begin: int, end: int) -> int:
     """Return how many cuts are below a value, or one less."""
     low, size = begin, end - begin

@@ -119,12 +119,12 @@ class BoostedRows:
         options, output = self._options, tree % self._problem.objective.width
         assert self._pairs is not None
         key = key_of(options.seed, tree)
-        self.quantised = quantised(self._pairs[output], self._ids, key, scales, options.sums_dtype, self.quantised)
+        self.quantised = quantised(self._pairs[output], self._ids, key, scales, self.quantised)
         self.summed = self.quantised
         if options.third is not None:
             third = self._whole_weights
             third = np.ones(len(self.quantised)) if third is None else third
-            self.summed = np.column_stack([self.quantised, third.astype(options.sums_dtype)])
+            self.summed = np.column_stack([self.quantised, third])
         margins = self.training.margins[:, output]
         if options.fraction < 1:
             # The trees of one round are grown of the same rows.

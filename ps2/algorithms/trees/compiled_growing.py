@@ -13,9 +13,9 @@ from ps2.algorithms.trees import tree_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE, FinalNodes
-from ps2.algorithms.trees.growing import DenseRows, packed
+from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.growth import limits_of, rules_of
-from ps2.algorithms.trees.layout import set_of
+from ps2.algorithms.trees.layout import SUM_BYTES, set_of
 from ps2.algorithms.trees.problem import BoostingOptions, GrowthName, TreeProblem
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.tree import LEAF, Tree
@@ -58,7 +58,7 @@ def _histograms(options: BoostingOptions, rows: int) -> int:
 
 
 def _row_bytes(options: BoostingOptions, bins: Bins) -> int:
-    return int(bins.first[-1]) * options.channels * np.dtype(options.sums_dtype).itemsize
+    return int(bins.first[-1]) * options.channels * SUM_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class CompiledGrower:
             held = *NO_DENSE, readable(rows.begins), readable(rows.columns), readable(implied)
         self._rows = held
         self._of_bins = bins
-        self._m = np.zeros((_histograms(options, count), int(bins.first[-1]) * options.channels), options.sums_dtype)
+        self._m = np.zeros((_histograms(options, count), int(bins.first[-1]) * options.channels), np.int64)
         self._layout = layout_row(bins, problem, options)
         self._constraints = readable(np.array(options.monotone, np.int64))
         self._bins = (first, readable(bins.first), readable(bins.sizes), readable(bins.missing))
@@ -113,7 +113,7 @@ class CompiledGrower:
         order, aside = of.grown.arrays
         ends[0, 1] = len(order)
         children, keys = np.full(most, -1), np.zeros(most, np.int64)
-        pairs, sums = packed(of.summed, self._m.reshape(len(self._m), -1, options.channels))
+        pairs, sums = readable(of.summed), self._m.reshape(len(self._m), -1, options.channels)
         count = kernels.grow_tree(
             *(order, aside, self._rows, self._bins, pairs, self._m, sums, self._layout),
             *(self._constraints, rules, limits_of(options, scales, totals)),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ PATH = np.dtype([("players", np.int64), ("end", np.int64), ("value", np.float64)
 PLAYER = np.dtype([("column", np.int32), ("share", np.float64), ("steps", np.int64), ("end", np.int64)])
 
 
-@kernel
+@inline
 def _goes_left(value: float, split: Any, set_flags: Bools) -> bool:
     size = split.set_end - split.set_begin
     if size == 0:
@@ -82,7 +82,7 @@ def contributions(
             _add(players, begin, count, passes, weights, paths[p].value, out[row, paths[p].output])
 
 
-@kernel
+@inline
 def _weigh(players: Array, begin: int, count: int, passes: Bools, weights: Float64s) -> None:
     """Set weights[k] to the sum, by Shapley's weights, over all sets of k players of the share that passes."""
     weights[0] = 1.0
@@ -95,7 +95,7 @@ def _weigh(players: Array, begin: int, count: int, passes: Bools, weights: Float
             weights[k] *= share * (i + 1 - k) / size
 
 
-@kernel
+@inline
 def _add(players: Array, begin: int, count: int, passes: Bools, weights: Float64s, value: float, out: Float64s) -> None:
     """Add each player's share of a leaf's value."""
     # That of a player whose splits the row does not pass: it is the same for all of these.

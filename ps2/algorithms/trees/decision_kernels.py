@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.trees.scan_kernels import score_of, weight_of
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 # Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -30,13 +30,13 @@ def may_split(place: int, total: Int64s, depth: int, min_third: int, rules: Floa
     return bool(place < np.int64(1) << depth and heavy and total[2] >= 2 * min_third)
 
 
-@kernel
+@inline
 def weight_by(h: int, g: int, bound: Float64s, rules: Float64s) -> float:
     """Compute the weight that is best for a node, by its sums as whole numbers."""
     return weight_of(g * rules[G_UNIT], h * rules[H_UNIT], rules[REG_LAMBDA], rules[REG_ALPHA], bound[0], bound[1])
 
 
-@kernel
+@inline
 def _score(h: int, g: int, bound: Float64s, rules: Float64s) -> float:
     w = weight_by(h, g, bound, rules)
     return score_of(g * rules[G_UNIT], h * rules[H_UNIT], w, rules[REG_LAMBDA], rules[REG_ALPHA])

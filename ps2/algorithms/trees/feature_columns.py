@@ -46,7 +46,13 @@ class FeatureColumns:
         """Take all values of rows, float32 or float64, shape (n, features)."""
         count, features = x.shape
         bits = np.empty((features, count), np.uint64)
-        over_blocks(kernels.to_columns, (np.arange(features),), readable(x), bits, cost=COST * count)
+        over_blocks(
+            kernels.to_columns,
+            (np.arange(features),),
+            readable(x.astype(np.float64, copy=False)),
+            bits,
+            cost=COST * count,
+        )
         return FeatureColumns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
 
     @staticmethod
@@ -104,7 +110,7 @@ class Distinct:
 def ordered_bits(values: Array) -> UInt64s:
     """Return uint64 that ascend as float64 values do; 0 and -0 are the same, NaN is the largest."""
     bits = np.empty(len(values), np.uint64)
-    over_blocks(kernels.to_bits, (readable(values), bits))
+    over_blocks(kernels.to_bits, (readable(values.astype(np.float64, copy=False)), bits))
     return readable(bits)
 
 

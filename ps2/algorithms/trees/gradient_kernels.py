@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
@@ -27,7 +27,7 @@ MANTISSA_BITS = np.uint64(52)
 EXPONENT_MASK = np.uint64(EXPONENTS - 1)
 
 
-@kernel
+@inline
 def of_odds(margin: float, y: float, odds: float) -> tuple[float, float]:
     """Compute gradient and hessian of "logistic", by exp(-abs(margin))."""
     # 1 - the larger one would lose all digits where the smaller one is small.
@@ -37,7 +37,7 @@ def of_odds(margin: float, y: float, odds: float) -> tuple[float, float]:
     return (-of_zero if y > 0.0 else of_one), max(larger * smaller, LEAST)
 
 
-@kernel
+@inline
 def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
     """Compute a row's gradient and hessian; 1 stands for the hessian of losses that are linear in places."""
     if code == LOGISTIC:
@@ -54,7 +54,7 @@ def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float
     return (1.0 - shape if margin > y else -shape if margin < y else 0.0), 1.0
 
 
-@kernel
+@inline
 def loss_at(code: int, shape: float, margin: float, y: float) -> float:
     """Compute a row's loss: of "poisson" without what does not depend on the margin."""
     residual = y - margin
@@ -164,7 +164,7 @@ def count_exponents(words: UInt64s, counts: Int64s) -> None:
                 counts[kind, (word >> (MANTISSA_BITS + np.uint64(1))) & EXPONENT_MASK] += 1
 
 
-@kernel
+@inline
 def _rounded(value: float, draw: float) -> np.int64:
     """Round down or, if the fraction is above a draw, up: what has no fraction stays as it is."""
     whole = np.floor(value)
@@ -173,7 +173,7 @@ def _rounded(value: float, draw: float) -> np.int64:
 
 @kernel
 def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array) -> None:
-    """Set ``out``, int32 or int64 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
+    """Set ``out``, int64 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
 
     What lies between two goes up as often as it is near the upper one: a row's own number decides, never its place.
     A hessian above 0 is 1 at least.

@@ -235,10 +235,9 @@ def quantised(
     ids: Int64s,
     key: int,
     scales: tuple[float, float],
-    dtype: npt.DTypeLike,
     out: Array | None = None,
 ) -> Array:
-    """Return hessians and gradients as whole numbers, shape (n, 2).
+    """Return hessians and gradients as whole numbers, int64, shape (n, 2).
 
     What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
     row has the same numbers wherever it lies. A hessian above 0 is 1 at least; a row without one has zeros.
@@ -248,10 +247,9 @@ def quantised(
         ids: int64: of the rows, among all workers'.
         key: of seed and tree.
         scales: of hessians and gradients: ``growing.scales_of``.
-        dtype: "int32" or "int64".
         out: what it returned before, to be written to.
     """
-    out = np.empty(pairs.shape, dtype) if out is None else out
+    out = np.empty(pairs.shape, np.int64) if out is None else out
 
     def quantise(pairs: Float64s, ids: Int64s, out: Array) -> None:
         kernels.quantise(readable(pairs), readable(ids), key, scales, out)

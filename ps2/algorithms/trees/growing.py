@@ -85,14 +85,14 @@ class DenseRows:
 
         Args:
             order: int32: numbers of rows.
-            pairs: int32 or int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
-            out: of the same dtype, which no sum exceeds, shape (bins, channels).
+            pairs: int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
+            out: int64, shape (bins, channels).
         """
-        pairs, sums = packed(pairs, out)
+        pairs = readable(pairs)
         blocks, width = self.blocks, self.blocks.shape[2]
         pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
         # Sums are whole numbers: the same, however many pieces there are.
-        parts = [sums, *np.zeros((pieces - 1, *sums.shape), sums.dtype)]
+        parts = [out, *np.zeros((pieces - 1, *out.shape), np.int64)]
         ends = [len(order) * i // pieces for i in range(pieces + 1)]
 
         def add(some: Int64s) -> None:
@@ -104,7 +104,7 @@ class DenseRows:
         if len(blocks):
             over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)
         for part in parts[1:]:
-            sums += part
+            out += part
 
     @cached_property
     def _features(self) -> Int64s:
@@ -160,12 +160,14 @@ class SparseRows:
         Args: as of ``DenseRows.add_histogram``.
 
         Returns:
-            Bins, int64, ascending; their sums, shape (n, channels), of the scratch's dtype. Implied bins are empty.
+            Bins, int64, ascending; their sums, int64, shape (n, channels). Implied bins are empty.
         """
-        pairs, sums = packed(pairs, scratch.sums)
-        kernels.add_sparse(readable(order), readable(self.begins), readable(self.columns), pairs, sums, scratch.touched)
+        pairs = readable(pairs)
+        kernels.add_sparse(
+            readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
+        )
         count = kernels.count_touched(scratch.touched)
-        bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), scratch.sums.dtype)
+        bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
         kernels.take_touched(scratch.touched, scratch.sums, bins, found)
         return bins, found
 
@@ -188,23 +190,22 @@ class Scratch:
     """Room for the histogram of one node of sparse rows: zeros between two uses.
 
     Args:
-        bins: how many there are; channels: 2 or 3; dtype: "int32" or "int64", as pairs have it.
+        bins: how many there are; channels: 2 or 3.
     """
 
-    def __init__(self, bins: int, channels: int, dtype: npt.DTypeLike) -> None:
-        self.sums: Array = np.zeros((bins, channels), dtype)
+    def __init__(self, bins: int, channels: int) -> None:
+        self.sums: Array = np.zeros((bins, channels), np.int64)
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
 
 
-def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[float, float]:
+def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
     """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
 
-    A number is moved by less than 1 over its scale, by chance up or down: with sums in int64 by 2^-60 of what all rows
-    sum up to, or little more, so no total is less exact than additions of float64 would make it; in int32 by 2^-28.
+    A number is moved by less than 1 over its scale, by chance up or down: by 2^-60 of what all rows sum up to, or
+    little more, so no total is less exact than additions of float64 would make it.
 
     Args:
         below_h, below_g: bounds of the sums of hessians, and of absolute gradients, of all rows of all workers.
-        dtype: of the sums: "int32" or "int64".
 
     Raises:
         ConfigError: a gradient is not finite.
@@ -214,9 +215,8 @@ def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[flo
             f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
             "stepSize, or a larger regLambda, keeps margins from running away"
         )
-    # Half of the dtype's range, as each row may be rounded up.
-    bits = np.iinfo(dtype).bits - 2
-    h, g = (2.0 ** min(bits - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
+    # Half of int64's range, as each row may be rounded up.
+    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
     return float(h), float(g)
 
 
@@ -227,13 +227,6 @@ def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tup
         upper, lower = (left, right) if sign > 0 else (right, left)
         upper[1] = lower[0] = (w_left + w_right) / 2
     return left, right
-
-
-def packed(pairs: Array, out: Array) -> tuple[Array, Array]:
-    """Return pairs and sums, whose last axis has the channels, as kernels add them: two int32 as one int64."""
-    if out.dtype == np.int32 and out.shape[-1] == 2:
-        return readable(pairs).view(np.int64), out.view(np.int64)
-    return readable(pairs), out
 
 
 def _layout(bins: Bins, implied: Int32s | None, monotone: Int64s | None, channels: int) -> Int64s:

@@ -1,11 +1,8 @@
 """Compiled loops over the rows of open nodes: histograms, and rows that move to the children of their node.
 
 The rows of a node lie together in ``order``: numbers of rows, ascending within a node. Each row has its quantised
-hessian and gradient side by side, int64 or int32. Sums are whole numbers, so they are the same in any order.
-
-Where sums are int32, a pair of them is added to at once, as one int64: the hessian, which is never negative, in
-the low half, the gradient in the high one. So ``pairs`` and ``out`` are one number a row and a bin then, else two, or
-three: with the third one's, such as how many rows there are.
+hessian and gradient side by side, int64, and perhaps a third number. Sums are whole numbers, so they are the same in
+any order.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.nonempty_bins import marks_of
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
 
@@ -50,7 +47,7 @@ def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Arr
     Args:
         rows: bins, unsigned, shape (rows, features or more): a row's lie together, as those of a node's rows do not.
         first: where each feature's bins begin.
-        pairs: shape (rows, channels); out: shape (bins, channels). With one channel, see above.
+        pairs: shape (rows, channels); out: shape (bins, channels).
     """
     channels, near, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
     for i in range(len(order)):
@@ -61,10 +58,7 @@ def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Arr
         # Indices are unsigned, as for a signed one numba asks whether it counts from the end.
         row = np.uint64(order[i])
         h = pairs[row, 0]
-        if channels == 1:
-            for f in range(features):
-                out[first[f] + np.uint64(rows[row, f]), 0] += h
-        elif channels == 2:
+        if channels == 2:
             g = pairs[row, 1]
             for f in range(features):
                 add_pair(out, first[f] + np.uint64(rows[row, f]), h, g)
@@ -76,7 +70,7 @@ def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Arr
                 out[bin, 2] += n
 
 
-@kernel
+@inline
 def add_blocks(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
     """Do ``add_dense`` with rows in blocks of features, shape (blocks, rows, width)."""
     width = rows.shape[2]
@@ -89,20 +83,12 @@ def add_sparse(order: Int32s, begins: Int64s, bins: Int32s, pairs: Array, out: A
     """Add the pairs of a node's rows to its histogram, and mark in ``touched``, a bit a bin, what is changed."""
     channels, last = pairs.shape[1], len(bins) - 1
     for row in order:
-        if channels == 1:
-            pair = pairs[row, 0]
-            for position in range(begins[row], begins[row + 1]):
-                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
-                bin = bins[position]
-                out[bin, 0] += pair
-                touched[bin >> 6] |= ONE << np.uint64(bin & 63)
-        else:
-            for position in range(begins[row], begins[row + 1]):
-                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
-                bin = bins[position]
-                touched[bin >> 6] |= ONE << np.uint64(bin & 63)
-                for c in range(channels):
-                    out[bin, c] += pairs[row, c]
+        for position in range(begins[row], begins[row + 1]):
+            prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
+            bin = bins[position]
+            touched[bin >> 6] |= ONE << np.uint64(bin & 63)
+            for c in range(channels):
+                out[bin, c] += pairs[row, c]
 
 
 @kernel
@@ -124,7 +110,7 @@ def add_sparse_marked(
         places: of the nodes in ``rows``, their rows of ``m``, and in ``ends``: where their rows begin and end in
             ``order``.
         begins, bins: of sparse rows (``SparseRows``).
-        pairs, sums: as kernels add them (see above); sums: all of ``m``, shape (histograms, bins, channels).
+        sums: all of ``m``, shape (histograms, bins, channels).
     """
     for place in places:
         words, out = marks_of(m, channels, rows[place]), sums[rows[place]]
@@ -188,7 +174,8 @@ def part_dense(order: Int32s, column: Array, lefts: Array, aside: Int32s) -> int
         aside[right] = row
         left += goes
         right += 1 - goes
-    order[left:] = aside[:right]
+    for i in range(right):
+        order[left + i] = aside[i]
     return left
 
 
@@ -214,7 +201,8 @@ def part_sparse(
         aside[right] = row
         left += goes
         right += 1 - goes
-    order[left:] = aside[:right]
+    for i in range(right):
+        order[left + i] = aside[i]
     return left
 
 

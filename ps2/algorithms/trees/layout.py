@@ -20,6 +20,8 @@ PLACES = (1 << PLACE_BITS) - 1
 # Of a feature; one of categories may lack values, too.
 MAX_BINS = 1 << 12
 MAX_CATEGORIES = MAX_BINS - 1
+# Of a sum in a histogram: all are int64.
+SUM_BYTES = 8
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 
 

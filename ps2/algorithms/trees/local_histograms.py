@@ -12,9 +12,10 @@ import psutil
 from ps2 import cgroups
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows, packed
+from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
+from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import Binned
@@ -41,10 +42,10 @@ class LocalHistograms:
         self._problem, self._options, self._bins, self._rows = problem, options, bins, rows
         self._is_dense = isinstance(rows, DenseRows)
         self._count = int(bins.first[-1])
-        columns, dtype = columns_of(bins, options), np.dtype(options.sums_dtype)
+        columns = columns_of(bins, options)
         count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
-        most = max(MAX_BYTES // (columns * dtype.itemsize), ROOT + 1)
-        self._m = np.zeros((min(max(count, ROOT + 1), most), columns), dtype)
+        most = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
+        self._m = np.zeros((min(max(count, ROOT + 1), most), columns), np.int64)
         self._m[LAYOUT, : self._count * options.channels] = layout_row(bins, problem, options)
 
     def make_room(self, rows: int) -> None:
@@ -96,7 +97,7 @@ class LocalHistograms:
         channels, orders = self._options.channels, [order for _, order in nodes]
         rows = np.array([row for row, _ in nodes])
         check_rows(self._m, channels, rows)
-        pairs, sums = packed(pairs, self._m.reshape(len(self._m), -1, channels))
+        pairs, sums = readable(pairs), self._m.reshape(len(self._m), -1, channels)
         ends = readable(np.append(0, np.cumsum([len(order) for order in orders])))
         given = readable(rows), ends, readable(np.concatenate(orders))
         held = readable(of.begins), readable(of.columns), pairs, self._m, sums, channels

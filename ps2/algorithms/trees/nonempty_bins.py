@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.errors import ShapeError
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -57,7 +57,7 @@ def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
             )
 
 
-@kernel
+@inline
 def marks_of(m: Array, channels: int, row: int) -> Array:
     """Return the marks of a row."""
     words, place = m.shape[1] // channels // WORD_BITS, row % GROUP
@@ -80,7 +80,7 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
             words[bin >> np.uint64(5)] |= np.int64(ONE << (bin & np.uint64(31)))
 
 
-@kernel
+@inline
 def word_of(histogram: Array, place: int, channels: int) -> np.int64:
     """Return a word of the marks that a whole row should have."""
     word = np.uint64(0)
@@ -112,7 +112,7 @@ def mark_rows(rows: Int64s, m: Array, channels: int) -> None:
             words[place] = word_of(histogram, place, channels)
 
 
-@kernel
+@inline
 def next_marked(words: Array, bin: int, end: int) -> int:
     """Return the next bin that is marked, or ``end``."""
     if bin >= end:

@@ -42,7 +42,7 @@ TILE, SEARCH_COST = 1 << 12, 16
 MAX_TILES = 64
 
 
-@op(writes=("m",), dtypes=("int32", "int64"))
+@op(writes=("m",), dtypes=("int64",))
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
@@ -61,7 +61,7 @@ def add(
     add_marked(m, marks, row, slots, readable(sums))
 
 
-@op(writes=("m",), dtypes=("int32", "int64"), blocks="rows")
+@op(writes=("m",), dtypes=("int64",), blocks="rows")
 def add_rows(
     m: Block,
     rows: Annotated[RowIds, along("rows")],
@@ -79,7 +79,7 @@ def add_rows(
     over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
 
 
-@op(writes=("m",), dtypes=("int32", "int64"))
+@op(writes=("m",), dtypes=("int64",))
 def subtract(
     m: Block,
     rows: Annotated[RowIds, along("rows")],
@@ -102,7 +102,7 @@ def subtract(
         over_blocks(_subtract, (rows, others), m, cost=m.shape[1])
 
 
-@op(writes=("m",), dtypes=("int32", "int64"))
+@op(writes=("m",), dtypes=("int64",))
 def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
     """Make histograms whose bins are marked empty, and their marks."""
     rows = check_row_ids(rows, m.shape[0])
@@ -110,7 +110,7 @@ def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
     over_blocks(clear_marked, (rows,), m, channels, cost=m.shape[1])
 
 
-@op(writes=("m",), dtypes=("int32", "int64"))
+@op(writes=("m",), dtypes=("int64",))
 def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
     """Mark the bins of all histograms anew, when the matrix has been cut in another way since they were marked.
 
@@ -123,7 +123,7 @@ def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
     over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
-@op(reduce="best", dtypes=("int32", "int64"))
+@op(reduce="best", dtypes=("int64",))
 def best_splits(
     m: Block,
     rows: RowIds,
@@ -201,7 +201,7 @@ def best_splits(
     return gain[best], where[best], left[best], sets[best]
 
 
-@op(reduce="best", dtypes=("int32", "int64"))
+@op(reduce="best", dtypes=("int64",))
 def purest_splits(
     m: Block,
     rows: RowIds,

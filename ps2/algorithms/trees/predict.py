@@ -56,7 +56,7 @@ class Predictor:
         """Compute the margins of rows: the base and what the trees add to it, summed in float64.
 
         Args:
-            x: float32 or float64 (others are converted), shape (n, features), dense or CSR, or what NumPy makes an
+            x: float64 (others are converted), shape (n, features), dense or CSR, or what NumPy makes an
                 array of, such as a pandas DataFrame; NaN is missing.
 
         Returns:
@@ -108,13 +108,13 @@ class Predictor:
 
 
 def matrix_of(x: Any, features: int) -> Any:
-    """Return rows as an array of float32 or float64, or as CSR.
+    """Return rows as an array of float64, or as CSR.
 
     Raises:
         ShapeError, DTypeError: they are none, or have another number of features.
     """
     x = given_rows("x", x, features)
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    return x.astype(np.float64, copy=False)
 
 
 def _breadth_first(tree: Tree) -> list[Int32s]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 UInt32s = npt.NDArray[np.uint32]
@@ -34,7 +34,7 @@ PATIENCE = 6
 DEFAULT_LEFT, HAS_SET, SHIFT = np.uint32(1), np.uint32(2), np.uint32(2)
 
 
-@kernel
+@inline
 def _step(x: Array, nodes: Array, row: np.uint64, at: np.uint64) -> np.uint64:
     """Return the place of the child, or of the leaf itself, that a row at ``at`` goes to."""
     where = nodes[at].where
@@ -43,7 +43,7 @@ def _step(x: Array, nodes: Array, row: np.uint64, at: np.uint64) -> np.uint64:
     return np.uint64(nodes[at].left + np.uint32(right))
 
 
-@kernel
+@inline
 def _step_by_set(
     x: Array, nodes: Array, set_begin: Int64s, set_flags: Array, row: np.uint64, at: np.uint64
 ) -> np.uint64:
@@ -56,7 +56,7 @@ def _step_by_set(
     return np.uint64(nodes[at].left + np.uint32(right))
 
 
-@kernel
+@inline
 def _walk_with_sets(
     x: Array, nodes: Array, set_begin: Int64s, set_flags: Array, root: int, depth: int, at: UInt32s
 ) -> None:
@@ -71,7 +71,7 @@ def _walk_with_sets(
         at[row] = place
 
 
-@kernel
+@inline
 def _walk(x: Array, nodes: Array, root: int, depth: int, at: UInt32s) -> None:
     """Let rows ``x`` go down one tree, ``depth`` steps; ``at``, of BLOCK and LANES more, gets the places of leaves."""
     last = x.shape[0] - 1
@@ -95,7 +95,7 @@ def _walk(x: Array, nodes: Array, root: int, depth: int, at: UInt32s) -> None:
         at[begin + 4], at[begin + 5], at[begin + 6], at[begin + 7] = a4, a5, a6, a7
 
 
-@kernel
+@inline
 def _walk_any(x: Array, nodes: Array, sets: Sets, tree: int, root: int, depth: int, at: UInt32s) -> None:
     has_sets, set_begin, set_flags = sets
     if has_sets[tree]:
@@ -104,7 +104,7 @@ def _walk_any(x: Array, nodes: Array, sets: Sets, tree: int, root: int, depth: i
         _walk(x, nodes, root, depth, at)
 
 
-@kernel
+@inline
 def _add_margins(x: Array, nodes: Array, sets: Sets, roots: UInt32s, depths: Int32s, at: UInt32s, out: Array) -> None:
     width = out.shape[1]
     for tree in range(len(depths)):
@@ -114,7 +114,7 @@ def _add_margins(x: Array, nodes: Array, sets: Sets, roots: UInt32s, depths: Int
             out[i, column] += nodes[at[i]].value
 
 
-@kernel
+@inline
 def _set_leaves(x: Array, nodes: Array, sets: Sets, roots: UInt32s, depths: Int32s, at: UInt32s, out: Array) -> None:
     for tree in range(len(depths)):
         _walk_any(x, nodes, sets, tree, roots[tree], depths[tree], at)
@@ -140,7 +140,7 @@ def dense_leaves(x: Array, out: Array, nodes: Array, sets: Sets, roots: UInt32s,
         _set_leaves(x[begin:end], nodes, sets, roots, depths, at, out[begin:end])
 
 
-@kernel
+@inline
 def _lay_out(
     begin: int, end: int, indptr: Array, columns: Array, values: Array, places: Int32s, absent: float, block: Float64s
 ) -> None:

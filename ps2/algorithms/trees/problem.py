@@ -25,7 +25,6 @@ WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 GrowthName = Literal["level", "leaf"]
 # The source of a node's weight.
 WeighedBy = Literal["hessians", "rows", "weights"]
-Bits = Literal[64, 32]
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ class BoostingOptions:
         feature_weights: of the features, when they are drawn; none: all weigh the same.
         groups: of features that may interact (``FeatureSets``); none: all may.
         monotone: -1, 0 or 1 per feature: direction of predictions; empty (also given as zeros only): no constraint.
-        bits: of sums in histograms: 64, or 32: half the memory and time, less precision (``scales_of``).
         seed: of rounding and sampling.
         validate: stop early by the metric of held-out rows.
         validation_tol: least relative improvement of their metric.
@@ -127,7 +125,6 @@ class BoostingOptions:
     feature_weights: tuple[float, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     monotone: tuple[int, ...] = ()
-    bits: Bits = 64
     seed: int = 0
     validate: bool = False
     validation_tol: float = 0.01
@@ -141,8 +138,6 @@ class BoostingOptions:
             raise ConfigError(f"depth: expected a number in [0, {MAX_DEPTH}], got {self.depth}")
         if self.growth not in get_args(GrowthName):
             raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
-        if self.bits not in get_args(Bits):
-            raise ConfigError(f"bits: expected one of {', '.join(map(str, get_args(Bits)))}, got {self.bits}")
         if not any(self.monotone):
             object.__setattr__(self, "monotone", ())
         if self.leaves < 0:
@@ -179,11 +174,6 @@ class BoostingOptions:
         if self._is_weighed and self.weighed_by != "hessians":
             return self.weighed_by
         return "rows" if self.min_rows > 1 else None
-
-    @property
-    def sums_dtype(self) -> str:
-        """The dtype of histograms."""
-        return f"int{self.bits}"
 
     @property
     def channels(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +22,7 @@ LABELS = 32
 LEAST, NEAR = 1e-16, 0.01
 
 
-@kernel
+@inline
 def ranked(margins: Float64s, rows: Int64s) -> Int64s:
     """Return the rows of a group by falling margin."""
     found = np.empty(len(rows))
@@ -31,7 +31,7 @@ def ranked(margins: Float64s, rows: Int64s) -> Int64s:
     return rows[np.argsort(found, kind="mergesort")]
 
 
-@kernel
+@inline
 def most_dcg(y: Float64s, rows: Int64s, at: int) -> float:
     """Return the DCG of the best order, of the first ``at`` rows."""
     counts = np.zeros(LABELS, np.int64)
@@ -101,7 +101,7 @@ def lambdas(
     return lost, float(len(begins))
 
 
-@kernel
+@inline
 def _dcg(y: Float64s, rows: Int64s, at: int) -> float:
     found = 0.0
     for rank in range(min(at, len(rows))):

@@ -20,7 +20,7 @@ def first_scales(options: BoostingOptions, below: Float64s) -> tuple[float, floa
     Raises:
         ConfigError: a gradient is not finite.
     """
-    return scales_of(float(below[0]), float(below[1]), options.sums_dtype)
+    return scales_of(float(below[0]), float(below[1]))
 
 
 def next_scales(
@@ -34,7 +34,7 @@ def next_scales(
     Raises:
         ConfigError: a gradient is not finite.
     """
-    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, options, last)), options.sums_dtype)
+    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, options, last)))
 
 
 def _moves(problem: TreeProblem, options: BoostingOptions, last: Sequence[Tree]) -> tuple[float, float]:

@@ -200,14 +200,13 @@ class Histograms:
     """Builds histograms of nodes.
 
     Args:
-        dtype: of the sums: "int32" or "int64".
     """
 
-    def __init__(self, rows: Binned, channels: int, dtype: npt.DTypeLike) -> None:
+    def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
         count = int(rows.bins.first[-1])
-        self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels, dtype)
-        self._shape, self._dtype = (count, channels), np.dtype(dtype)
+        self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels)
+        self._shape = (count, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
         """Return the sums of some rows, shape (n, channels), and the bins that have them, ascending; None: all bins.
@@ -216,7 +215,7 @@ class Histograms:
         """
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
-        out = np.zeros(self._shape, self._dtype)
+        out = np.zeros(self._shape, np.int64)
         self._rows.add_histogram(order, pairs, out)
         if out.nbytes <= SMALL_BYTES:
             return None, out

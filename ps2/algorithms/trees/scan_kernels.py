@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, INCREASING
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 # Below this, products of scores and hessians may have lost digits.
@@ -20,20 +20,20 @@ def weight_of(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: fl
     return min(max(-shrunk / heavy if heavy > 0.0 else 0.0, lower), upper)
 
 
-@kernel
+@inline
 def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) -> float:
     """Compute minus twice the objective of a node of weight w."""
     return -(2.0 * g * w + (h + reg_lambda) * w * w + 2.0 * reg_alpha * abs(w))
 
 
-@kernel
+@inline
 def best_score(total: Int64s, bound: Float64s, rules: Float64s) -> float:
     """Compute minus twice the objective of a node by its sums, with the weight that is best for it."""
     g, h = total[1] * rules[0], total[0] * rules[1]
     return score_of(g, h, weight_of(g, h, rules[2], rules[3], bound[0], bound[1]), rules[2], rules[3])
 
 
-@kernel
+@inline
 def may_gain(
     histogram: Array,
     bins: tuple[int, int, int, int],
@@ -74,7 +74,7 @@ def may_gain(
     return most - whole + 1e-9 * (most + abs(whole)) > least
 
 
-@kernel
+@inline
 def collect(
     histogram: Array,
     bins: tuple[int, int, int, int],
@@ -113,19 +113,21 @@ def collect(
     return count - 1
 
 
-@kernel
+@inline
 def sort_bins(flags: int, count: int, sums: Array, rules: Float64s, ratios: Float64s, order: Int64s) -> None:
     """Set the order in which bins go left: that of categories is by gradient over hessian, which finds the best set."""
     if flags & CATEGORICAL:
         for i in range(count):
             ratios[i] = sums[i, 1] * rules[0] / (sums[i, 0] * rules[1] + rules[2])
-        order[:count] = np.argsort(ratios[:count], kind="mergesort")
+        ranked = np.argsort(ratios[:count], kind="mergesort")
+        for i in range(count):
+            order[i] = ranked[i]
     else:
         for i in range(count):
             order[i] = i
 
 
-@kernel
+@inline
 def scan(
     flags: int,
     count: int,
@@ -176,7 +178,7 @@ def scan(
     return best, improved, taken
 
 
-@kernel
+@inline
 def scan_full(
     histogram: Array,
     bins: tuple[int, int, int, int],
@@ -225,13 +227,13 @@ def scan_full(
     return best, found
 
 
-@kernel
+@inline
 def _bar(score: float) -> float:
     """Return what two sides' scores have to reach, with more to spare than rounding takes."""
     return score * (1.0 - 1e-9)
 
 
-@kernel
+@inline
 def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
     """Tell, without a division, whether two sides score less than a bar for certain.
 

@@ -8,7 +8,7 @@ from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MAX_BINS, PLAC
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import best_score, collect, may_gain, scan, scan_full, sort_bins
 from ps2.ops.draws import GOLDEN, scrambled
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 # Bins that are passed over at once if all are empty.
@@ -19,7 +19,7 @@ WORD_BITS = 64
 HALVES = 4
 
 
-@kernel
+@inline
 def permuted(number: int, count: int, key: int) -> int:
     """Return the place of a number below ``count`` in a permutation, which a key draws.
 
@@ -40,7 +40,7 @@ def permuted(number: int, count: int, key: int) -> int:
             return int(place)
 
 
-@kernel
+@inline
 def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
     """Tell whether a feature is one of ``drawn`` that a key draws: of as many as that, whoever asks for which."""
     return bool(permuted(feature, features, key) < drawn)
@@ -72,14 +72,14 @@ def search(
             search_node(m[rows[node]], words, layout, span, channels, node, nodes, rules, some, scratch, found)
 
 
-@kernel
+@inline
 def scratch_of() -> tuple[Int64s, Int64s, Int64s, Float64s]:
     """Return room for the bins of one feature."""
     places, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, 3), np.int64)
     return places, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS)
 
 
-@kernel
+@inline
 def search_node(
     histogram: Array,
     words: Array,
@@ -143,7 +143,7 @@ def search_node(
         column += size
 
 
-@kernel
+@inline
 def _keep_full(
     node: int,
     what: tuple[int, int],
@@ -169,13 +169,13 @@ def _keep_full(
     where[node, 0], where[node, 1], where[node, 2] = feature, last, taken
 
 
-@kernel
+@inline
 def _is_in(feature: int, allowed: Int64s, node: int) -> bool:
     """Tell whether a node may use a feature."""
     return bool((allowed[node, feature // WORD_BITS] >> np.int64(feature % WORD_BITS)) & 1)
 
 
-@kernel
+@inline
 def _start(layout: Array, column: int, channels: int) -> int:
     """Return where the next feature begins, at a column or behind it."""
     while column * channels < len(layout) and layout[column * channels + 1] > 0:
@@ -183,7 +183,7 @@ def _start(layout: Array, column: int, channels: int) -> int:
     return column
 
 
-@kernel
+@inline
 def _next_filled(histogram: Array, words: Array, column: int, end: int, channels: int) -> int:
     """Return the next bin that is not empty, or ``end``: most are empty where features are many and rows few."""
     if len(words):
@@ -203,7 +203,7 @@ def _next_filled(histogram: Array, words: Array, column: int, end: int, channels
     return column
 
 
-@kernel
+@inline
 def _keep(
     node: int,
     what: tuple[int, int, int, int, int],
@@ -227,7 +227,7 @@ def _keep(
     note_sides(node, what, last, taken != 0, is_heavy, places, order, where, sets)
 
 
-@kernel
+@inline
 def note_sides(
     node: int,
     what: tuple[int, int, int, int, int],

@@ -28,7 +28,7 @@ from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree
-from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room, check_rows
+from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room
 from ps2.algorithms.trees.worker import TreeProgram
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
@@ -65,17 +65,14 @@ def train(
 
     Raises:
         LimitError: histograms cannot fit the servers.
-        ConfigError: sums of 32 bits cannot be of so many rows.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = CheckpointNames.of(options.name, ps)
-    if not names.begun:
-        check_rows(options, facts.rows)
-        if options.via == "servers":
-            check_room(problem, options, facts.rows, ps.memory())
+    if not names.begun and options.via == "servers":
+        check_room(problem, options, facts.rows, ps.memory())
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
     driver = _driver(table, problem, options, facts, Record(on_step, words), names)
     try:

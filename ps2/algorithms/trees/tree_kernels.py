@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees.decision_kernels import gains_enough, may_split, weight_by
 from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
 from ps2.algorithms.trees.search_kernels import scratch_of, search_node
-from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
@@ -93,7 +93,7 @@ def grow_tree(
     return 2 * chosen + 1
 
 
-@kernel
+@inline
 def _split(
     node: int,
     left: int,
@@ -124,7 +124,7 @@ def _split(
     _bound(totals, bounds, node, left, constraints[feature] if len(constraints) else 0, rules)
 
 
-@kernel
+@inline
 def _open(
     node: int,
     left: int,
@@ -172,7 +172,7 @@ def _open(
     return used
 
 
-@kernel
+@inline
 def _search(
     node: int,
     histogram: Array,
@@ -196,7 +196,7 @@ def _search(
     return gains_enough(gains[node], totals[node], lefts[node], bounds[node], rules, limits)
 
 
-@kernel
+@inline
 def _build(order: Int32s, rows: Rows, bins: Bins, pairs: Array, out: Array) -> None:
     """Set a histogram."""
     out[:] = 0
@@ -211,7 +211,7 @@ def _build(order: Int32s, rows: Rows, bins: Bins, pairs: Array, out: Array) -> N
                 out[bin, c] += pairs[row, c]
 
 
-@kernel
+@inline
 def _part(order: Int32s, feature: int, rows: Rows, first: Int64s, flags: Array, aside: Int32s) -> int:
     """Part the rows of a node: ``part_dense``, or ``part_sparse``."""
     columns, _, begins, bins, implied = rows
@@ -220,7 +220,7 @@ def _part(order: Int32s, feature: int, rows: Rows, first: Int64s, flags: Array, 
     return part_sparse(order, begins, bins, first[feature], implied[feature], flags, aside)
 
 
-@kernel
+@inline
 def _goes_left(where: Int64s, words: Int64s, missing: bool, out: Array) -> None:
     """Set for each bin of a feature whether it goes left: ``Split.lefts``."""
     for bin in range(len(out)):
@@ -232,7 +232,7 @@ def _goes_left(where: Int64s, words: Int64s, missing: bool, out: Array) -> None:
         out[-1] = where[2] != 0
 
 
-@kernel
+@inline
 def _bound(totals: Int64s, bounds: Float64s, node: int, left: int, sign: int, rules: Float64s) -> None:
     """Set the bounds of the weights below two children: ``growing.child_bounds``."""
     for child in (left, left + 1):
@@ -244,7 +244,7 @@ def _bound(totals: Int64s, bounds: Float64s, node: int, left: int, sign: int, ru
         bounds[upper, 1] = bounds[lower, 0] = middle
 
 
-@kernel
+@inline
 def _comes_before(one: int, other: int, gains: Float64s, by_gain: bool) -> bool:
     """Tell which of two nodes is split first: that with the larger gain, or the older one."""
     if by_gain and gains[one] != gains[other]:
@@ -252,7 +252,7 @@ def _comes_before(one: int, other: int, gains: Float64s, by_gain: bool) -> bool:
     return one < other
 
 
-@kernel
+@inline
 def _push(queue: Int64s, count: int, node: int, gains: Float64s, by_gain: bool) -> int:
     """Put a node into a heap; return how many there are."""
     at = count
@@ -263,7 +263,7 @@ def _push(queue: Int64s, count: int, node: int, gains: Float64s, by_gain: bool) 
     return count + 1
 
 
-@kernel
+@inline
 def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
     """Take the first node out of a heap; return how many are left."""
     last, at = queue[count - 1], 0
@@ -284,12 +284,3 @@ def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Float64s, out: Float64s
     """Set the weight that is best for each node."""
     for node in range(len(out)):
         out[node] = weight_by(totals[node, 0], totals[node, 1], bounds[node], rules)
-
-
-@kernel
-def add_leaves(order: Int32s, ends: Int64s, children: Int64s, values: Float64s, margins: Array) -> None:
-    """Add what each leaf says to the margins of its rows."""
-    for node in range(len(values)):
-        if children[node] < 0:
-            for i in range(ends[node, 0], ends[node, 1]):
-                margins[order[i]] += values[node]

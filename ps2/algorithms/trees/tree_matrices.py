@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees.binning import Bins, shapes_of
 from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
+from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.array_types import Int64s
@@ -20,12 +21,10 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import ConfigError, LimitError
+from ps2.errors import LimitError
 
 Array = npt.NDArray[Any]
 
-# Of more rows, sums of 32 bits would leave too few to a row.
-MAX_ROWS_OF_32_BITS = 1 << 24
 # Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
 # Bytes of each feature: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
@@ -56,13 +55,12 @@ class TreeMatrices:
         Raises:
             LimitError: they cannot fit.
         """
-        dtype = options.sums_dtype
         columns = columns_of(bins, options)
         count, align = rows_with_marks(first_rows(options, rows)), bins.block * options.channels
-        with _explaining(bins, count, columns * np.dtype(dtype).itemsize):
-            first = DCV.dense(columns, count, dtype, align=align)
+        with _explaining(bins, count, columns * SUM_BYTES):
+            first = DCV.dense(columns, count, "int64", align=align)
         histograms = first.matrix()
-        layout = np.zeros((1, first.dim), dtype)
+        layout = np.zeros((1, first.dim), np.int64)
         layout[0, : int(bins.first[-1]) * options.channels] = layout_row(bins, problem, options)
         histograms.push([LAYOUT], layout)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
@@ -100,7 +98,7 @@ class TreeMatrices:
         Raises:
             LimitError: they cannot fit.
         """
-        with _explaining(self.bins, rows, self.histograms.dim * self.histograms.dtype.itemsize):
+        with _explaining(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
     def best_splits(self, growth: Growth, options: BoostingOptions) -> BestSplits:
@@ -177,12 +175,6 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
         ) from error
 
 
-def check_rows(options: BoostingOptions, rows: int) -> None:
-    """Raise ConfigError if sums of 32 bits cannot be of so many rows."""
-    if options.bits == 32 and rows > MAX_ROWS_OF_32_BITS:
-        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MAX_ROWS_OF_32_BITS:,} at most")
-
-
 def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise an error if the training cannot fit, whatever its rows hold.
 
@@ -195,9 +187,9 @@ def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, server
     Raises:
         LimitError: it cannot fit the servers.
     """
-    histograms, itemsize = first_rows(options, rows), np.dtype(options.sums_dtype).itemsize
+    histograms = first_rows(options, rows)
     bins = _least_bins(problem)
-    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * options.channels * itemsize
+    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * options.channels * SUM_BYTES
     left = sum(max(limit - taken, 0) for limit, taken in servers)
     if needed > left:
         raise LimitError(

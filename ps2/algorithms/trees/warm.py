@@ -34,29 +34,26 @@ ORDER = np.zeros(1, np.int32)
 
 def warm() -> None:
     """Call every kernel on one row, in the forms in which workers and servers hold them."""
-    for x in (np.ones((1, 1), np.float32), np.ones((1, 1))):
-        sparse = sp.csr_array(x)
-        _bin(x, sparse)
-        predictor = Predictor(_forest())
-        for rows in (x, sparse):
-            predictor.margins(rows)
-            predictor.leaves(rows)
-            Explainer(_forest()).contributions(rows)
-    for dtype in (np.int32, np.int64):
-        one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), dtype)
-        add(m, one, np.zeros((1, 2), dtype), row=0, marks=True)
-        add_rows(m, one, np.zeros((1, 64), dtype))
-        clear(m, one)
-        mark(m)
-        for marks in (False, True):
-            subtract(m, one, other, marks=marks)
-        best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
+    x = np.ones((1, 1))
+    _bin(x, sp.csr_array(x))
+    predictor = Predictor(_forest())
+    for rows in (x, sp.csr_array(x)):
+        predictor.margins(rows)
+        predictor.leaves(rows)
+        Explainer(_forest()).contributions(rows)
+    one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), np.int64)
+    add(m, one, np.zeros((1, 2), np.int64), row=0, marks=True)
+    add_rows(m, one, np.zeros((1, 64), np.int64))
+    clear(m, one)
+    mark(m)
+    for marks in (False, True):
+        subtract(m, one, other, marks=marks)
+    best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
     _grow()
     warm_forests()
-    for bits in (32, 64):
-        for least in (1, 2):
-            for drawn in (0, 1):  # by the kernel; by steps
-                grow_here(BoostingOptions(rounds=1, bits=bits, min_rows=least, features=drawn))
+    for least in (1, 2):
+        for drawn in (0, 1):  # by the kernel; by steps
+            grow_here(BoostingOptions(rounds=1, min_rows=least, features=drawn))
 
 
 def _forest() -> Forest:
@@ -105,28 +102,26 @@ def _grow() -> None:
     exponents_of(pairs, np.ones(1))
     FeatureSets(1, weights=(1.0,), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
-    for value in (np.float32, np.float64):
-        row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
-        draw(row_ids(row, "zero"), 0, 0.5)
-        binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
-        whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
+    row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))), np.zeros(1))
+    draw(row_ids(row, "zero"), 0, 0.5)
+    binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
+    whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))
-    for dtype in (np.int32, np.int64):
-        growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0), dtype))
-        for channels in (2, 3):
-            given = np.ones((1, channels), dtype)
-            for unsigned in (np.uint8, np.uint16):
-                dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
-                dense.add_histogram(ORDER, given, np.zeros((2, channels), dtype))
-                dense.part(ORDER.copy(), split, ORDER.copy())
-            sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
-            sparse.histogram(ORDER, given, Scratch(2, channels, dtype))
-            sparse.part(ORDER.copy(), split, ORDER.copy())
+    growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
+    for channels in (2, 3):
+        given = np.ones((1, channels), np.int64)
+        for unsigned in (np.uint8, np.uint16):
+            dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
+            dense.add_histogram(ORDER, given, np.zeros((2, channels), np.int64))
+            dense.part(ORDER.copy(), split, ORDER.copy())
+        sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
+        sparse.histogram(ORDER, given, Scratch(2, channels))
+        sparse.part(ORDER.copy(), split, ORDER.copy())
 
 
 def grow_here(options: BoostingOptions) -> None:
-    """Grow a tree of four rows in this process; bits: as of ``BoostingOptions``."""
+    """Grow a tree of four rows in this process."""
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
     bins, columns = Quantiles.here(problem, options.bins, None).find_here(rows)

@@ -141,7 +141,7 @@ class _Grower:
         problem, options = self._program.problem, self._program.options
         made = BoostedRows(problem, options, bins, self._given, self._columns, self._ids)
         self._columns = None
-        self._histograms = Histograms(made.training.rows, options.channels, options.sums_dtype)
+        self._histograms = Histograms(made.training.rows, options.channels)
         self._matrix = DCVMatrix.existing(told.matrices[0])
         return made
 

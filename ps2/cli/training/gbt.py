@@ -117,7 +117,6 @@ class _Job:
 )
 @click.option(
     "--histogram-bits",
-    "histogramBits",
     type=int,
     default=64,
     show_default=True,

@@ -66,7 +66,6 @@ class GBTClassifier(TypedDict, total=False):
     featuresCol: str | Sequence[str]  # 'features'
     featuresCols: Sequence[str]
     growth: str  # 'level'
-    histogramBits: int  # 64
     impurity: str  # 'variance'
     interactionConstraints: Sequence[Sequence[int]]
     labelCol: str  # 'label'

@@ -26,7 +26,6 @@ class GBTRanker(TypedDict, total=False):
     featuresCols: Sequence[str]
     groupCol: str
     growth: str  # 'level'
-    histogramBits: int  # 64
     impurity: str  # 'variance'
     interactionConstraints: Sequence[Sequence[int]]
     labelCol: str  # 'label'

@@ -61,7 +61,6 @@ class GBTRegressor(TypedDict, total=False):
     featuresCol: str | Sequence[str]  # 'features'
     featuresCols: Sequence[str]
     growth: str  # 'level'
-    histogramBits: int  # 64
     impurity: str  # 'variance'
     interactionConstraints: Sequence[Sequence[int]]
     labelCol: str  # 'label'

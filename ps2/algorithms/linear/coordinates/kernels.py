@@ -10,7 +10,7 @@ import numpy as np
 
 from ps2.algorithms.linear.losses.margin_kernels import HALF_SQUARED, Array, log_loss, loss_at, slope_of
 from ps2.array_types import Float64s, Int64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline, kernel, reduction
 
 
 @reduction
@@ -183,7 +183,7 @@ def by_column(
     return starts, rows, found
 
 
-@kernel
+@inline
 def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, some: Int64s) -> tuple[float, float]:
     """Minimise along some coordinates, one after the other.
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from ps2.algorithms.linear.losses.margin_kernels import loss_at, slope_of
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
 
-@kernel
+@inline
 def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
     """Compute one row's sum of w x and of pairs <v_i, v_j> x_i x_j, and set ``sums[f]`` to the sum of v_f x.
 

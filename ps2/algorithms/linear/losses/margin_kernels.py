@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s
-from ps2.ops.kernels import kernel, reduction
+from ps2.ops.kernels import inline, inline_reduction, kernel
 
 Array = npt.NDArray[Any]
 
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
 
 
-@kernel
+@inline
 def log_loss(margin: float, y: float) -> float:
     """Compute log(1 + exp(margin)) - y margin for y of 0 or 1, without overflow and without cancellation."""
     signed = margin if y > 0.0 else -margin
@@ -29,7 +29,7 @@ def log_loss(margin: float, y: float) -> float:
     return np.log1p(np.exp(signed)) - signed
 
 
-@kernel
+@inline
 def sigmoid(margin: float) -> float:
     if margin > 0.0:
         return 1.0 / (1.0 + np.exp(-margin))
@@ -37,7 +37,7 @@ def sigmoid(margin: float) -> float:
     return odds / (1.0 + odds)
 
 
-@kernel
+@inline
 def slope_of(code: int, margin: float, y: float) -> float:
     """Compute the derivative of a row's loss by its margin; not of Huber's."""
     if code == LOGISTIC:
@@ -54,7 +54,7 @@ def slope_of(code: int, margin: float, y: float) -> float:
     return -sign if code == HINGE else -2.0 * sign * room
 
 
-@kernel
+@inline
 def loss_at(code: int, margin: float, y: float) -> float:
     """Compute a row's loss; not Huber's."""
     if code == LOGISTIC:
@@ -69,7 +69,7 @@ def loss_at(code: int, margin: float, y: float) -> float:
     return room if code == HINGE else room * room
 
 
-@kernel
+@inline
 def huber_at(margin: float, y: float, sigma: float, epsilon: float) -> tuple[float, float, float]:
     """Compute half of sigma + H((y - margin) / sigma) sigma, and its derivatives by the margin and by log sigma.
 
@@ -83,7 +83,7 @@ def huber_at(margin: float, y: float, sigma: float, epsilon: float) -> tuple[flo
     return loss, -epsilon if z > 0.0 else epsilon, 0.5 * sigma * (1.0 - epsilon * epsilon)
 
 
-@reduction
+@inline_reduction
 def margin_of(columns: Array, values: Array, begin: int, end: int, w: Array) -> float:
     """Compute one row's x w, summed in float64 whatever the arrays hold."""
     total = 0.0

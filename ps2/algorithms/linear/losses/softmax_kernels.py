@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
 
-@kernel
+@inline
 def class_margins(columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64s, out: Float64s) -> None:
     """Set ``out[c]`` to one row's margin of class c."""
     classes = len(b)
@@ -30,7 +30,7 @@ def class_margins(columns: Array, values: Array, begin: int, end: int, w: Array,
             out[c] += x * np.float64(of_feature[c])
 
 
-@kernel
+@inline
 def cross_entropy(margins: Float64s, label: int) -> float:
     """Compute log sum exp(margins) - margins[label], and turn margins into probabilities in place."""
     largest = margins[0]

@@ -44,10 +44,10 @@ class ForestGrower:
         nodes = self._room(most)
         places, totals, ends = nodes[0], nodes[1], nodes[6]
         places[0], ends[0, 1] = 1, len(order)
-        held = np.empty((len(order), 3), self._rows.whole.dtype)
+        held = np.empty((len(order), 3), np.int64)
         kernels.gather(readable(order), draws, self._rows.whole, self._kinds, held)
         kernels.sum_rows(held, self._kinds, totals[0])
-        histogram = np.zeros(max(forms.most_columns, 1) * options.channels, options.dtype)
+        histogram = np.zeros(max(forms.most_columns, 1) * options.channels, np.int64)
         drawing = options.keys(tree)[1], options.features, options.turns
         given = order, draws, self._rows.whole, self._rows.arrays, forms.arrays, forms.usable
         count = kernels.grow_tree(*given, drawing, self._kinds, self._rules, histogram, nodes)

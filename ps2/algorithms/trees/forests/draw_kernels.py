@@ -46,7 +46,8 @@ def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, o
         drawn: how many to draw; 0: all.
     """
     if drawn == 0:
-        out[: len(usable)] = usable
+        for i in range(len(usable)):
+            out[i] = usable[i]
         return len(usable) if turn == 0 else 0
     mine = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
     begin = turn * drawn

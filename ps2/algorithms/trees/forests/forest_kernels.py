@@ -23,7 +23,7 @@ from ps2.algorithms.trees.forests.impurity_kernels import (
 )
 from ps2.algorithms.trees.growing_kernels import part_dense, part_sparse
 from ps2.algorithms.trees.layout import HAS_MISSING
-from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 # Dense rows: bins, shape (features, rows). Sparse rows: where each begins, and its columns of the histogram. Of one
@@ -50,7 +50,7 @@ def gather(order: Int32s, draws: UInt8s, whole: Array, kinds: Int64s, out: Array
         out[i, 2] = count
 
 
-@kernel
+@inline
 def add_column(
     order: Int32s, column: Array, first: int, held: Array, kinds: Int64s, channels: int, histogram: Array
 ) -> None:
@@ -73,7 +73,7 @@ def add_column(
             histogram[at + np.uint64(kinds[WIDTH])] += held[i, 2]
 
 
-@kernel
+@inline
 def add_entries(
     order: Int32s,
     rows: Rows,
@@ -198,7 +198,7 @@ def grow_tree(
     key, drawn, turns = drawing
     channels = totals.shape[1]
     scratch = scratch_of(channels)
-    held, aside = np.empty((len(order), 3), whole.dtype), np.empty_like(order)
+    held, aside = np.empty((len(order), 3), np.int64), np.empty_like(order)
     features, is_drawn = np.empty(len(usable), np.int64), np.zeros(len(bins[1]), np.bool_)
     flags = np.empty(bins[1].max() + 1, np.bool_)
     found = gains, where, lefts, sets
@@ -239,7 +239,7 @@ def grow_tree(
     return count
 
 
-@kernel
+@inline
 def _add_children(node: int, left: int, middle: int, nodes: Nodes) -> None:
     """Set what is known of the children of a node, whose rows part in the middle."""
     places, totals, _, _, lefts, _, ends, children = nodes
@@ -251,7 +251,7 @@ def _add_children(node: int, left: int, middle: int, nodes: Nodes) -> None:
     places[left], places[left + 1] = 2 * places[node], 2 * places[node] + 1
 
 
-@kernel
+@inline
 def goes_left(where: Int64s, words: Int64s, flags: int, out: Array) -> None:
     """Set for each bin of a feature whether it goes left: ``Split.lefts``."""
     for bin in range(len(out)):

@@ -72,7 +72,7 @@ class ForestRows:
         self._problem, self._options, self._given = problem, options, given
         self.ids = row_ids(given, problem.absent)
         self.rows: Binned | None = None
-        self.whole: Array = np.empty((0, 2), options.dtype)
+        self.whole: Array = np.empty((0, 2), np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -102,10 +102,10 @@ class ForestRows:
         if options.counts_alone:
             whole = np.column_stack([np.ones(len(self)), self._given.y])
         else:
-            whole = quantised(self._pairs, self.ids, key_of(options.seed, ROUNDING % 2**63), scales, "int64")
+            whole = quantised(self._pairs, self.ids, key_of(options.seed, ROUNDING % 2**63), scales)
             if options.classes:
                 whole[:, 1] = self._given.y
-        self.whole = readable(whole.astype(options.dtype))
+        self.whole = readable(whole.astype(np.int64))
         self.__dict__.pop("_pairs", None)  # as large as the rows
 
     @property

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees.decision_kernels import CHANCE, ROUNDING
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MAX_BINS
 from ps2.algorithms.trees.search_kernels import note_sides
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 Bools = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ IMPURITY, WIDTH, MIN_DRAWS, DEPTH = range(4)
 MAY, SPLITS, CHILDREN = range(3)
 
 
-@kernel
+@inline
 def weight_of(sums: Int64s, kinds: Int64s) -> int:
     """Return the weight of some sums, as a whole number."""
     if kinds[IMPURITY] == VARIANCE:
@@ -39,13 +39,13 @@ def weight_of(sums: Int64s, kinds: Int64s) -> int:
     return weight
 
 
-@kernel
+@inline
 def draws_of(sums: Int64s, kinds: Int64s) -> int:
     """Return how many draws some sums are of: their weight, where each row weighs 1."""
     return int(sums[kinds[WIDTH]]) if len(sums) > kinds[WIDTH] else weight_of(sums, kinds)
 
 
-@kernel
+@inline
 def purity_of(sums: Int64s, weight: int, kinds: Int64s, rules: Float64s) -> float:
     """Return minus the impurity times the weight, but for what all splits of a node have in common."""
     if weight <= 0:
@@ -64,7 +64,7 @@ def purity_of(sums: Int64s, weight: int, kinds: Int64s, rules: Float64s) -> floa
     return (found - weight * np.log2(np.float64(weight))) * rules[WEIGHT_UNIT]
 
 
-@kernel
+@inline
 def may_split(place: int, sums: Int64s, kinds: Int64s, rules: Float64s) -> bool:
     """Tell whether a node may have children: it is heavy, high and mixed enough."""
     weight = weight_of(sums, kinds)
@@ -80,7 +80,7 @@ def may_split(place: int, sums: Int64s, kinds: Int64s, rules: Float64s) -> bool:
     return largest < weight
 
 
-@kernel
+@inline
 def gains_enough(gain: float, total: Int64s, left: Int64s, kinds: Int64s, rules: Float64s) -> bool:
     """Tell whether the best split of a node gains enough, and more than rounding may seem to gain.
 
@@ -123,14 +123,14 @@ def judge(
             out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], kinds, rules)
 
 
-@kernel
+@inline
 def scratch_of(channels: int) -> tuple[Int64s, Int64s, Int64s, Float64s, Int64s]:
     """Return room for the bins of one feature, and for the sums of two sides."""
     bins = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, channels), np.int64)
     return bins[0], bins[1], np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS), np.empty((3, channels), np.int64)
 
 
-@kernel
+@inline
 def _collect(
     histogram: Array, bins: tuple[int, int, int], total: Int64s, places: Int64s, sums: Array, rest: Int64s
 ) -> int:
@@ -138,7 +138,8 @@ def _collect(
     column, size, implied = bins
     channels = len(total)
     count, at = 0, -1
-    rest[:] = total
+    for i in range(len(total)):
+        rest[i] = total[i]
     for place in range(size):
         begin = (column + place) * channels
         some = place == implied
@@ -169,7 +170,7 @@ def _collect(
     return count - 1
 
 
-@kernel
+@inline
 def _sort(flags: int, count: int, sums: Array, total: Int64s, kinds: Int64s, ratios: Float64s, order: Int64s) -> None:
     """Set the order in which bins go left: that of categories is by mean label, or by the share of one class.
 
@@ -185,10 +186,12 @@ def _sort(flags: int, count: int, sums: Array, total: Int64s, kinds: Int64s, rat
         channel = int(np.argmax(total[: kinds[WIDTH]]))
     for i in range(count):
         ratios[i] = sums[i, channel] / weight_of(sums[i], kinds)
-    order[:count] = np.argsort(ratios[:count], kind="mergesort")
+    ranked = np.argsort(ratios[:count], kind="mergesort")
+    for i in range(count):
+        order[i] = ranked[i]
 
 
-@kernel
+@inline
 def search_feature(
     histogram: Array,
     feature: int,
@@ -250,7 +253,7 @@ def search_feature(
     _keep(node, feature, bins, flags, (count, lost, last), with_lost, total, kinds, scratch, out)
 
 
-@kernel
+@inline
 def _keep(
     node: int,
     feature: int,

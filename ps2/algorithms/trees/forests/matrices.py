@@ -11,6 +11,7 @@ from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.growing import SparseRows
+from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.client.batch import batch
@@ -51,12 +52,12 @@ class ForestMatrices:
             LimitError: they cannot fit.
         """
         columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * options.channels
-        size = columns * np.dtype(options.dtype).itemsize
+        size = columns * SUM_BYTES
         left = sum(max(limit - taken, 0) for limit, taken in servers)
         useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)
         rows = max(min(useful, MAX_ROWS, left // SHARE // size), 1)
         try:
-            first = DCV.dense(columns, rows_with_marks(1 + rows), options.dtype, align=bins.block * options.channels)
+            first = DCV.dense(columns, rows_with_marks(1 + rows), "int64", align=bins.block * options.channels)
         except LimitError as error:
             raise LimitError(
                 f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "
@@ -64,7 +65,7 @@ class ForestMatrices:
                 "limit, or let features have fewer bins"
             ) from error
         histograms = first.matrix()
-        layout = np.zeros((1, first.dim), options.dtype)
+        layout = np.zeros((1, first.dim), np.int64)
         no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
         layout[0, : int(bins.first[-1]) * options.channels] = no_rows.layout(None, options.channels)
         histograms.push([LAYOUT], layout)

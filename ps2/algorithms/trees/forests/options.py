@@ -19,8 +19,6 @@ ImpurityName = Literal["gini", "entropy", "variance"]
 CODES: dict[ImpurityName, int] = {"gini": GINI, "entropy": ENTROPY, "variance": VARIANCE}
 # Most draws of a row for one tree: more are as likely as 1 in 10^14.
 MAX_DRAWS = 15
-# Sums of so many draws have 32 bits.
-MAX_OF_32_BITS = (1 << 31) // MAX_DRAWS - 1
 # How often a node draws features, if none of those drawn before parts it.
 TURNS = 3
 
@@ -81,11 +79,6 @@ class ForestOptions:
         return bool(self.classes) and not self.weighted
 
     @property
-    def dtype(self) -> str:
-        """The dtype of sums."""
-        return "int32" if self.counts_alone and self.rows <= MAX_OF_32_BITS else "int64"
-
-    @property
     def turns(self) -> int:
         """How often a node may draw features."""
         return TURNS if self.features else 1
@@ -108,7 +101,7 @@ class ForestOptions:
         if self.counts_alone:
             return 1.0, 1.0
         # A tree may draw heavy rows alone.
-        of_weights, of_labels = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1], "int64")
+        of_weights, of_labels = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
         return (of_weights if self.weighted else 1.0), of_labels
 
     @property

@@ -35,9 +35,8 @@ def warm_forests() -> None:
             forest.margins(x)
             forest.votes(x, np.ones((4, options.trees), np.bool_))
             _add(LocalRows(np.arange(x.shape[1]), x, y), options)
-    for dtype in (np.int32, np.int64):
-        one, m = np.zeros(1, np.int64), np.zeros((3, 64), dtype)
-        purest_splits(m, one, np.zeros((1, 2), np.int64), CLASSES.kinds, CLASSES.rules((1.0, 1.0)))
+    one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
+    purest_splits(m, one, np.zeros((1, 2), np.int64), CLASSES.kinds, CLASSES.rules((1.0, 1.0)))
     growth = ForestGrowth(CLASSES, (1.0, 1.0), [2, 3], 1, 0)
     growth.take_totals(np.full((2, 2), 2))
     found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
@@ -68,13 +67,13 @@ def _add(rows: LocalRows, options: ForestOptions) -> None:
     """Build a histogram as workers do."""
     forms, mine, _, _ = _prepared(rows, options)
     order, draws = mine.drawn(0)
-    held = np.empty((len(order), 3), mine.whole.dtype)
+    held = np.empty((len(order), 3), np.int64)
     forest_kernels.gather(readable(order), draws, mine.whole, options.kinds, held)
-    features, histogram = np.empty(len(forms.usable), np.int64), np.zeros(forms.most_columns * 2, options.dtype)
+    features, histogram = np.empty(len(forms.usable), np.int64), np.zeros(forms.most_columns * 2, np.int64)
     some = features[: draw_kernels.draw_features(forms.usable, 1, 1, 0, 1, features)]
     how = held, options.kinds, 2, histogram
     flags = np.zeros(len(rows.keys), np.bool_)
     forest_kernels.build(readable(order), mine.arrays, forms.arrays, some, flags, *how)
     most = int(forms.arrays[1][some].sum())
-    bins, sums = np.empty(most, np.int64), np.empty((most, 2), histogram.dtype)
+    bins, sums = np.empty(most, np.int64), np.empty((most, 2), np.int64)
     forest_kernels.take_filled(some, forms.arrays, histogram, bins, sums)

@@ -128,7 +128,7 @@ class _WorkerTrees:
         self._growing, self._first = [], first
         for tree in range(count):
             order, draws = self._rows.drawn(first + tree)
-            held = np.empty((len(order), 3), self._rows.whole.dtype)
+            held = np.empty((len(order), 3), np.int64)
             kernels.gather(readable(order), draws, self._rows.whole, options.kinds, held)
             kernels.sum_rows(held, options.kinds, totals[tree])
             self._growing.append((NodeRows(self._rows.rows, order), draws))
@@ -159,12 +159,12 @@ class _WorkerTrees:
         features = np.empty(len(forms.usable), np.int64)
         given = forms.usable, key, int(node[PLACE]), int(node[TURN]), options.features, features
         features = features[: draw_kernels.draw_features(*given)]
-        held = np.empty((len(order), 3), self._rows.whole.dtype)
+        held = np.empty((len(order), 3), np.int64)
         kernels.gather(order, draws, self._rows.whole, options.kinds, held)
         how = held, options.kinds, options.channels, histogram
         kernels.build(order, self._rows.arrays, forms.arrays, features, is_drawn, *how)
         most = int(forms.arrays[1][features].sum())
-        bins, sums = np.empty(most, np.int64), np.empty((most, options.channels), histogram.dtype)
+        bins, sums = np.empty(most, np.int64), np.empty((most, options.channels), np.int64)
         count = kernels.take_filled(features, forms.arrays, histogram, bins, sums)
         self._scratch.put((histogram, is_drawn))
         return int(node[ROW]), bins[:count], sums[:count]
@@ -174,5 +174,5 @@ class _WorkerTrees:
         assert self._forms is not None
         with suppress(Empty):
             return self._scratch.get_nowait()
-        zeros = np.zeros(max(self._forms.most_columns, 1) * self._options.channels, self._options.dtype)
+        zeros = np.zeros(max(self._forms.most_columns, 1) * self._options.channels, np.int64)
         return zeros, np.zeros(self._problem.dim, np.bool_)

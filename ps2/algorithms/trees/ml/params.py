@@ -28,7 +28,7 @@ from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ml.ensemble_setters import EnsembleSetters
-from ps2.algorithms.trees.problem import MAX_DEPTH, MIN_GAIN, Bits, BoostingOptions, GrowthName, weight_bits
+from ps2.algorithms.trees.problem import MAX_DEPTH, MIN_GAIN, BoostingOptions, GrowthName, weight_bits
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="TreeParams")
@@ -36,7 +36,6 @@ P = TypeVar("P", bound="TreeParams")
 MAX_BINS = 4000
 SHARE_ABOVE_0: Check = (lambda value: 0 < value <= 1, "a number in (0, 1]")
 GROWTHS = get_args(GrowthName)
-BITS = get_args(Bits)
 # Leaves of a tree where nothing is said of them; of growth by leaf as many as LightGBM's.
 MAX_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
@@ -99,7 +98,6 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
         "featureWeights": (are_weights, "finite numbers that are not negative, of which some are above 0"),
         "earlyStoppingRounds": COUNT,
         "numTrees": COUNT,
-        "histogramBits": (lambda bits: bits in BITS, f"one of {', '.join(map(str, BITS))}"),
         "monotoneConstraints": (lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
     }
 
@@ -173,12 +171,6 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
         "of a model: trees (of each class) that predictions use, from the first one on; not set: all",
         TypeConverters.toInt,
     )
-    histogramBits: Param[int] = own_param(
-        "histogramBits",
-        "bits of the sums in histograms: 64, as exact as float64's, or 32, for half the memory and "
-        "traffic; 32 loses gradients below 2^-28 of the sum over all rows",
-        TypeConverters.toInt,
-    )
     absentAsMissing: Param[bool] = own_param(
         "absentAsMissing",
         "whether absent entries of sparse vectors are missing, as in xgboost, instead of 0",
@@ -195,7 +187,7 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     def _set_defaults(self) -> None:
         super()._set_defaults()
         self._setDefault(**DEFAULTS["pyspark"], regAlpha=0.0, minSplitLoss=0.0, seed=0)
-        self._setDefault(growth="level", absentAsMissing=False, histogramBits=64, defaults="pyspark")
+        self._setDefault(growth="level", absentAsMissing=False, defaults="pyspark")
 
     getGrowth = getter(growth)
     getMaxLeaves = getter(maxLeaves)
@@ -211,7 +203,6 @@ class TreeParams(HasVia, FleetParams, _GBTParams):
     getContribCol = getter(contribCol)
     getEarlyStoppingRounds = getter(earlyStoppingRounds)
     getEvalMetric = getter(evalMetric)
-    getHistogramBits = getter(histogramBits)
     getAbsentAsMissing = getter(absentAsMissing)
     getDefaults = getter(defaults)
 
@@ -235,7 +226,6 @@ class TreeSetters(TreeParams, EnsembleSetters):
     setContribCol = setter(TreeParams.contribCol)
     setEarlyStoppingRounds = setter(TreeParams.earlyStoppingRounds)
     setEvalMetric = setter(TreeParams.evalMetric)
-    setHistogramBits = setter(TreeParams.histogramBits)
     setAbsentAsMissing = setter(TreeParams.absentAsMissing)
     setDefaults = setter(TreeParams.defaults)
 
@@ -284,7 +274,6 @@ def options_of(params: TreeParams) -> BoostingOptions:
         groups=tuple(map(tuple, params.getInteractionConstraints())) if params.isSet("interactionConstraints") else (),
         feature_weights=tuple(params.getFeatureWeights()) if params.isSet("featureWeights") else (),
         monotone=tuple(params.getMonotoneConstraints()) if params.isSet("monotoneConstraints") else (),
-        bits=64 if params.getHistogramBits() == 64 else 32,
         seed=params._seed,
         validate=params.isSet("validationIndicatorCol"),
         validation_tol=0.0 if patience and not params.isSet("validationTol") else params.getValidationTol(),

@@ -1,0 +1,46 @@
+"""Compile the kernels of all families, unless numba's cache already holds them (``python -m ps2.cli.warm``).
+
+Else each is compiled at its first use, which takes seconds. Some processes share the work; each compiles once what its
+kernels have in common.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import ps2
+from ps2.cgroups import usable_cores
+
+ROOT = Path(ps2.__file__).parent
+FAST_PATH = "ps2.server.fast_path_compiled"
+# They take longest.
+FIRST = ("ps2.algorithms.trees.warm", "ps2.ops.warm", "ps2.algorithms.embeddings.warm", FAST_PATH)
+
+
+def warmers() -> list[str]:
+    """Return the modules that compile kernels, long ones first."""
+    sizes = {
+        ".".join(file.relative_to(ROOT.parent).with_suffix("").parts): file.stat().st_size
+        for room in ("algorithms", "data", "torch")
+        for file in (ROOT / room).rglob("warm.py")
+    }
+    rest = sorted(set(sizes) - set(FIRST), key=lambda module: (-sizes[module], module))
+    return [*FIRST, *rest]
+
+
+def compile_all(modules: Sequence[str], processes: int) -> None:
+    """Compile the kernels of modules, in some processes; what one of them raises is raised here."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(_warm, modules, chunksize=1)
+
+
+def _warm(module: str) -> None:
+    warmer = import_module(module)
+    warmer.load() if module == FAST_PATH else warmer.warm()
+
+
+if __name__ == "__main__":
+    compile_all(warmers(), usable_cores())
