@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from compiled_kernels import compiled
-from in_process import ArrayTable, training_context
 
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
@@ -15,6 +14,7 @@ from ps2.algorithms.clusters.trainer import train
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
+from tests.in_process import ArrayTable, training_context
 
 
 def rows(share=1.0, shift=0.0, n=200, dim=7):

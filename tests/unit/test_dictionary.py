@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from in_process import ArrayTable, training_context
 
 from ps2.algorithms import SparseCoder
 from ps2.algorithms.dictionary import ops, trainer, worker
@@ -14,6 +13,7 @@ from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import ConfigError, InputError, LimitError, ShapeError
+from tests.in_process import ArrayTable, training_context
 
 ATOMS, PENALTY, PASSES = 12, 1.0, 15
 

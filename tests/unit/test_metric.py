@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from in_process import ArrayTable, training_context
 
 from ps2.algorithms import Metric
 from ps2.algorithms.metric.objective import evaluate, objective
@@ -16,6 +15,7 @@ from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
 from ps2.algorithms.metric.trainer import train
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
+from tests.in_process import ArrayTable, training_context
 
 RANK, DIM, WEIGHT = 2, 4, 0.5
 
