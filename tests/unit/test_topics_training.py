@@ -78,7 +78,7 @@ def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps):
 
 
 @pytest.mark.parametrize("topics", [1, 70_000])
-def test_training_when_topics_are_1_or_70000_then_tokens_have_one(ps, topics):
+def test_training_when_topics_are_1_or_70000_then_all_have_one(ps, topics):
     found = trained(ps, replace(OPTIONS, topics=topics, iterations=1))
     np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
     assert (found.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
