@@ -1,21 +1,12 @@
-"""KMeans on a DataFrame: predictions, files, and a driver that ends amid."""
+"""KMeans on a DataFrame: predictions and files."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
 
-from ps2 import PS2Conf, PS2Context
 from ps2.algorithms import KMeans, KMeansClusters, KMeansModel
-from ps2.algorithms.clusters.options import KMeansOptions
-from ps2.algorithms.clusters.trainer import train
-from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Table
-
-END = 2
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +19,6 @@ def points():
 def frame(spark, points):
     rows = [(Vectors.dense(x), float(w)) for x, w in zip(*points, strict=True)]
     return spark.createDataFrame(rows, ["features", "w"]).repartition(2).cache()
-
-
-@pytest.fixture(scope="module")
-def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2) as context:
-        yield context
 
 
 def test_kmeans_when_transformed_and_saved_then_agree(ps, points, frame, tmp_path):
@@ -52,23 +37,3 @@ def test_kmeans_when_k_is_above_rows_then_finds_these(spark, ps):
     rows = [(Vectors.dense([float(at % 3), 1.0]),) for at in range(9)]
     model = KMeans(k=10**6, seed=1).fit(spark.createDataFrame(rows, ["features"]))
     assert (model.clusters.k, model.summary.trainingCost) == (3, 0.0)
-
-
-def end(step):
-    if step.number == END:
-        raise KeyboardInterrupt
-
-
-def test_kmeans_when_driver_ends_then_next_finds_the_same(spark, frame, tmp_path):
-    PS2Context.getOrCreate(spark).stop()
-    options = KMeansOptions(6, iterations=6, tolerance=0.0, seed=3, name="clusters", dim=4)
-    table, conf = Table(frame, ColumnNames(label=None, weight="w"), 2), PS2Conf(keep=1)
-    folder = str(tmp_path)
-    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=1, conf=conf) as ps:
-        expected = train(ps, table, replace(options, name=""))
-        with pytest.raises(KeyboardInterrupt):
-            train(ps, table, options, end)
-    with PS2Context.getOrCreate(spark, servers=1, restore=folder) as ps:
-        found = train(ps, table, options)
-    assert found.centres.tolist() == expected.centres.tolist()
-    assert found.history.objective == expected.history.objective
