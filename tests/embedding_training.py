@@ -9,7 +9,8 @@ import numpy as np
 
 from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
-from ps2.algorithms.embeddings.trainer import Trainer
+from ps2.algorithms.embeddings.trainer import OnlyWorker, Trainer
+from tests.in_process import training_context
 
 EACH, LENGTH, COUNT = 12, 20, 200
 WORDS = 2 * EACH
@@ -40,12 +41,25 @@ def read_pairs(worker: Any, rows: Any) -> InMemorySentences:
 def trained(
     ps: Any, settings: EmbeddingSettings = RECIPE, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
 ) -> FittedEmbeddings:
-    """Train on the walks, one worker with more of them than the others."""
-    walks = sentences()
-    bounds = [0, *(COUNT // 2 + COUNT * rank // (2 * workers) for rank in range(1, workers)), COUNT]
-    parts = [walks[begin:end].reshape(-1) for begin, end in pairwise(bounds)]
-    rdd = ps.sparkContext.parallelize(parts, workers)
+    """Train on the walks."""
+    rdd = ps.sparkContext.parallelize(dealt(workers), workers)
     return Trainer(ps, rdd, read, settings, frequencies(), workers, on_step).fit()
+
+
+def fitted(
+    settings: EmbeddingSettings = RECIPE, on_step: Any = lambda step: None, read: Any = read
+) -> FittedEmbeddings:
+    """Train on the walks in this process, with two workers."""
+    shards = [[walks] for walks in dealt(2)]
+    with training_context() as ps:
+        alone = OnlyWorker(1, "tests have no Spark, which says how many cores a worker has")
+        return Trainer(ps, shards, read, settings, frequencies(), 2, on_step, alone=alone).fit()
+
+
+def dealt(workers: int) -> list[Any]:
+    """The words of each worker; one has more of them than the others."""
+    bounds = [0, *(COUNT // 2 + COUNT * rank // (2 * workers) for rank in range(1, workers)), COUNT]
+    return [sentences()[begin:end].reshape(-1) for begin, end in pairwise(bounds)]
 
 
 def margin(fitted: FittedEmbeddings) -> float:

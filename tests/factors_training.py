@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import Chunk
-from ps2.algorithms.factors.dealing import Deal, deal_ratings, keys_of, packed
+from ps2.algorithms.factors.dealing import Deal, DealtRatings, deal_ratings, keys_of, packed
 from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
@@ -20,6 +21,7 @@ from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.survey_rows import gathered
 from ps2.algorithms.factors.trainer import train
 from ps2.run.rotation import schedule
+from tests.in_process import training_context
 
 USERS, ITEMS, RANK = 100, 80, 3
 OPTIONS = FactorOptions(rank=5, iterations=6, reg=0.02, seed=3, save_interval=2, step_size=0.1)
@@ -86,6 +88,38 @@ def trained(
     survey = survey_ratings(frame, columns, options).together_with(start)
     deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
     return train(ps, deal_ratings(frame, survey, deal, options), survey, options, start, on_step)
+
+
+def fitted(
+    options: FactorOptions = OPTIONS,
+    columns: RatingColumns = COLUMNS,
+    workers: int = 2,
+    groups: int = 1,
+    start: FittedFactors | None = None,
+    on_step: Callable[[Any], None] = lambda step: None,
+    given: Ratings | None = None,
+    surveyed_ratings: Ratings | None = None,
+) -> FittedFactors:
+    """Train on the planted problem within this process.
+
+    Args:
+        surveyed_ratings: what the survey reads; None: the ratings that workers get.
+    """
+    given = given or ratings()
+    survey = surveyed(surveyed_ratings or given, options, columns).together_with(start)
+    deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
+    with training_context() as ps:
+        return train(ps, _dealt(given.table(columns), survey, deal, options), survey, options, start, on_step)
+
+
+def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, options: FactorOptions) -> DealtRatings:
+    """Deal ratings to workers of this process, from three parts."""
+    deal, keys = replace(deal, by_item=options.solver == "ccd"), keys_of(deal.layout.ring.workers)
+    parts = [table.slice(begin, len(table) // 3 + 1) for begin in range(0, len(table), len(table) // 3 + 1)]
+    rows = [
+        packed(chunk_of(part), survey.users, survey.items, deal, keys, (number, 0)) for number, part in enumerate(parts)
+    ]
+    return DealtRatings([[some.filter(pc.equal(some["key"], key)) for some in rows] for key in keys], deal)
 
 
 def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = COLUMNS) -> RatingsSurvey:

@@ -12,6 +12,7 @@ clock: a run with any staleness runs as under BSP.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from ps2.run.rotation import RotationSchedule
 from ps2.run.turns import Rotations, Turn
 
 DEADLINE_S = 60.0
+FOREVER = float("inf")
 VECTOR = pa.struct(
     [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
 )
@@ -205,7 +207,7 @@ class _RunAborted(BaseException):
 class Worker:
     """A ``ps2.Worker`` whose thread runs only while the driver waits for it."""
 
-    epoch, goesBack, timeLeft = 0, False, float("inf")
+    epoch, goesBack = 0, False
 
     def __init__(self, state: _RunState, rank: int) -> None:
         self.rank, self.workers, self.clock = rank, state.workers, state.first
@@ -274,13 +276,14 @@ class Worker:
 
     # -- for programs --------------------------------------------------------------------------------------------------
 
-    def clocks(self, n: int) -> Iterator[int]:
+    def clocks(self, n: int, budget_s: float = FOREVER) -> Iterator[int]:
         while self.clock < n and not self._state.is_over:
             self._visible = len(self._state.messages)
             phase = 2 * self.clock + 1
             self._ids.settled = phase
             self._ids.enter(phase)
             self._prefetches.enter(self.clock, self.clock, 0)
+            self._ends_s = time.monotonic() + budget_s
             yield self.clock
             self.is_at_end_of_clock = True
             self._pause()
@@ -291,16 +294,20 @@ class Worker:
         blocks: int,
         rotations: int = 1,
         slices: int = 2,
-        budgetS: Any = None,
+        budgetS: float | None = None,
         fetch: Any = None,
         at: Any = None,
     ) -> Iterator[Turn]:
         self.barrier()
         turns = Rotations(self, RotationSchedule(self.workers, blocks, slices), self._state.seed, rotations, fetch, at)
-        for clock in self.clocks(turns.clocks):
+        for clock in self.clocks(turns.clocks, budgetS or FOREVER):
             turn = turns.turn(clock)
             if turn is not None:
                 yield turn
+
+    @property
+    def timeLeft(self) -> float:
+        return self._ends_s - time.monotonic()
 
     def report(self, value: Any, merge: str = "sum") -> None:
         self._reports.append(report(self.clock, value, merge))

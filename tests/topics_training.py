@@ -22,6 +22,7 @@ from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.run.rotation import schedule
+from tests.in_process import ArrayTable
 
 WORDS, DOCUMENTS, TOPICS = 60, 40, 5
 OPTIONS = SamplingOptions(
@@ -45,6 +46,11 @@ def dealt(spark: Any, counts: sp.csr_array, workers: int) -> Table:
     parts = spark.sparkContext.parallelize([rows[w::workers] for w in range(workers)], workers)
     frame = spark.createDataFrame(parts.flatMap(list), schema_of({"features": rows[0][0]}), verifySchema=False)
     return Table(frame, ColumnNames(label=None), workers)
+
+
+def arrays(counts: sp.csr_array, workers: int) -> Table:
+    """The same in this process."""
+    return ArrayTable.of(counts, workers=workers, columns=ColumnNames(label=None))
 
 
 def _rows(counts: sp.csr_array) -> Any:

@@ -54,32 +54,16 @@ def test_fit_when_done_then_codes_and_files_are_the_models(ps, frame, data, tmp_
     np.testing.assert_array_equal(SparseCoder.load(str(tmp_path / "m")).dictionary, model.dictionary)
 
 
-def test_fit_when_fleets_differ_then_dictionary_is_the_same(ps, frame):
-    estimator = DictionaryLearning(nonnegative=True, **PARAMS)
-    several = estimator.copy({estimator.via: "servers", estimator.numWorkers: 2}).fit(frame)
-    alone = estimator.copy({estimator.via: "local"}).fit(frame)
-    assert (several.summary.history.placement.workers, alone.summary.history.placement.via) == (2, "local")
-    np.testing.assert_array_equal(several.dictionary, alone.dictionary)
-    assert several.summary.objectiveHistory == alone.summary.objectiveHistory
-    assert alone.coder.transform(np.ones((1, DIM))).data.min() > 0
-
-
-NAN, INF = float("nan"), float("inf")
-
-
 @pytest.mark.parametrize(
     ("params", "rows", "error", "said"),
     [
-        ({}, [[1.0, NAN], [2.0, 1.0]], InputError, "hold NaN or infinite"),
-        ({}, [[1.0, INF], [2.0, 1.0]], InputError, "hold NaN or infinite"),
-        ({}, [], InputError, "expected rows"),
-        ({}, [[0.0, 0.0], [0.0, 0.0]], InputError, "features: expected rows with values, got 2 rows of zeros alone"),
+        ({}, [[1.0, float("nan")], [2.0, 1.0]], InputError, "hold NaN or infinite"),
         ({"k": 3}, [[1.0, 2.0], [2.0, 1.0]], ConfigError, "k: expected at most the number of rows, 2, got 3"),
         ({"k": 0}, [[1.0, 2.0]], ConfigError, "k: expected 1 at least, got 0"),
         ({"regParam": -1.0}, [[1.0, 2.0]], ConfigError, "regParam: expected a finite number that is not negative"),
         ({"via": "local", "numWorkers": 2}, [[1.0, 2.0], [2.0, 1.0]], ConfigError, "via: 'local' is for one worker"),
     ],
-    ids=["nan", "inf", "empty", "zeros", "k-rows", "k-0", "negative", "via"],
+    ids=["nan", "k-rows", "k-0", "negative", "via"],
 )
 def test_fit_when_input_is_bad_then_error_says_how(ps, spark, params, rows, error, said):
     frame = spark.createDataFrame([(row,) for row in rows], "features array<double>")

@@ -1,4 +1,4 @@
-"""MatrixFactorization as an estimator: what it learns, warm starts, held-out rows, files, and wrong tables."""
+"""MatrixFactorization as an estimator: ids, warm starts, held-out rows, files, Spark's cache, and wrong tables."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import doctest
 import gc
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from factors_training import COLUMNS, OPTIONS, frame_of, ratings
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.recommendation import ALS, ALSModel
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from ps2.algorithms import MatrixFactorization, MatrixFactorizationModel, MatrixFactors
+from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.ratings import survey_ratings
+from ps2.algorithms.factors.trainer import train
 from ps2.errors import ConfigError, InputError, SlotsError, UsageError
 
 # Tasks reach it, so all of them run in the same Python workers. pyspark leaves the threads of its validators to the
@@ -24,8 +29,6 @@ pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings(IGNORED)
 
 USERS, ITEMS, RANK = 60, 40, 3
 SMALL = {"rank": RANK, "maxIter": 40, "regParam": 0.01, "stepSize": 0.3, "seed": 1, "numWorkers": 2}
-
-CCD = {"rank": RANK, "maxIter": 30, "regParam": 0.01, "solver": "ccd", "seed": 1, "numWorkers": 2}
 
 
 @pytest.fixture(scope="module")
@@ -67,28 +70,6 @@ def test_fit_when_it_ends_then_its_summary_tells_how(model):
     assert str(model.summary.placement).startswith("servers, 2 workers of 1 thread: numWorkers is 2")
 
 
-def test_fit_when_coordinates_descend_then_also_finds_it(df, cells):
-    found = MatrixFactorization(**CCD).fit(df)
-    assert rmse(found, df) < np.std([rating for *_, rating in cells]) / 4
-    assert found.summary.objectiveHistory[-1] < found.summary.objectiveHistory[0]
-
-
-def test_fit_when_feedback_is_implicit_then_liked_items_lead(spark):
-    rows = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
-    clicks = spark.createDataFrame(rows, "user int, item int")
-    params = {"rank": 2, "implicitPrefs": True, "ratingCol": "", "alpha": 10.0, "seed": 1, "numWorkers": 2}
-    found = MatrixFactorization(**params).fit(clicks)
-    for user in range(20):
-        assert {item % 2 for item, _ in found.recommend(user, 5)} == {user % 2}
-
-
-def test_fit_when_factors_are_nonnegative_then_no_number_is_less(spark, cells):
-    positive = spark.createDataFrame([(u, i, abs(r)) for u, i, r in cells], "user int, item int, rating double")
-    found = MatrixFactorization(rank=2, nonnegative=True, seed=1, numWorkers=2).fit(positive)
-    assert found.factors.userFactors.min() >= 0
-    assert found.factors.itemFactors.min() >= 0
-
-
 def test_fit_when_ratings_repeat_then_each_counts_as_in_als(spark):
     rows = [(0, 0, 1.0), (0, 0, 3.0), (1, 0, 2.0), (1, 1, 2.0), (0, 1, 2.0)]
     twice = spark.createDataFrame(rows, "user int, item int, rating double")
@@ -100,26 +81,16 @@ def test_fit_when_ratings_repeat_then_each_counts_as_in_als(spark):
         assert found[0][pair] == pytest.approx(rating, abs=0.02)
 
 
-def test_fit_when_biases_are_asked_then_model_has_them(df):
-    found = MatrixFactorization(**SMALL, biases=True).fit(df)
-    assert found.factors.hasBiases
-    assert found.mean == pytest.approx(df.agg({"rating": "mean"}).first()[0], rel=1e-5)
-
-
-def test_fit_when_ids_are_strings_then_predicts_the_same(spark, df, model):
-    named = df.selectExpr(
-        "concat('u', lpad(user, 3, '0')) as user", "concat('ï', lpad(item, 3, '0')) as item", "rating"
-    )
-    found = MatrixFactorization(**SMALL).fit(named)
-    assert found.factors.users[:2] == ["u000", "u001"]
-    # Numbered in the same order, they are the same problem.
-    np.testing.assert_array_equal(found.factors.userFactors, model.factors.userFactors)
+def test_fit_when_ids_are_strings_then_they_are_the_models(df):
+    named = df.selectExpr("concat('u', char(0), lpad(user, 3, '0')) as user", "concat('ï', item) as item", "rating")
+    found = MatrixFactorization(**SMALL).setMaxIter(1).fit(named)
+    assert found.factors.users[:2] == ["u\x00000", "u\x00001"]
     assert found.recommendForAllUsers(2).dtypes[0] == ("user", "string")
 
 
 def test_fit_when_ids_are_wide_then_they_are_exact(spark, cells):
     wide = spark.createDataFrame([(2**62 + u, i - 2**62, r) for u, i, r in cells], "user long, item long, rating float")
-    found = MatrixFactorization(**SMALL).fit(wide)
+    found = MatrixFactorization(**SMALL).setMaxIter(1).fit(wide)
     assert found.factors.users[-1] == 2**62 + USERS - 1
     assert found.transform(wide).where("isnan(prediction)").count() == 0
     with pytest.raises(UsageError, match="toPyspark: expected users' ids that are integers of 32 bits"):
@@ -134,18 +105,9 @@ def test_fit_when_rows_are_held_out_then_validated_on_them(df, cells):
     assert "held-out" in found.summary.reason
 
 
-def test_fit_when_a_weight_is_0_then_row_does_not_count(df, spark):
-    doubled = df.selectExpr("*", "1.0 as w").union(df.selectExpr("user", "item", "rating + 100", "0.0"))
-    found = MatrixFactorization(**SMALL, weightCol="w").fit(doubled)
-    assert rmse(found, df) < 1
-
-
-def test_fit_when_it_goes_on_from_a_model_then_starts_better(df, model, spark):
-    again = MatrixFactorization(**{**SMALL, "maxIter": 2}).setInitialModel(model).fit(df)
-    anew = MatrixFactorization(**{**SMALL, "maxIter": 2}).fit(df)
-    assert again.summary.objectiveHistory[0] < anew.summary.objectiveHistory[0] / 2
+def test_fit_when_it_goes_on_from_a_model_then_ids_are_united(df, model, spark):
     more = df.where("user < 10").union(spark.createDataFrame([(999, 0, 3.0), (999, 777, 2.0)], df.schema))
-    grown = MatrixFactorization(**{**SMALL, "maxIter": 1}).setInitialModel(model).fit(more)
+    grown = MatrixFactorization(**SMALL).setMaxIter(1).setInitialModel(model).fit(more)
     assert (len(grown.factors.users), len(grown.factors.items)) == (USERS + 1, ITEMS + 1)
     assert np.isfinite(grown.predict([999, 59], [777, 0])).all()
 
@@ -194,11 +156,7 @@ def test_fit_when_in_a_pipeline_or_validator_then_works(df, tmp_path):
 
 # Columns of one row, and what the error says.
 WRONG = {
-    "null rating": ("1 user, 2 item, cast(null as double) rating", "column 'rating': expected finite ratings"),
-    "NaN rating": ("1 user, 2 item, double('NaN') rating", "column 'rating': expected finite ratings"),
-    "infinite rating": ("1 user, 2 item, double('inf') rating", "column 'rating': expected finite ratings"),
     "null user": ("cast(null as int) user, 2 item, 1.0 rating", "column 'user': expected user ids, got 1 null"),
-    "null item": ("1 user, cast(null as string) item, 1.0 rating", "column 'item': expected item ids, got 1 null"),
     "fraction": ("1.5D user, 2 item, 1.0 rating", "column 'user': expected user ids, integers"),
     "beyond 2^63": ("9223372036854775808BD user, 2 item, 1.0 rating", "column 'user': expected user ids, integers"),
     "no rating": ("1 user, 2 item", "rating"),
@@ -211,13 +169,6 @@ def test_fit_when_a_column_is_wrong_then_error_names_it(spark, name):
     columns, message = WRONG[name]
     with pytest.raises(InputError, match=message):
         MatrixFactorization(**SMALL).fit(spark.sql(f"select {columns}"))
-
-
-@pytest.mark.parametrize("param", ["nonnegative", "implicitPrefs"])
-def test_fit_when_a_rating_is_negative_then_error_names_param(spark, param):
-    frame = spark.createDataFrame([(1, 2, -1.0), (2, 2, 1.0)], "user int, item int, rating double")
-    with pytest.raises(InputError, match=f"that are not negative \\({param}\\), got 1 negative in 2 rows; such a row:"):
-        MatrixFactorization(rank=2, **{param: True}).fit(frame)
 
 
 def test_fit_when_there_is_nothing_to_train_on_then_error(spark, df):
@@ -259,23 +210,26 @@ def test_fit_when_workers_exceed_slots_then_error_has_both(df):
         MatrixFactorization(**{**SMALL, "numWorkers": 3}).fit(df)
 
 
-@pytest.mark.parametrize("params", [{"stepSize": 0.3}, {"solver": "ccd"}])
-def test_fit_when_there_is_one_rating_then_learns_it(spark, params):
-    frame = spark.createDataFrame([("a\0b", -5, 4.0)], "user string, item int, rating double")
-    found = MatrixFactorization(rank=3, maxIter=50, regParam=0.0, numWorkers=2, **params).fit(frame)
-    assert found.predict(["a\0b"], [-5])[0] == pytest.approx(4.0, abs=0.5)
-    assert found.factors.users[0] == "a\0b"
-
-
-def test_model_when_item_has_held_out_rows_only_then_unknown(spark, df):
-    marked = df.selectExpr("*", "item = 7 as held")
-    found = MatrixFactorization(**{**SMALL, "maxIter": 1}, validationIndicatorCol="held").fit(marked)
-    assert 7 not in found.factors.items
-    assert np.isnan(found.predict([0], [7])).all()
-
-
 def test_model_when_it_is_copied_then_factors_are_shared(model):
     other = model.copy({model.predictionCol: "p"})
     assert (other.getPredictionCol(), other.uid, model.getPredictionCol()) == ("p", model.uid, "prediction")
     assert other.factors is model.factors
     assert isinstance(model.factors, MatrixFactors)
+
+
+def cached(spark):
+    """Numbers of the RDDs in Spark's cache; Spark itself drops those that nobody refers to any more."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+
+def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
+    frame = frame_of(spark, ratings(seed=9))  # Spark's cache takes the same steps on equal rows for one
+    frame.count()
+    before = cached(spark)
+    survey = survey_ratings(frame, COLUMNS, OPTIONS)
+    assert len(cached(spark) - before) == 1
+    train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36), OPTIONS), survey, replace(OPTIONS, iterations=1))
+    until(lambda: cached(spark) <= before, "the ratings of the survey are gone")
+    with pytest.raises(InputError, match="negative"):
+        survey_ratings(frame, COLUMNS, replace(OPTIONS, nonnegative=True))
+    until(lambda: cached(spark) <= before, "the ratings of a survey that failed are gone")

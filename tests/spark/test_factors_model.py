@@ -58,7 +58,7 @@ def assert_same_lists(ours, theirs):
         assert [other for other, _ in found] == [other for other, _ in theirs[id]]
 
 
-@pytest.mark.parametrize("k", [1, 7, ITEMS, 1000])
+@pytest.mark.parametrize("k", [7, 1000])
 def test_recommend_when_for_all_users_then_lists_are_pysparks(model, k):
     ours, theirs = model.recommendForAllUsers(k), model.toPyspark().recommendForAllUsers(k)
     assert ours.dtypes == theirs.dtypes

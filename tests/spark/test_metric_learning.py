@@ -60,16 +60,13 @@ def test_fit_when_rows_have_labels_then_noise_is_ignored(ps, labelled, tmp_path)
 
 
 def test_fit_when_rows_are_pairs_then_history_is_objective(ps, data, paired):
-    params = {"rank": 3, "maxIter": 20, "featuresCol": "a", "otherCol": "b", "numWorkers": 2, "dissimilarWeight": 0.5}
-    model = MetricLearning(factors="always", **params).fit(paired)
+    params = {"rank": 3, "maxIter": 3, "featuresCol": "a", "otherCol": "b", "numWorkers": 2, "dissimilarWeight": 0.5}
+    model = MetricLearning(**params).fit(paired)
     x, y = data
     at = [(i, j) for i in range(ROWS - 2) for j in (i + 1, i + 2)]
     first, second = np.array(at).T
     last = objective(model.metric.components, x[first] - x[second], y[first] == y[second], 0.5)
     assert model.summary.objectiveHistory[-1] == pytest.approx(last, rel=1e-9)
-    values = MetricLearning(factors="never", **params).fit(paired)
-    np.testing.assert_allclose(values.metric.components, model.metric.components, rtol=1e-6, atol=1e-9)
-    assert (model.summary.gradients.factored, values.summary.gradients.factored) == (40, 0)
 
 
 def test_fit_when_it_is_local_then_metric_is_that_of_servers(ps, labelled):
@@ -87,13 +84,9 @@ NAN, NULL = float("nan"), None
     [
         ({}, [([1.0, NAN], 0.0), ([2.0, 1.0], 1.0)], InputError, "hold NaN or infinite"),
         ({}, [([1.0, 2.0], 1.0), ([2.0, 1.0], 1.0)], InputError, "expected rows of two classes at least"),
-        ({}, [([1.0, 2.0], 0.0), ([2.0, 1.0], 1.0)], InputError, "no pair is similar"),
-        ({"rank": 3}, [([1.0, 2.0], 0.0), ([2.0, 1.0], 1.0)], ConfigError, "at most the number of features, 2, got 3"),
         ({"rank": 0}, [([1.0, 2.0], 0.0)], ConfigError, "rank: expected"),
-        ({}, [([1.0, 2.0], y) for y in (0.0, 0.0, 1.0, 1.0)], InputError, "the vectors of each pair are equal"),
-        ({}, [([s * 1.7e308, 2.0], y) for y in (0.0, 1.0) for s in (1, -1)], InputError, "too large to be a number"),
     ],
-    ids=["nan", "one-class", "no-similar", "rank", "rank-0", "equal", "huge"],
+    ids=["nan", "one-class", "rank-0"],
 )
 def test_fit_when_rows_are_bad_then_error_says_how(ps, spark, params, rows, error, said):
     frame = spark.createDataFrame(rows, "features array<double>, label double")

@@ -14,6 +14,8 @@ import pytest
 from ps2 import PS2Context
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+# The quickstart is run in each build.
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -39,28 +41,33 @@ def run(spark, fleets):
     return run_guide
 
 
+@NIGHTLY
 def test_ml_guide_when_run_then_loaded_model_is_trained_one(run):
     space = run("ml.md")
     loaded = space["LogisticRegressionModel"].load(space["path"])
     np.testing.assert_array_equal(loaded.coefficients, space["model"].coefficients)
 
 
+@NIGHTLY
 def test_trees_guide_when_code_is_run_then_model_predicts(run):
     assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
 
 
 @pytest.mark.filterwarnings("ignore:.*An input example was:UserWarning")  # MLflow's advice
+@NIGHTLY
 def test_mlflow_guide_when_code_is_run_then_predictions_match(run):
     space = run("mlflow.md")
     assert space["prediction"].tolist() == [1.0, 0.0]
     assert space["again"].uid == space["model"].uid
 
 
+@NIGHTLY
 def test_graphs_guide_when_code_is_run_then_server_walks_match(run):
     space = run("graphs.md")
     assert space["from_servers"] == space["from_workers"]
 
 
+@NIGHTLY
 def test_factors_guide_when_code_is_run_then_predictions_match(run):
     space = run("factors.md")
     factors, model = space["factors"], space["model"]
@@ -68,6 +75,7 @@ def test_factors_guide_when_code_is_run_then_predictions_match(run):
     assert "gus" in space["again"].factors.users
 
 
+@NIGHTLY
 def test_metric_guide_when_code_is_run_then_classes_separate(run):
     space = run("metric.md")
     metric, x = space["metric"], space["x"]  # classes take turns
@@ -75,6 +83,7 @@ def test_metric_guide_when_code_is_run_then_classes_separate(run):
     np.testing.assert_array_equal(metric.components, space["model"].metric.components)
 
 
+@NIGHTLY
 def test_dictionary_guide_when_code_is_run_then_rows_are_sums(run):
     space = run("dictionary.md")
     x, codes = space["x"], space["codes"]
@@ -83,6 +92,7 @@ def test_dictionary_guide_when_code_is_run_then_rows_are_sums(run):
     assert codes.nnz < 0.6 * codes.shape[0] * codes.shape[1]
 
 
+@NIGHTLY
 def test_topics_guide_when_run_then_model_separates_topics(run):
     space = run("topics.md")
     oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))
@@ -92,12 +102,14 @@ def test_topics_guide_when_run_then_model_separates_topics(run):
     assert sorted(shares.argmax(axis=1)) == [0, 1]
 
 
+@NIGHTLY
 def test_embeddings_guide_when_code_is_run_then_groups_separate(run):
     space = run("embeddings.md")
     assert {vertex // 8 for vertex, _ in space["alone"].similar(3, 5)} == {0}
     assert {word for word, _ in space["model"].findSynonymsArray("oak", 3)} == {"elm", "yew", "ash"}
 
 
+@NIGHTLY
 def test_key_guides_when_code_is_run_then_all_of_it_runs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("hashing.md")["rows"].indptr.tolist() == [0, 5, 8]
@@ -107,6 +119,7 @@ def test_key_guides_when_code_is_run_then_all_of_it_runs(run, tmp_path, monkeypa
     assert len(run("deep.md")["model"].summary.objectiveHistory) == 1
 
 
+@NIGHTLY
 def test_streams_guide_when_run_then_each_row_is_learned_once(run):
     space = run("streams.md")
     assert 0.5 < space["training"].lastProgress.total.auc <= 1
@@ -117,6 +130,7 @@ def test_streams_guide_when_run_then_each_row_is_learned_once(run):
     assert below < 0.1
 
 
+@NIGHTLY
 def test_operations_pages_when_code_is_run_then_all_of_it_runs(run):
     assert run("clusters.md")["model"].summary.clusterSizes == [100] * 3
     PS2Context.getActive().stop()
@@ -147,6 +161,7 @@ def test_quickstart_when_code_is_run_then_each_row_counts(run):
     assert run("quickstart.md")["counts_of_ids"].tolist() == [1429] * 4 + [1428] * 3
 
 
+@NIGHTLY
 def test_coming_from_page_when_run_then_others_models_agree(run):
     space = run("coming-from.md")
     np.testing.assert_allclose(space["there"].coefficients.toArray(), space["model"].coefficients)
@@ -176,6 +191,7 @@ def readme(run_train, tmp_path):
     return text
 
 
+@NIGHTLY
 def test_the_readme_when_its_code_is_run_then_all_of_it_runs(run, readme):
     space = run("README.md", readme)
     assert space["test"].count() > 0

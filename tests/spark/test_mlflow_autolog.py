@@ -26,6 +26,9 @@ with warnings.catch_warnings():
 # MLflow's advice to give an example.
 pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings("ignore:.*An input example was:UserWarning")]
 
+# A fit that is logged whole, one that fails, and what no fit logs are tested in each build.
+NIGHTLY = pytest.mark.nightly
+
 COLUMNS = ["a", "b"]
 
 
@@ -75,6 +78,7 @@ def test_fit_when_autologged_then_run_has_all_of_it(rows):
     assert ps2.mlflow.load_model(logged_model.model_uri).coefficients == model.coefficients
 
 
+@NIGHTLY
 def test_fits_when_in_one_run_then_names_are_apart(rows):
     ps2.mlflow.autolog(log_models=False, log_every_n_step=2)
     with mlflow.start_run():
@@ -89,6 +93,7 @@ def test_fits_when_in_one_run_then_names_are_apart(rows):
     assert mlflow.search_logged_models(output_format="list") == []
 
 
+@NIGHTLY
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves its pool open
 def test_cross_validation_when_autologged_then_one_run(rows):
     estimator = regression()
@@ -106,6 +111,7 @@ def test_cross_validation_when_autologged_then_one_run(rows):
     assert run.data.params["regParam"] == "0.0"
 
 
+@NIGHTLY
 def test_online_fit_when_autologged_then_loss_of_each_pass(rows):
     ps2.mlflow.autolog(log_models=False)
     labelled = rows.selectExpr("key", "double(label > 0) label")
@@ -115,6 +121,7 @@ def test_online_fit_when_autologged_then_loss_of_each_pass(rows):
     assert [one.step for one in history] == [1, 2]
 
 
+@NIGHTLY
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -143,6 +150,7 @@ def learned_from_stream(spark, rows, folder, column="label > 0"):
     return training
 
 
+@NIGHTLY
 def test_stream_when_autologged_then_metrics_of_each_batch(spark, rows, tmp_path):
     ps2.mlflow.autolog(extra_tags={"team": "a"})
     training = learned_from_stream(spark, rows, tmp_path)
@@ -156,6 +164,7 @@ def test_stream_when_autologged_then_metrics_of_each_batch(spark, rows, tmp_path
     assert len(mlflow.search_logged_models(output_format="list")) == 1
 
 
+@NIGHTLY
 def test_stream_when_rows_are_wrong_then_run_failed(spark, rows, tmp_path):
     ps2.mlflow.autolog()
     with pytest.raises(InputError, match="batch 0"):
@@ -189,6 +198,7 @@ def test_fit_when_server_refuses_then_warning_names_it(rows, monkeypatch, caplog
     assert message.startswith("MLflow at http://127.0.0.1:9: the fit of LinearRegression goes on without being logged")
 
 
+@NIGHTLY
 def test_fit_when_server_does_not_answer_then_fit_ends(rows, monkeypatch, caplog):
     monkeypatch.setattr(autologging, "WAIT_S", 0.1)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

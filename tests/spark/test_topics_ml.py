@@ -1,4 +1,4 @@
-"""LDA and its model: what is trained, what pyspark.ml says of the same topics, files, and wrong params and rows."""
+"""LDA and its model: what is trained, pyspark.ml on the same topics, files, and the look at documents before."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pyspark.sql import functions as F
 from topics_training import DOCUMENTS, TOPICS, WORDS, documents
 
 from ps2.algorithms import LDA, LDAModel, LDATopics
+from ps2.algorithms.estimators.dealing import deal
+from ps2.algorithms.estimators.documents import survey_documents
+from ps2.algorithms.estimators.tables import check_columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError, UsageError
 
 SMALL = {"k": TOPICS, "maxIter": 8, "numWorkers": 2, "seed": 3}
@@ -127,29 +131,15 @@ def test_fit_when_online_then_topics_are_found_too(ps, frame):
     assert model.perplexity(frame) < WORDS
 
 
-def test_fit_when_there_is_one_topic_then_all_tokens_have_it(ps, frame):
-    model = LDA(featuresCol="counts", **{**SMALL, "k": 1, "maxIter": 2}).fit(frame)
-    np.testing.assert_array_equal(model.topics.counts[:, 0], documents().sum(axis=0))
-    assert (shares_of(model, frame) == 1.0).all()
+def test_to_pyspark_when_there_is_one_topic_then_is_refused(spark):
     with pytest.raises(UsageError, match=r"pyspark\.ml's LDA has two topics at least"):
-        model.toPyspark()
-
-
-def test_fit_when_topics_exceed_16_bits_then_each_token_has_one(ps, frame):
-    model = LDA(featuresCol="counts", **{**SMALL, "k": 70_000, "maxIter": 1}).fit(frame)
-    assert model.topics.counts.shape == (WORDS, 70_000)
-    np.testing.assert_array_equal(model.topics.counts.sum(axis=1), documents().sum(axis=0))
-    assert (model.topics.counts[:, 65_536:] > 0).any()
+        LDAModel(LDATopics([[1], [2]], [0.1], 0.1)).toPyspark()
 
 
 @pytest.mark.parametrize(
     ("column", "message"),
     [
         ("'a'", "'counts': expected vectors of pyspark.ml or arrays of numbers, got string"),
-        ("array(1D, -1D)", "counts: 40 of 40 rows hold values that are no counts, such as -1 in row 0"),
-        ("array(1D, 0.5D)", "0.5 in row 0 of rdd_partition 0: feature 1 is a count, so expected a whole"),
-        ("array(0, 0)", "counts: expected counts of words, but all of 40 documents are empty"),
-        ("cast(array() as array<int>)", "'counts': expected features, got a vector of size 0"),
         ("if(id = 11, null, array(1))", "counts: 1 of 40 rows hold null, such as row"),
         ("if(id = 11, array(1, 2), array(1))", "have another size"),
     ],
@@ -165,9 +155,6 @@ def test_transform_when_documents_are_invalid_then_says_why(spark, model, frame)
         model.transform(others).collect()
     with pytest.raises(Exception, match=rf"such as 2 in row 0 of rdd_partition 0: expected size {WORDS}"):
         model.logPerplexity(others)
-    halves = spark.createDataFrame([(Vectors.sparse(WORDS, {3: 0.5}),)], ["counts"])
-    with pytest.raises(Exception, match=r"hold what is no count, such as 0\.5 in row 0"):
-        model.transform(halves).collect()
     with pytest.raises(InputError, match="there is no column 'counts'"):
         model.transform(frame.select("id"))
 
@@ -181,3 +168,35 @@ def test_matrix_when_asked_for_then_has_a_row_a_word(model):
     matrix = model.topicsMatrix()
     assert isinstance(matrix, DenseMatrix)
     np.testing.assert_allclose(matrix.toArray(), model.topics.counts + 0.01)
+
+
+COLUMNS = ColumnNames("counts", label=None)
+FEW = [(Vectors.sparse(3, {0: 2.0, 2: 1.0}),), (Vectors.dense([0, 4, 0]),), (Vectors.sparse(3, {}),)]
+
+
+def test_survey_when_rows_are_documents_then_counts_tokens(spark):
+    frame = spark.createDataFrame(FEW, ["counts"])
+    check_columns(frame, COLUMNS)
+    found = survey_documents(frame, COLUMNS)
+    assert (found.rows, found.tokens, found.dim) == (3, 7, 3)
+    table = deal(frame, COLUMNS, found, 2)
+    assert (table.frame.columns, table.workers) == (["counts"], 2)
+
+
+def test_survey_when_documents_are_arrays_then_counts_tokens_too(spark):
+    found = survey_documents(spark.createDataFrame([([1, 0],), ([0, 5],)], "counts array<int>"), COLUMNS)
+    assert (found.tokens, found.dim) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([([0, 0],), ([0, 0],)], "counts: expected counts of words, but all of 2 documents are empty"),
+        ([([],), ([1],)], "'counts': expected features, got a vector of size 0 in the first row"),
+        ([(None,), ([1],)], "'counts': expected vectors or arrays, got null in 1 rows"),
+        ([], "expected rows to train on, got an empty DataFrame"),
+    ],
+)
+def test_survey_when_no_word_to_train_on_then_error_says_so(spark, rows, message):
+    with pytest.raises(InputError, match=message):
+        survey_documents(spark.createDataFrame(rows, "counts array<int>"), COLUMNS)

@@ -9,8 +9,12 @@ from compiled_kernels import compiled
 
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.clusters.options import KMeansOptions
+from ps2.algorithms.clusters.trainer import train
 from ps2.algorithms.training import row_draws
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
+from tests.in_process import ArrayTable, training_context
 
 
 def rows(share=1.0, shift=0.0, n=200, dim=7):
@@ -105,3 +109,63 @@ def test_shift_when_all_rows_hold_a_feature_then_its_middle():
     sizes, shifts = np.empty(5), np.empty(5)
     ops.shift(highs, lows, np.array([9.0, 9.0, 8.0, 9.0, 0.0]), sizes, shifts, rows=9.0)
     assert (shifts.tolist(), sizes.tolist()) == ([7.0, -5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 8.0, 3.0, 0.0])
+
+
+def trained(x, weights=None, servers=1, workers=1, **options):
+    given = {"clusters": 6, "seed": 3, "dim": x.shape[1], **options}
+    weighted = {} if weights is None else {"w": weights}
+    columns = ColumnNames(label=None, weight=None if weights is None else "w")
+    with training_context(servers) as ps:
+        return train(ps, ArrayTable.of(x, None, workers, columns, **weighted), KMeansOptions(**given))
+
+
+def lloyd(x, weights, centres, iterations):
+    for _ in range(iterations):
+        nearest = ((x[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
+        some = [nearest == c for c in range(len(centres))]
+        centres = np.array(
+            [np.average(x[a], axis=0, weights=weights[a]) if a.any() else c for a, c in zip(some, centres, strict=True)]
+        )
+    return centres
+
+
+@pytest.mark.parametrize("mode", ["k-means||", "random"])
+def test_fit_when_fleets_differ_then_all_are_lloyds(mode):
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(6, 4)) * 3)[rng.integers(6, size=300)] + rng.normal(size=(300, 4))
+    points = x, rng.random(300)
+    first = trained(*points, start=mode, iterations=0)
+    one, other = (trained(*points, *fleet, start=mode, iterations=5, tolerance=0.0) for fleet in ((1, 1), (2, 2)))
+    np.testing.assert_allclose(one.centres, lloyd(*points, first.centres, one.history.steps), rtol=1e-9)
+    assert one.centres.tolist() == other.centres.tolist()
+    assert one.history.objective == other.history.objective
+    assert one.sizes.sum() == 300
+
+
+@pytest.mark.parametrize(
+    ("row", "distance", "message"),
+    [([np.nan, 1.0], "euclidean", "hold NaN or infinite"), ([0.0, 0.0], "cosine", "1 of 2 rows hold zeros alone")],
+)
+def test_fit_when_a_row_is_bad_then_error_says_so(row, distance, message):
+    with pytest.raises(InputError, match=message):
+        trained(np.array([row, [1.0, 1.0]]), clusters=1, distance=distance)
+
+
+@pytest.mark.parametrize("mode", ["k-means||", "random"])
+def test_cosine_when_directions_repeat_then_starts_differ(mode):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5, 4))[np.arange(200) % 5] * rng.random((200, 1))
+    assert len(trained(x, clusters=20, distance="cosine", start=mode, iterations=0).centres) == 5
+
+
+@pytest.mark.parametrize("fleet", [(1, 1), (2, 2)], ids=str)
+def test_fit_when_values_have_offsets_then_centres_are_exact(fleet):
+    numbers = np.arange(200)
+    groups = np.where(numbers % 2, 0.0, 2000.0) + np.random.default_rng(0).integers(0, 200, 200)
+    x = np.stack([1.7e15 + groups, np.full(200, -1e300)], axis=1)
+    found = trained(x, None, *fleet, clusters=2)
+    parts = [groups[numbers % 2 == side] for side in (1, 0)]
+    np.testing.assert_allclose(np.sort(found.centres[:, 0] - 1.7e15), [part.mean() for part in parts], atol=0.25)
+    assert found.centres[:, 1].tolist() == [-1e300, -1e300]
+    assert found.sizes.tolist() == [100, 100]
+    assert found.history.objective[-1] == pytest.approx(sum(((part - part.mean()) ** 2).sum() for part in parts))

@@ -10,13 +10,10 @@ from ps2.algorithms import SparseCoder
 from ps2.algorithms.dictionary import ops, trainer, worker
 from ps2.algorithms.dictionary.options import DictionaryOptions
 from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
-from ps2.algorithms.training.faults import LENGTH, ColumnNames
-from ps2.algorithms.training.in_process import in_process
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.training.table import Table
-from ps2.data.rows import Rows
 from ps2.errors import ConfigError, InputError, LimitError, ShapeError
+from tests.in_process import ArrayTable, training_context
 
 ATOMS, PENALTY, PASSES = 12, 1.0, 15
 
@@ -62,11 +59,11 @@ def plain_fit(x, atoms, penalty, passes):
     return plain_objective(x, dictionary, plain_codes(x, dictionary, penalty), penalty)
 
 
-def trained(x, servers=1, **options):
-    reading = Reading(Rows(sp.csr_array(x)).localize(), None, x.shape[1], np.zeros(LENGTH))
+def trained(x, servers=1, workers=1, **options):
     given = {"atoms": ATOMS, "penalty": PENALTY, "iterations": PASSES, "dim": x.shape[1], **options}
-    with in_process(servers, 1 << 30, reading) as ps:
-        return trainer.train(ps, Table(None, ColumnNames(label=None), 1), DictionaryOptions(**given))
+    with training_context(servers) as ps:
+        table = ArrayTable.of(sp.csr_array(x), workers=workers, columns=ColumnNames(label=None))
+        return trainer.train(ps, table, DictionaryOptions(**given))
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -94,11 +91,12 @@ def test_fit_when_done_then_objective_is_no_worse():
     assert np.linalg.norm(fitted.dictionary, axis=1).max() <= 1 + 1e-12
 
 
-def test_fit_when_servers_differ_then_dictionary_is_the_same():
+@pytest.mark.parametrize("positive", [False, True])
+def test_fit_when_fleets_differ_then_dictionary_is_the_same(positive):
     x = np.hstack([digits(60), np.zeros((60, 1000)), digits(60)])
-    one, three = (trained(x, servers, iterations=4) for servers in (1, 3))
-    np.testing.assert_array_equal(one.dictionary, three.dictionary)
-    assert one.history.objective == three.history.objective
+    one, other = (trained(x, *fleet, iterations=4, positive=positive) for fleet in ((1, 1), (3, 2)))
+    np.testing.assert_array_equal(one.dictionary, other.dictionary)
+    assert one.history.objective == other.history.objective
 
 
 def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
@@ -150,9 +148,12 @@ def test_objective_when_entries_repeat_then_is_of_their_sums():
     assert x.nnz == 3  # the caller's matrix stays
 
 
-def test_fit_when_rows_are_zero_then_error_says_so():
-    with pytest.raises(InputError, match="got 20 rows of zeros alone"):
-        trained(np.zeros((20, 3)))
+@pytest.mark.parametrize(
+    ("x", "message"), [(np.zeros((20, 3)), "got 20 rows of zeros alone"), (np.full((20, 3), np.inf), "NaN or infinite")]
+)
+def test_fit_when_rows_are_bad_then_error_says_so(x, message):
+    with pytest.raises(InputError, match=message):
+        trained(x)
 
 
 def test_update_when_made_by_products_then_is_plain_descent():

@@ -13,12 +13,9 @@ from ps2.algorithms.metric.objective import evaluate, objective
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
 from ps2.algorithms.metric.trainer import train
-from ps2.algorithms.training.faults import LENGTH, ColumnNames
-from ps2.algorithms.training.in_process import in_process
-from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.table import Table
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
+from tests.in_process import ArrayTable, training_context
 
 RANK, DIM, WEIGHT = 2, 4, 0.5
 
@@ -74,10 +71,10 @@ def test_given_pairs_when_read_then_are_differences():
     assert pairs.similar.tolist() == [False, True] * 4
 
 
-def trained(rows, options, servers=1, classes=3):
-    reading = Reading(rows, None, DIM, np.zeros(LENGTH))
-    with in_process(servers, 1 << 30, reading) as ps:
-        return train(ps, Table(None, ColumnNames(), 1), options, (DIM, classes))
+def trained(rows, options, servers=1, workers=1, classes=3):
+    with training_context(servers) as ps:
+        table = ArrayTable.of(rows.x, rows.y, workers)
+        return train(ps, table, options, (DIM, classes))
 
 
 @pytest.mark.parametrize("factors", ["always", "never"])
@@ -85,6 +82,33 @@ def test_training_when_servers_differ_then_same_bits(factors):
     options = MetricOptions(RANK, pairs=3, steps=8, fraction=0.3, factors=factors, seed=5)
     one, three = (trained(rows_of(), options, servers).metric for servers in (1, 3))
     np.testing.assert_array_equal(one.components, three.components)
+
+
+def test_training_when_rows_are_pairs_then_of_their_objective():
+    first, second = rows_of(40).x.toarray(), rows_of(50).x.toarray()[:40]
+    pairs = LocalRows(np.arange(2 * DIM), sp.csr_array(np.hstack([first, second])), np.arange(40) % 2.0)
+    options = MetricOptions(3, WEIGHT, steps=20)
+    factors, values = (
+        trained(pairs, replace(options, factors=name), servers=2, workers=2, classes=2) for name in ("always", "never")
+    )
+    last = objective(factors.metric.components, first - second, pairs.y > 0, WEIGHT)
+    assert factors.history.objective[-1] == pytest.approx(last, rel=1e-9)
+    np.testing.assert_allclose(values.metric.components, factors.metric.components, rtol=1e-6, atol=1e-9)
+    assert (factors.history.gradients.factored, values.history.gradients.factored) == (40, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.eye(2, DIM), [0, 1], "no pair is similar"),
+        (np.ones((4, DIM)), [0, 0, 1, 1], "the vectors of each pair are equal"),
+        ([[s * 1.7e308, 0, 0, 1] for s in (1, -1, 1, -1)], [0, 0, 1, 1], "too large to be a number"),
+    ],
+    ids=["no-similar", "equal", "huge"],
+)
+def test_training_when_pairs_teach_nothing_then_error_says_so(x, y, message):
+    with pytest.raises(InputError, match=message):
+        trained(LocalRows(np.arange(DIM), sp.csr_array(x), np.array(y, float)), MetricOptions(1, pairs=2, steps=1))
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])

@@ -1,0 +1,99 @@
+"""Vectors learned by workers and servers, wherever they are computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from embedding_training import RECIPE, WORDS, fitted, margin, read_pairs
+
+from ps2.algorithms import Embedding
+from ps2.algorithms.embeddings.ml.graphs import ReadEdges
+from ps2.algorithms.embeddings.ml.keyed import ReadKeys
+from ps2.algorithms.embeddings.sentences import rank_by_frequency
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.trainer import OnlyWorker, Trainer
+from ps2.data.ids import Ids
+from ps2.errors import LimitError, PS2Error
+from tests.in_process import training_context
+
+
+@pytest.mark.parametrize("via", ["local", "rows", "servers"])
+def test_training_when_done_then_community_words_are_near(via):
+    steps = []
+    found = fitted(replace(RECIPE, via=via), on_step=steps.append)
+    assert found.vectors.shape == found.contexts.shape == (WORDS, RECIPE.size)
+    assert margin(found) > 0.5
+    losses = found.history.objective
+    assert losses[-1] < losses[0]
+    # Of 4.2 to begin with; on servers a little more, as several batches are on their way there.
+    assert losses[-1] == pytest.approx(2.35, abs=0.3)
+    assert [step.number for step in steps] == [1, 2, 3]
+    assert steps[-1].metrics["step_size"] == pytest.approx(1e-4 * RECIPE.step_size)
+    assert via in found.history.reason
+
+
+@pytest.mark.parametrize("via", ["local", "rows", "servers"])
+def test_training_when_the_step_size_is_absurd_then_it_says_so(via):
+    with pytest.raises(PS2Error, match="the training has diverged; a smaller stepSize than 1e\\+38 may help"):
+        fitted(replace(RECIPE, via=via, step_size=1e38))
+
+
+def test_training_when_tables_do_not_fit_then_names_needed_size():
+    with pytest.raises(
+        LimitError,
+        match=r"vectorSize=10,000: vectors of 2,000,000,000 words take 160,000,000,000,000 bytes in 2 tables",
+    ):
+        fitted(replace(RECIPE, vocabulary=2 * 10**9, size=10_000))
+
+
+def test_training_when_first_order_then_contexts_are_vectors():
+    found = fitted(replace(RECIPE, architecture="edges", order=1, total=RECIPE.total // 2), read=read_pairs)
+    assert found.contexts is None
+    assert np.isfinite(found.vectors).all()
+    assert margin(found) > 0.5
+
+
+GROUP, FAR = 8, 1 << 46
+# Two groups of vertices with an edge between any two of one, and one edge between them.
+EDGES = np.array([(a, b) for a in range(16) for b in range(a + 1, 16) if a // GROUP == b // GROUP] + [(0, GROUP)])
+
+
+def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
+    """Train on the edges as LINE does; the ids of ``keyed`` vertices are far apart."""
+    counts = np.bincount(EDGES.reshape(-1))
+    ranked, numbers = rank_by_frequency(counts)
+    edges = 2 * len(EDGES)
+    rest = {"step_size": 0.2, "epochs": epochs, "seed": 1, "keyed": keyed, "via": "rows" if keyed else "servers"}
+    settings = EmbeddingSettings(1 if keyed else 16, size, edges, architecture="edges", order=order, **rest)
+    vertices = Ids.of(pa.array(np.arange(16)))
+    if keyed:
+        read, counts = ReadKeys(False, edges, float(edges), 1), np.ones(1, np.int64)
+    else:
+        read, counts = ReadEdges(lambda: vertices, lambda: numbers, False, edges, float(edges), 1), counts[ranked]
+    ids = EDGES * FAR if keyed else EDGES
+    shards = [[pa.RecordBatch.from_arrays(list(map(pa.array, ids[w::workers].T)), ["a", "b"])] for w in range(workers)]
+    with training_context() as ps:
+        return Trainer(ps, shards, read, settings, counts, workers, alone=OnlyWorker(1, "no Spark")).fit()
+
+
+def test_edges_when_ids_are_keys_then_group_vertices_are_near():
+    first, second = (fitted_to_edges(4, order, keyed=True, workers=2, epochs=40) for order in (1, 2))
+    assert sorted(first.keys) == [FAR * vertex for vertex in range(2 * GROUP)]
+    np.testing.assert_array_equal(first.keys, second.keys)
+    assert first.counts.sum() == 2 * len(EDGES)
+    model = Embedding(first.keys // FAR, np.hstack([first.vectors, second.vectors]))
+    near = [id // GROUP == other // GROUP for id in range(2 * GROUP) for other, _ in model.similar(id, 3)]
+    assert np.mean(near) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("size", "order", "keyed"), [(1, 2, False), (1, 1, True), (10_000, 1, False), (10_000, 2, True)]
+)
+def test_edges_when_vectors_are_very_short_or_long_then_finite(size, order, keyed):
+    found = fitted_to_edges(size, order, keyed)
+    assert found.vectors.shape == (2 * GROUP, size)
+    assert np.isfinite(found.vectors).all()
+    assert np.isfinite(found.history.objective).all()

@@ -1,0 +1,262 @@
+"""Factorizations by workers and servers: what rotation and coordinate descent find, beside what one process finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.optimize
+from factors_training import COLUMNS, ITEMS, LONG, OPTIONS, USERS, Ratings, fitted, ratings, replayed, rmse_of
+
+from ps2.algorithms.factors.options import FactorOptions
+from ps2.data.ids import UNKNOWN
+from ps2.errors import ConfigError, InputError, PS2Error
+
+HELD = replace(COLUMNS, validation="held")
+
+
+def some(given, chosen):
+    """Return those ratings, or in that order."""
+    return Ratings(*(array[chosen] for array in vars(given).values()))
+
+
+def positive(given):
+    return replace(given, values=np.abs(given.values) + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "groups"),
+    [
+        (OPTIONS, COLUMNS, 1),
+        (replace(OPTIONS, biases=True), replace(COLUMNS, weight="weight"), 1),
+        (replace(OPTIONS, rank=20, nonnegative=True, save_interval=0), HELD, 2),
+        (OPTIONS, replace(COLUMNS, rating=None), 3),
+    ],
+    ids=["plain", "biases and weights", "not negative, held-out rows", "all ratings 1"],
+)
+def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(options, columns, groups):
+    given = ratings()
+    if options.nonnegative:
+        given = replace(given, values=np.abs(given.values))
+    found = fitted(options, columns, groups=groups, given=given)
+    users, items, losses = replayed(options, columns, groups=groups, given=given)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
+    if options.nonnegative:
+        assert min(found.user_factors.min(), found.item_factors.min()) >= 0
+    if options.biases:
+        np.testing.assert_array_equal(found.user_bias, users[1])
+        np.testing.assert_array_equal(found.item_bias, items[1])
+    np.testing.assert_allclose(found.history.objective, losses)
+
+
+@pytest.mark.parametrize("biases", [False, True])
+def test_planted_vectors_when_trained_then_predict_held_out_rows(biases):
+    given, steps = ratings(), []
+    found = fitted(replace(LONG, biases=biases), HELD, on_step=steps.append)
+    assert len(found.users) == len(np.unique(given.users[~given.held])) < USERS
+    assert len(found.items) == ITEMS
+    spread = given.values[given.held].std()
+    assert rmse_of(found, given, given.held) < 0.15 * spread
+    assert found.history.validation[-1] == pytest.approx(rmse_of(found, given, given.held), rel=1e-4)
+    assert len(steps) == found.history.steps == len(found.history.validation) == LONG.iterations
+    assert steps[-1].metrics["ratings_per_s"] > 0
+
+
+def test_training_when_validation_is_stuck_then_best_stays():
+    options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
+    found = fitted(options, HELD)
+    best, losses = found.history.best, found.history.validation
+    assert best < found.history.steps < 200
+    assert losses[best - 1] == min(losses)
+    assert found.history.reason.endswith(f"for 2 iterations; the vectors are those of iteration {best}")
+    users, items, _ = replayed(replace(options, iterations=best), HELD)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
+
+
+def test_training_when_model_is_given_then_its_vectors_continue():
+    given = ratings()
+    first = fitted(LONG, given=some(given, given.users < 90))
+    more = fitted(replace(OPTIONS, iterations=3), start=first)
+    assert len(first.users) < len(more.users) == len(np.unique(given.users))
+    assert more.history.objective[0] < 0.5 * fitted(replace(OPTIONS, iterations=1)).history.objective[0]
+    users, _, _ = replayed(replace(OPTIONS, iterations=3), start=first)
+    np.testing.assert_array_equal(more.user_factors, users[0])
+
+
+def few(users, items, values, held=False):
+    n = len(users)
+    return Ratings(np.array(users), np.array(items), np.array(values, float), np.ones(n), np.full(n, held))
+
+
+@pytest.mark.parametrize("items", [[0, 0], [0]])
+@pytest.mark.parametrize("solver", ["sgd", "ccd"])
+def test_training_when_there_are_few_ratings_then_learns_them(items, solver):
+    given = few(range(len(items)), items, [2.0, 3.0][: len(items)])
+    step = {"step_size": 0.3} if solver == "sgd" else {}
+    found = fitted(FactorOptions(5, 80, 0.001, solver=solver, seed=3, **step), given=given)
+    assert (len(found.users), len(found.items)) == (len(items), 1)
+    np.testing.assert_allclose(found.user_factors @ found.item_factors[0], given.values, atol=0.1)
+
+
+def test_training_when_an_item_is_only_held_out_then_is_unknown():
+    given = ratings()
+    found = fitted(replace(OPTIONS, iterations=1), HELD, given=replace(given, held=given.items == 7))
+    assert len(found.items) == ITEMS - 1
+    assert found.items.find(pa.array(["item 07"])).tolist() == [UNKNOWN]
+
+
+def test_training_when_a_weight_is_0_then_rating_does_not_count():
+    given = ratings()
+    n = len(given.users)
+    doubled = some(given, np.arange(2 * n) % n)
+    values, weights = (np.append(given.values, given.values + 100)), np.repeat([1.0, 0.0], n)
+    doubled = replace(doubled, values=values, weights=weights)
+    found = fitted(LONG, replace(COLUMNS, weight="weight"), given=doubled)
+    assert rmse_of(found, given, np.full(n, True)) < 0.2
+
+
+def test_descent_when_feedback_is_implicit_then_liked_items_lead():
+    pairs = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
+    options = FactorOptions(2, 10, 0.1, solver="ccd", implicit=True, alpha=10.0, seed=1)
+    found = fitted(options, replace(COLUMNS, rating=None), given=few(*zip(*pairs, strict=True), np.ones(len(pairs))))
+    leading = np.argsort(-found.user_factors @ found.item_factors.T, axis=1)[:, :5]
+    np.testing.assert_array_equal(leading % 2, np.repeat(np.arange(20)[:, None] % 2, 5, axis=1))
+
+
+def test_training_when_model_has_other_rank_then_is_refused():
+    model = fitted(replace(OPTIONS, iterations=1))
+    with pytest.raises(ConfigError, match="rank: the model to go on from has rank 5, and the training 6"):
+        fitted(replace(OPTIONS, rank=6), start=model)
+
+
+def test_training_when_it_diverges_then_error_says_so():
+    with pytest.raises(PS2Error, match=r"iteration 1: .*the training has diverged, also with a step of 1/1024"):
+        fitted(replace(OPTIONS, step_size=1e30))
+
+
+def test_training_when_step_is_too_large_then_it_is_halved():
+    found = fitted(replace(OPTIONS, step_size=3.0))
+    assert found.step_size == 3.0 / 2**found.halvings < 3.0
+    users, _, losses = replayed(replace(OPTIONS, step_size=found.step_size))
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_allclose(found.history.objective, losses)
+
+
+def test_ratings_when_ids_were_missing_at_first_then_are_told():
+    with pytest.raises(InputError, match="rows have ids that were missing at the first reading: persist"):
+        fitted(surveyed_ratings=ratings(seed=1, share=0.1))
+
+
+def test_turns_when_they_end_by_time_then_training_still_learns():
+    found = fitted(replace(LONG, budget_s=0.01))
+    assert found.history.objective[-1] < 0.5 * found.history.objective[0]
+
+
+DESCENT = replace(OPTIONS, rank=4, iterations=3, reg=0.05, solver="ccd", seed=1)
+KINDS = [{}, {"implicit": True, "alpha": 2.0}, {"nonnegative": True}]
+
+
+def dense(given, options):
+    """Return the targets of all cells and their weights in the objective; and how many ratings users and items have."""
+    users, items = (np.unique(ids, return_inverse=True)[1] for ids in (given.users, given.items))
+    targets, weights = np.zeros((2, users.max() + 1, items.max() + 1))
+    targets[users, items], weights[users, items] = given.values, 1
+    counts = weights.sum(axis=1), weights.sum(axis=0)
+    if options.implicit:
+        targets, weights = weights, 1 + options.alpha * targets
+    return targets, weights, *counts
+
+
+def objective(given, options, p, q):
+    """Return the objective of pyspark.ml's ALS."""
+    targets, weights, users, items = dense(given, options)
+    penalty = options.reg * (users @ (p**2).sum(axis=1) + items @ (q**2).sum(axis=1))
+    return (weights * (targets - p.astype(float) @ q.T) ** 2).sum() + penalty
+
+
+def alternating_least_squares(given, options):
+    """Minimize the objective by turns of users and items, each of them exactly."""
+    targets, weights, users, items = dense(given, options)
+    q = np.abs(np.random.default_rng(1).normal(size=(len(items), options.rank)))
+
+    def solved(others, targets, weights, counts):
+        rows = []
+        for target, weight, count in zip(targets, weights, counts, strict=True):
+            a = np.vstack([np.sqrt(weight)[:, None] * others, np.sqrt(options.reg * count) * np.eye(options.rank)])
+            b = np.append(np.sqrt(weight) * target, np.zeros(options.rank))
+            rows.append(scipy.optimize.nnls(a, b)[0] if options.nonnegative else np.linalg.lstsq(a, b)[0])
+        return np.array(rows)
+
+    for _ in range(8):
+        p = solved(q, targets, weights, users)
+        q = solved(p, targets.T, weights.T, items)
+    return p, q
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_descent_when_done_then_objective_is_that_of_als(kind):
+    given, options = positive(ratings()), replace(DESCENT, iterations=30, **kind)
+    found = fitted(options, given=given)
+    expected = objective(given, options, *alternating_least_squares(given, options))
+    assert objective(given, options, found.user_factors, found.item_factors) <= 1.02 * expected
+
+
+@pytest.mark.parametrize("kind", KINDS[:2], ids=str)
+def test_descent_when_rows_are_in_other_order_then_same_bits(kind):
+    given, options = positive(ratings()), replace(DESCENT, **kind)
+    order = np.random.default_rng(0).permutation(len(given.users))
+    first, second = (fitted(options, given=one) for one in (given, some(given, order)))
+    assert first.user_factors.tobytes() == second.user_factors.tobytes()
+    assert first.item_factors.tobytes() == second.item_factors.tobytes()
+
+
+def test_descent_when_one_worker_then_vectors_are_alike():
+    expected, found = fitted(DESCENT), fitted(DESCENT, workers=1)
+    np.testing.assert_allclose(found.item_factors, expected.item_factors, rtol=1e-3, atol=1e-4)
+
+
+def test_descent_when_it_has_biases_then_objective_falls():
+    given = ratings()
+    found = fitted(replace(DESCENT, iterations=30, biases=True))
+    assert found.mean == pytest.approx(given.values.mean(), rel=1e-5)
+    objectives = found.history.metrics["objective"]
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
+    assert rmse_of(found, given, np.full(len(given.users), True)) == pytest.approx(
+        found.history.objective[-1], rel=1e-4
+    )
+
+
+def test_descent_when_weight_is_two_then_as_two_ratings():
+    given = ratings()
+    one = fitted(DESCENT, replace(COLUMNS, weight="weight"))
+    other = fitted(DESCENT, given=some(given, np.repeat(np.arange(len(given.users)), given.weights.astype(int))))
+    np.testing.assert_allclose(one.item_factors, other.item_factors, rtol=1e-3, atol=1e-4)
+
+
+def test_descent_when_patience_ends_then_best_stays():
+    options = replace(DESCENT, iterations=60, patience=2, reg=0.0, rank=12)
+    found = fitted(options, HELD)
+    best, losses = found.history.best, found.history.validation
+    assert best < found.history.steps == len(losses) < 60
+    assert losses[best - 1] == min(losses)
+    expected = fitted(replace(options, iterations=best, patience=0), HELD)
+    assert found.user_factors.tobytes() == expected.user_factors.tobytes()
+    assert found.item_factors.tobytes() == expected.item_factors.tobytes()
+
+
+def test_descent_when_started_from_model_then_goes_on():
+    rest = fitted(DESCENT, start=fitted(DESCENT))
+    expected = fitted(replace(DESCENT, iterations=6))
+    np.testing.assert_allclose(rest.item_factors, expected.item_factors, rtol=1e-3, atol=1e-4)
+
+
+def test_descent_when_a_user_is_new_then_it_gets_a_vector():
+    given = ratings()
+    known = fitted(DESCENT, given=some(given, given.users != 8))
+    found = fitted(replace(DESCENT, iterations=1), start=known)
+    assert found.user_factors[np.flatnonzero(np.unique(given.users) == 8)[0]].any()

@@ -1,0 +1,126 @@
+"""Online variational Bayes: workers and servers find what pyspark.ml's algorithm gives in NumPy, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from topics_training import TOPICS, WORDS, arrays, documents
+from variational import expectation, inferred
+
+from ps2.algorithms.topics import online, online_kernels
+from ps2.algorithms.topics.averaging import check_room
+from ps2.algorithms.topics.corpus import key_of
+from ps2.algorithms.topics.evidence import alpha_after, ids_of
+from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.options import OnlineOptions
+from ps2.algorithms.topics.variational import ops as online_ops
+from ps2.data.rows import LocalRows
+from ps2.errors import LimitError
+from ps2.matrix.partition import Partition
+from tests.in_process import training_context
+
+ONLINE = OnlineOptions(
+    TOPICS, WORDS, iterations=6, alpha=(0.2,), beta=0.05, offset=2.0, fraction=0.5, local_batches=1, seed=3
+)
+AVERAGE = replace(ONLINE, fraction=0.3, sync="average", local_batches=3)
+# Lambda is float32 on the servers.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+def counts_at_start():
+    counts = np.zeros((WORDS, TOPICS), np.float32)
+    online_ops.begin(counts, Partition(0, 0, WORDS), seed=ONLINE.seed, beta=ONLINE.beta)
+    return counts
+
+
+def stepped(shard, lam, alpha, step, total, recipe):
+    """Return lambda, alpha and minus the bound of a token after one more batch of a shard of all documents."""
+    ids, key = ids_of(LocalRows(np.arange(WORDS), shard)), key_of(recipe.seed, step)
+    drawn = online_kernels.draw(ids, key, recipe.fraction)
+    some = shard.toarray()[drawn]
+    if not len(some):
+        return lam, alpha, np.nan
+    begun = np.empty((len(some), TOPICS))
+    for seed, gamma in zip(ids[drawn] + key, begun, strict=True):
+        online_kernels.begin_gamma(seed, gamma)
+    gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha, begun)
+    rho = (recipe.offset + step + 1) ** -recipe.decay
+    lam = (1 - rho) * lam + rho * (recipe.beta + total / len(some) * stats)
+    return lam, alpha_after(alpha, expectation(gammas).sum(axis=0), len(some), rho), -bound / some.sum()
+
+
+def reference(recipe, shards=1):
+    """Return counts, alpha and the bounds of batches; each worker has a shard of the documents."""
+    documents_of = [documents()[rank::shards] for rank in range(shards)]
+    documents_of = [shard[np.diff(shard.indptr) > 0] for shard in documents_of]
+    total = sum(shard.shape[0] for shard in documents_of)
+    lam, alpha, bounds = counts_at_start().astype(float) + recipe.beta, recipe.alphas, []
+    for iteration in range(recipe.iterations):
+        models = []
+        for shard in documents_of:
+            model = lam, alpha
+            for step in range(iteration * recipe.local_batches, (iteration + 1) * recipe.local_batches):
+                *model, bound = stepped(shard, *model, step, total, recipe)
+                bounds.append(bound)
+            models.append(model)
+        shares = np.array([shard.shape[0] / total for shard in documents_of])
+        lam, alpha = (np.tensordot(shares, each, 1) for each in zip(*models, strict=True))
+    return lam - recipe.beta, alpha, bounds
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return reference(ONLINE)
+
+
+def trained(recipe=ONLINE, workers=2, on_step=lambda step: None):
+    with training_context() as ps:
+        return train_online(ps, arrays(documents(), workers), recipe, on_step)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found.counts, expected[0], **CLOSE)
+    np.testing.assert_allclose(found.alpha, expected[1], **CLOSE)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_online_when_documents_move_then_topics_match_algorithm(expected, workers):
+    found = trained(workers=workers)
+    assert_same(found, expected)
+    np.testing.assert_allclose(found.history.objective, expected[2], **CLOSE)
+
+
+def test_online_when_weights_exceed_worker_then_splits_documents(expected, monkeypatch):
+    monkeypatch.setattr(online, "ROOM_BYTES", 8 * TOPICS * 20)
+    assert_same(trained(), expected)
+
+
+def test_online_when_batch_is_all_documents_then_bound_improves():
+    steps = []
+    recipe = replace(ONLINE, fraction=1.0, iterations=10)
+    found = trained(recipe, on_step=steps.append)
+    assert len(steps) == found.history.steps == 10
+    assert found.history.objective[-1] < found.history.objective[0] - 0.1
+    assert found.counts.sum() + WORDS * TOPICS * recipe.beta > documents().sum() * 0.9
+    assert {step.metrics["tokens_per_s"] > 0 for step in steps} == {True}
+
+
+@pytest.mark.parametrize("recipe", [ONLINE, AVERAGE], ids=lambda recipe: recipe.sync)
+def test_online_when_a_batch_has_no_document_then_lambda_stays(recipe):
+    found = trained(replace(recipe, fraction=1e-9, iterations=2))
+    np.testing.assert_allclose(found.counts, counts_at_start(), rtol=0 if recipe is ONLINE else 1e-6)
+    assert np.isnan(found.history.objective).all()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_averaging_when_workers_step_then_mean_of_their_lambdas(workers):
+    found = trained(AVERAGE, workers)
+    assert_same(found, reference(AVERAGE, workers))
+    assert found.history.steps == AVERAGE.iterations
+
+
+def test_averaging_when_lambda_exceeds_memory_then_limit_error():
+    with pytest.raises(LimitError, match="a worker's lambda of 1,000 words and 100 topics takes 1,200,000 bytes"):
+        check_room(1000, 100, free=2_000_000)

@@ -1,0 +1,97 @@
+"""Topics sampled by workers and servers, however these share the counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from topics_training import OPTIONS, TOPICS, WORDS, arrays, documents, replayed, words_likelihood
+
+from ps2.algorithms.topics.shared_counts import SharedCounts
+from ps2.algorithms.topics.trainer import train
+from ps2.errors import InputError
+from tests.in_process import training_context
+
+ROTATION = replace(OPTIONS, sync="rotation")
+
+
+@pytest.fixture
+def ps():
+    with training_context() as ps:
+        yield ps
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    """What the training has had on the servers, and has not freed."""
+    left = []
+    monkeypatch.setattr(SharedCounts, "free", lambda shared: left.append(shared))  # noqa: PLW0108 - binds
+    return left
+
+
+def trained(ps, options, workers=2, on_step=lambda step: None):
+    counts = documents()
+    return train(ps, arrays(counts, workers), options, int(counts.sum()), on_step)
+
+
+@pytest.mark.parametrize("sync", ["ssp", "average", "rotation"])
+def test_training_when_done_then_counts_cover_all_tokens(ps, fleet, sync):
+    steps = []
+    found = trained(ps, replace(OPTIONS, sync=sync), on_step=steps.append)
+    assert found.counts.shape == (WORDS, TOPICS)
+    assert found.counts.min() == 0
+    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+    last = fleet[0].shares_ring.of_clock(len(ps.reports[0]) - 1)
+    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), found.counts.sum(axis=0))
+    assert len(steps) == found.history.steps == OPTIONS.iterations
+    assert found.history.objective[-1] < found.history.objective[0] - 0.1
+    assert min(found.history.metrics["tokens_per_s"]) > 0
+    assert steps[-1].metrics["log_likelihood"] == pytest.approx(-found.history.objective[-1] * documents().sum())
+    assert steps[-1].metrics["log_likelihood"] < words_likelihood(found.counts, found.beta)
+
+
+def test_rotation_when_seed_is_fixed_then_matches_serial_bitwise(ps):
+    np.testing.assert_array_equal(trained(ps, ROTATION).counts, replayed(documents(), ROTATION, 2))
+
+
+def test_rotation_when_turns_end_by_time_then_counts_are_full(ps):
+    found = trained(ps, replace(ROTATION, budget_s=0.001))
+    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+
+
+def test_alpha_when_it_is_fitted_then_topics_have_different_ones(ps):
+    found = trained(ps, replace(OPTIONS, optimize_alpha=True, iterations=32))
+    assert len(np.unique(found.alpha)) == TOPICS
+    assert found.alpha.min() > 0
+
+
+def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps):
+    one = replace(OPTIONS, optimize_alpha=True, iterations=32)
+    found, expected = (trained(ps, replace(one, via=via), workers=1) for via in ("local", "servers"))
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_array_equal(found.alpha, expected.alpha)
+    # Before the last iteration, the servers' counts may already have changes of the next one.
+    assert found.history.objective[-1] == pytest.approx(expected.history.objective[-1], rel=1e-12)
+    assert found.history.bytes == 0
+
+
+@pytest.mark.parametrize("topics", [1, 70_000])
+def test_training_when_topics_are_1_or_70000_then_all_have_one(ps, topics):
+    found = trained(ps, replace(OPTIONS, topics=topics, iterations=1))
+    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+    assert (found.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (-1, "features: 40 of 40 rows hold values that are no counts, such as -1 in row 0"),
+        (0.5, "0.5 in row 0 of rdd_partition 0: feature 1 is a count, so expected a whole"),
+    ],
+)
+def test_training_when_rows_are_no_counts_then_error_says_so(ps, wrong, message):
+    counts = sp.csr_array(np.tile([1, wrong], (40, 1)))
+    with pytest.raises(InputError, match=message):
+        train(ps, arrays(counts, 2), replace(OPTIONS, vocabulary=2), 1)
