@@ -57,11 +57,15 @@ def learn_frame(
         UnavailableError: a server or an executor was lost, and there is no checkpoint.
         WorkerError: a task failed for another reason.
     """
+    # A later pass has the rows of the first one: they are not late.
+    options = replace(options, late_after_s=None)
+    with StreamState.temporary() as state:
+        return _learn_passes(ps, BatchLearner(ps, program, reader, state, options), frame, passes)
+
+
+def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) -> list[BatchProgress]:
     learned: list[BatchProgress] = []
     can_return = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
-    state = StreamState.new()
-    # A later pass has the rows of the first one: they are not late.
-    learner = BatchLearner(ps, program, reader, state, replace(options, late_after_s=None))
     if can_return:
         ps.checkpoint()
     rollbacks = 0

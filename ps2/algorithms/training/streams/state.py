@@ -6,6 +6,8 @@ checkpoint comes back as zeros, which is the position of a stream that has learn
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.progressive import SIZE
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
+from ps2.errors import PS2Error
 
 # Columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, the largest time of a row.
 # The tally of ``progressive`` follows.
@@ -55,6 +58,17 @@ class StreamState:
     @staticmethod
     def new(name: str | None = None) -> StreamState:
         return StreamState(DCV.dense(TALLY + SIZE, 1, dtype="float64", name=name))
+
+    @staticmethod
+    @contextmanager
+    def temporary() -> Iterator[StreamState]:
+        """Yield a new state, and free it afterwards."""
+        state = StreamState.new()
+        try:
+            yield state
+        finally:
+            with suppress(PS2Error):  # the fleet may be gone
+                state.vector.free()
 
     def add(self, tally: Float64s | None, late: int) -> None:
         """Add the tally and the late rows of a task, without waiting for the servers."""

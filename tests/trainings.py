@@ -1,0 +1,500 @@
+"""One small training of each family and solver, and what must be equal after whatever failed meanwhile.
+
+A family or a solver that is not in ``TRAININGS`` fails a test (``tests/spark/test_every_training.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import boosting
+import embedding_training
+import factors_training
+import numpy as np
+import topics_training
+from descents import positive
+from faults.while_training import TASK_FAILURES, Death, DyingProgram, dying_workers
+from training import Rows, make
+
+from ps2.algorithms import DeepFM, FMRegressor, OnlineLogisticRegression, TwoTower
+from ps2.algorithms.clusters import trainer as clusters
+from ps2.algorithms.clusters.options import KMeansOptions
+from ps2.algorithms.dictionary import trainer as dictionary
+from ps2.algorithms.dictionary.options import DictionaryOptions
+from ps2.algorithms.factors import trainer as factors
+from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.ratings import survey_ratings
+from ps2.algorithms.linear import trainer as linear
+from ps2.algorithms.linear.coordinates.path import PathOptions
+from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.metric import trainer as metric
+from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.online.ml import models as online
+from ps2.algorithms.online.program import OnlineProgram
+from ps2.algorithms.topics import trainer as topics
+from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.options import OnlineOptions
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.observing import observe_fits
+from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees import trainer as trees
+from ps2.algorithms.trees.forests import trainer as forests
+from ps2.algorithms.trees.forests.matrices import ForestMatrices
+from ps2.algorithms.trees.forests.options import ForestOptions
+
+SEED = 3
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a training is called.
+
+    Attributes:
+        name: the name under which another driver resumes it; "": it cannot.
+        seed: of all draws.
+        more: steps beyond the usual number.
+        on_step: called in the driver after each step.
+    """
+
+    name: str = ""
+    seed: int = SEED
+    more: int = 0
+    on_step: Callable[[StepReport], object] = lambda report: None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training has made.
+
+    Attributes:
+        numbers: arrays and digests by name.
+        objective: of each step; a training that another driver has begun may know its own steps only.
+    """
+
+    numbers: Mapping[str, Any]
+    objective: Sequence[float]
+
+
+def assert_equal(result: Result, expected: Result, rtol: float) -> None:
+    """Compare all numbers, and the objectives of the last steps."""
+    assert result.numbers.keys() == expected.numbers.keys()
+    for name, value in expected.numbers.items():
+        if rtol:
+            np.testing.assert_allclose(result.numbers[name], value, rtol=rtol, atol=rtol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(result.numbers[name], value, err_msg=name)
+    assert result.objective
+    # The workers' losses may be added up in another order.
+    last = expected.objective[-len(result.objective) :]
+    np.testing.assert_allclose(result.objective, last, rtol=max(rtol, 1e-12), equal_nan=True)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A small training.
+
+    Attributes:
+        rows: makes the rows, from a SparkSession.
+        fit: trains in a context on the rows.
+        rtol: relative tolerance of the result after a failure; 0: it is the same to the bit.
+        rtol_elsewhere: that of a result on another number of servers.
+        check: compares a result with the one of an undisturbed training.
+        resumable: whether another driver can resume it from a checkpoint.
+        extendable: whether that driver may let it take more steps.
+        knows_settings: whether another driver with other settings is refused.
+        spared: clocks, and checkpoints, between two in which a server dies when servers die often.
+        batches: number of batches of rows that a task learns from, of a training that has no clocks.
+        dying: kills workers: see ``faults.while_training.dying_workers``.
+    """
+
+    rows: Callable[[Any], Any]
+    fit: Callable[[Any, Any, Call], Result]
+    rtol: float = 0.0
+    rtol_elsewhere: float = 0.0
+    check: Callable[[Result, Result, float], None] = assert_equal
+    resumable: bool = True
+    extendable: bool = True
+    knows_settings: bool = True
+    spared: int = 0
+    batches: int = 0
+    dying: Callable[[Sequence[int], int, str], AbstractContextManager[list[Death]]] = dying_workers
+
+    def on(self, ps: Any, spark: Any) -> Callable[..., Result]:
+        """Make the rows; return what trains on them in a context. Its arguments are fields of ``Call``."""
+        rows = self.rows(spark)
+        return lambda **call: self.fit(ps, rows, Call(**call))
+
+
+def features(x: Any, **columns: Any) -> Callable[[Any], Table]:
+    """Return what makes a table of two workers; ``columns`` are numbers beside the features."""
+
+    def rows(spark: Any) -> Table:
+        pairs = zip(x.tolist(), *(column.tolist() for column in columns.values()), strict=True)
+        schema = ", ".join(["features array<double>", *(f"{name} double" for name in columns)])
+        frame = spark.createDataFrame(list(pairs), schema).repartition(2).cache()
+        names = ColumnNames(label="label" if "label" in columns else None, weight="w" if "w" in columns else None)
+        return Table(frame, names, 2)
+
+    return rows
+
+
+# -- clusters, dictionaries, metrics -----------------------------------------------------------------------------------
+
+
+def points() -> Callable[[Any], Table]:
+    rng = np.random.default_rng(0)
+    return features(rng.normal(size=(6, 4))[rng.integers(6, size=300)] + rng.normal(size=(300, 4)), w=rng.random(300))
+
+
+def find_clusters(ps: Any, table: Table, call: Call) -> Result:
+    options = KMeansOptions(6, iterations=5 + call.more, tolerance=0.0, seed=call.seed, dim=4, name=call.name)
+    fitted = clusters.train(ps, table, options, call.on_step)
+    return Result({"centres": fitted.centres, "sizes": fitted.sizes}, fitted.history.objective)
+
+
+def sums_of_parts() -> Callable[[Any], Table]:
+    rng = np.random.default_rng(2)
+    return features(rng.random((60, 30)) * (rng.random((60, 30)) < 0.3))
+
+
+def learn_dictionary(ps: Any, table: Table, call: Call) -> Result:
+    options = DictionaryOptions(8, 0.1, iterations=6 + call.more, tolerance=0.0, seed=call.seed, name=call.name, dim=30)
+    fitted = dictionary.train(ps, table, options, call.on_step)
+    return Result({"dictionary": fitted.dictionary}, fitted.history.objective)
+
+
+def labelled() -> Callable[[Any], Table]:
+    x = np.random.default_rng(2).normal(size=(60, 6))
+    return features(x, label=np.arange(60) % 2.0)
+
+
+def learn_metric(ps: Any, table: Table, call: Call) -> Result:
+    options = MetricOptions(2, pairs=2, steps=6 + call.more, fraction=0.5, seed=call.seed, name=call.name)
+    trained = metric.train(ps, table, options, (6, 2), call.on_step)
+    return Result({"components": trained.metric.components}, trained.history.objective)
+
+
+# -- linear models -----------------------------------------------------------------------------------------------------
+
+LINEAR = {
+    "l-bfgs": SolverOptions(steps=8, tol=0.0, fraction=0.5),
+    "normal": SolverOptions(solver="normal"),
+    "minibatch": SolverOptions(solver="minibatch", optimizer="ftrl", lazy=True, steps=8, step_size=0.5, fraction=0.5),
+    "ma-sgd": SolverOptions(solver="ma-sgd", steps=6, step_size=1.0, local_batch=8),
+    "ftsgd": SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
+    "sap": SolverOptions(solver="sap", tol=1e-9, path=PathOptions((9.0, 3.0, 1.0)), set_size=2),
+}
+
+
+def linear_rows() -> Rows:
+    return replace(make(cuts=(20,)), c=np.ones(60))
+
+
+def fit_linear(ps: Any, frame: Any, call: Call, solver: str) -> Result:
+    loss = "squared" if solver == "normal" else "logistic"
+    problem = Problem(loss, 5, l1=0.01 if solver == "sap" else 0.0, l2=0.001)
+    options = LINEAR[solver]
+    options = replace(options, steps=options.steps + call.more, seed=call.seed, name=call.name)
+    table, facts = Table(frame, ColumnNames(), 2), linear_rows().facts(None if loss == "squared" else 2)
+    model = linear.train(ps, table, problem, options, facts, call.on_step)
+    weight = model.weight.pull()
+    model.weight.free()
+    return Result({"weight": weight, "biases": model.biases}, model.history.objective)
+
+
+@contextmanager
+def observing(on_step: Callable[[StepReport], object]) -> Iterator[None]:
+    """Have a function called after each step of an estimator's fit."""
+
+    class Watch:
+        step = staticmethod(on_step)
+
+        def ended(self, model: Any) -> None:
+            """Nothing is to be done."""
+
+    observe_fits(lambda estimator: Watch())
+    try:
+        yield
+    finally:
+        observe_fits(None)
+
+
+def fit_machine(ps: Any, frame: Any, call: Call) -> Result:
+    machine = FMRegressor(factorSize=3, maxIter=8, solver="gd", stepSize=0.2, regParam=0.001, numWorkers=2)
+    with observing(call.on_step):
+        model = machine.setSeed(call.seed).fit(frame)
+    numbers = {"intercept": model.intercept, "linear": model.linear.toArray(), "factors": model.factors.toArray()}
+    return Result(numbers, model.summary.objectiveHistory)
+
+
+# -- factors -----------------------------------------------------------------------------------------------------------
+
+# An iteration of "sgd" has four turns, and a worker that is lost goes back to the last saved vectors.
+FACTORS = {
+    "sgd": replace(factors_training.OPTIONS, save_interval=1),
+    "ccd": replace(factors_training.OPTIONS, solver="ccd", rank=6, biases=True),
+    "ccd, implicit": replace(factors_training.OPTIONS, solver="ccd", rank=6, implicit=True),
+}
+HELD = replace(factors_training.COLUMNS, validation="held")
+
+
+def ratings(spark: Any) -> Any:
+    return factors_training.frame_of(spark, positive(factors_training.ratings()), HELD)
+
+
+def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
+    options = FACTORS[solver]
+    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
+    survey = survey_ratings(frame, HELD, options)
+    deal = Deal.of(survey, 2, 1, 4 * (options.rank + 4))
+    fitted = factors.train(ps, deal_ratings(frame, survey, deal, options), survey, options, None, call.on_step)
+    return Result({"users": fitted.user_factors, "items": fitted.item_factors}, fitted.history.objective)
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+LONG = replace(topics_training.OPTIONS, iterations=8, save_interval=1)
+SAMPLED = {
+    "ssp": LONG,
+    "average": replace(LONG, sync="average"),
+    "rotation": replace(LONG, sync="rotation"),
+    "local": replace(LONG, via="local", threads=2),
+}
+ONLINE = {
+    "gradient": OnlineOptions(topics_training.TOPICS, topics_training.WORDS, 6, beta=0.05, offset=2.0, fraction=0.5),
+    "average": OnlineOptions(
+        *(topics_training.TOPICS, topics_training.WORDS, 6),
+        beta=0.05,
+        offset=2.0,
+        fraction=0.5,
+        sync="average",
+        local_batches=3,
+    ),
+}
+
+
+def documents(spark: Any, workers: int = 2) -> Table:
+    return topics_training.dealt(spark, topics_training.documents(), workers)
+
+
+def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
+    """Return counts of words, and those that follow from the topics that the workers saved last."""
+    options, tokens = SAMPLED[kind], topics_training.documents().sum()
+    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
+    if kind == "local":  # another machine may have other cores
+        options = replace(options, threads=options.threads + call.more)
+    saved: list[Any] = []
+
+    def fitted(driver: Any, original: Any = topics._Driver.fitted) -> Any:
+        saved.append(topics_training.saved_counts(driver._fleet, options, table.workers))
+        return original(driver)
+
+    with mock.patch.object(topics._Driver, "fitted", fitted):
+        found = topics.train(ps, table, options, int(tokens), call.on_step)
+    return Result({"counts": found.counts, "saved": saved[-1]}, found.history.objective)
+
+
+def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None:
+    """Topics depend on which worker was faster: each token counts for the topic that its worker saved."""
+    np.testing.assert_array_equal(result.numbers["counts"], result.numbers["saved"])
+    words = topics_training.documents().sum(axis=0)
+    np.testing.assert_array_equal(result.numbers["counts"].sum(axis=1), words)
+    assert len(result.objective) == len(expected.objective)
+    # That of an iteration whose counts were made anew is not known.
+    assert np.nanmin(result.objective[1:]) < expected.objective[0]
+
+
+def infer_topics(ps: Any, table: Table, call: Call, sync: str) -> Result:
+    options = ONLINE[sync]
+    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
+    fitted = train_online(ps, table, options, call.on_step)
+    return Result({"counts": fitted.counts, "alpha": fitted.alpha}, fitted.history.objective)
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+TREES = {
+    "level": (boosting.RECIPE, boosting.PROBLEM, False),
+    "leaf, sparse": (boosting.BY_LEAF, boosting.PROBLEM, True),
+    "softmax": (boosting.SHORT, boosting.SOFTMAX, False),
+    "absolute": (boosting.SHORT, boosting.MEDIAN, False),
+}
+FOREST = ForestOptions(trees=3, depth=6, bins=16, impurity="gini", classes=2, rows=300, features=6)
+
+
+def tree_labels(classes: int) -> Any:
+    x, y = boosting.table()
+    return y + (x[:, 4] > 0) if classes == 3 else y
+
+
+def tree_rows(spark: Any, classes: int = 1, sparse: bool = False) -> Table:
+    return boosting.dealt(spark, boosting.table()[0], tree_labels(classes), 2, sparse)
+
+
+def grow_trees(ps: Any, table: Table, call: Call, kind: str) -> Result:
+    recipe, problem, _ = TREES[kind]
+    facts = boosting.facts_of(tree_labels(problem.classes))
+    recipe = replace(recipe, rounds=recipe.rounds + call.more, seed=call.seed, name=call.name)
+    made = trees.train(ps, table, problem, recipe, facts, call.on_step)
+    return Result({"trees": boosting.digest(made.forest)}, made.history.objective)
+
+
+def grow_forest(ps: Any, table: Table, call: Call) -> Result:
+    """Grow trees, all of which are complete at the end: a step is a search for splits."""
+    options, searches = replace(FOREST, seed=call.seed, name=call.name), itertools.count(1)
+
+    def search(*args: Any, original: Any = ForestMatrices.best_splits) -> Any:
+        call.on_step(StepReport(next(searches), 0.0, 0.0, 0, 0))
+        return original(*args)
+
+    with mock.patch.object(ForestMatrices, "best_splits", search):
+        made = forests.grow(ps, table, boosting.PROBLEM, options, boosting.facts_of(tree_labels(1)))
+    shares = {f"shares {number}": share for number, share in enumerate(made.forest.shares)}
+    return Result({"trees": boosting.digest(made.forest.forest), **shares}, made.history.objective)
+
+
+# -- embeddings --------------------------------------------------------------------------------------------------------
+
+
+def walks(spark: Any) -> None:
+    """Walks are of the helper that trains on them."""
+
+
+def embed(ps: Any, rows: None, call: Call, kind: str) -> Result:
+    recipe, read = embedding_training.RECIPE, embedding_training.read
+    if kind == "edges":
+        count = embedding_training.COUNT * embedding_training.LENGTH // 2
+        recipe, read = replace(recipe, architecture="edges", total=count), embedding_training.read_pairs
+    else:
+        recipe = replace(recipe, via=kind)
+    recipe = replace(recipe, seed=call.seed, name=call.name)
+    fitted = embedding_training.trained(ps, recipe, on_step=call.on_step, read=read)
+    return Result({"margin": embedding_training.margin(fitted)}, fitted.history.objective)
+
+
+def assert_learned(result: Result, expected: Result, rtol: float) -> None:
+    """Vectors depend on which worker was faster: words of one half are near each other."""
+    assert min(result.numbers["margin"], expected.numbers["margin"]) > 0.5
+    assert len(result.objective) == len(expected.objective)
+
+
+# -- models of keys ----------------------------------------------------------------------------------------------------
+
+
+def clicks(spark: Any, rows: int = 400) -> Any:
+    rng = np.random.default_rng(0)
+    user, ad = rng.integers(0, 40, rows), rng.integers(0, 25, rows)
+    label = (rng.random(rows) < 1 / (1 + np.exp(-np.sin(user) - np.cos(ad)))).astype(float)
+    pairs = list(zip(user.tolist(), ad.tolist(), label.tolist(), strict=True))
+    return spark.createDataFrame(pairs, "user long, ad long, label double").coalesce(1).cache()
+
+
+def fit_deep(ps: Any, frame: Any, call: Call, estimator: Callable[..., Any]) -> Result:
+    """Fit with one worker: of two, the one that is faster pushes its gradients of embeddings first."""
+    deep = estimator(categoricalCols=["user", "ad"], factorSize=4, hiddenLayers=[8], batchSize=100)
+    deep.setSeed(call.seed).setNumWorkers(1).setMaxIter(3 + call.more)
+    with observing(call.on_step):
+        model = deep._resumable(call.name).fit(frame)
+    layers = {f"layer {number}": layer for number, layer in enumerate(model.fitted.layers.pull())}
+    # Of the epoch in which a driver was lost, the next one knows the loss of the rest.
+    objective = model.summary.objectiveHistory[-1:]
+    model.free()
+    return Result(layers, objective)
+
+
+def fit_online(ps: Any, frame: Any, call: Call) -> Result:
+    learner = OnlineLogisticRegression(categoricalCols=["user", "ad"], batchSize=50, maxIter=4, numWorkers=1)
+    with observing(call.on_step):
+        model = learner.fit(frame)
+    rows = [row.probability[1] for row in model.transform(frame).select("probability").collect()]
+    # A task that is started again predicts rows that its model has learned: the first passes' losses are lower then.
+    objective = [model.progress[-1].validation.logLoss]
+    model.free()
+    return Result({"probabilities": rows}, objective)
+
+
+@dataclass(frozen=True)
+class DyingOnlineProgram(OnlineProgram):
+    """Kills its process when it has learned some batches of rows; once after each of them."""
+
+    deaths: tuple[Death, ...] = ()
+    folder: str = ""
+    learned: list[int] = field(default_factory=list)
+
+    def learn(self, found: Any) -> Any:
+        margins = super().learn(found)
+        self.learned.append(len(margins))
+        DyingProgram.die(Death(0, len(self.learned)), self.deaths, self.folder)
+        return margins
+
+
+@contextmanager
+def dying_learners(batches: Sequence[int], workers: int, folder: str) -> Iterator[list[Death]]:
+    """Kill the only task of an online model, which has no clocks, after some batches of rows."""
+    deaths = [Death(0, batch) for batch in batches[: TASK_FAILURES - 1]]
+    program = functools.partial(DyingOnlineProgram, deaths=tuple(deaths), folder=folder)
+    with mock.patch.object(online, "OnlineProgram", program):
+        yield deaths
+
+
+# -- the registry ------------------------------------------------------------------------------------------------------
+
+# By family and kind.
+TRAININGS = {
+    "clusters/k-means": Training(points(), find_clusters),
+    "deep/factorization machine": Training(clicks, functools.partial(fit_deep, estimator=DeepFM)),
+    "deep/two towers": Training(
+        clicks, functools.partial(fit_deep, estimator=functools.partial(TwoTower, userCols=["user"]))
+    ),
+    "dictionary/dictionary": Training(sums_of_parts(), learn_dictionary),
+    **{
+        f"embeddings/{kind}": Training(
+            walks, functools.partial(embed, kind=kind), check=assert_learned, extendable=False
+        )
+        for kind in ("local", "rows", "servers", "edges")
+    },
+    **{
+        f"factors/{solver}": Training(ratings, functools.partial(factorize, solver=solver), spared=11)
+        for solver in FACTORS
+    },
+    "linear/factorization machine": Training(lambda spark: linear_rows().frame(spark), fit_machine, resumable=False),
+    **{
+        f"linear/{solver}": Training(
+            lambda spark: linear_rows().frame(spark),
+            functools.partial(fit_linear, solver=solver),
+            rtol=1e-12,
+            resumable=solver == "minibatch",
+            knows_settings=False,
+        )
+        for solver in LINEAR
+    },
+    "metric/metric": Training(labelled(), learn_metric, rtol_elsewhere=1e-7),
+    "online/logistic regression": Training(clicks, fit_online, resumable=False, batches=8, dying=dying_learners),
+    **{
+        f"topics/{kind}": Training(
+            functools.partial(documents, workers=1 if kind == "local" else 2),
+            functools.partial(sample_topics, kind=kind),
+            check=assert_tokens_counted,
+        )
+        for kind in SAMPLED
+    },
+    **{
+        f"topics/online, {sync}": Training(documents, functools.partial(infer_topics, sync=sync), rtol=1e-4)
+        for sync in ONLINE
+    },
+    **{
+        f"trees/{kind}": Training(
+            functools.partial(tree_rows, classes=problem.classes, sparse=sparse),
+            functools.partial(grow_trees, kind=kind),
+        )
+        for kind, (_, problem, sparse) in TREES.items()
+    },
+    "trees/forests": Training(tree_rows, grow_forest, extendable=False),
+}

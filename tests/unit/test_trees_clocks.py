@@ -1,0 +1,36 @@
+"""What workers are told in the clocks of a training of trees that ends early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from boosting import PROBLEM, RECIPE, facts_of, table
+from in_process import ArrayTable, training_context
+
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.trees.driver_messages import DriverMessage, Task
+from ps2.algorithms.trees.trainer import train
+
+
+def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
+    """The loss of rows held out comes with the root of the tree after: of that one nothing else is built."""
+    tasks, as_data = [], DriverMessage.as_data
+
+    def noting(message):
+        tasks.append(message.task)
+        return as_data(message)
+
+    monkeypatch.setattr(DriverMessage, "as_data", noting)
+    recipe = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001)
+    x, y = table()
+    held = np.arange(len(y)) % 3 == 0
+    rows = ArrayTable.of(x, y, 2, ColumnNames(validation="held"), held=held)
+    with training_context(servers=2) as ps:
+        made = train(ps, rows, PROBLEM, recipe, facts_of(y[~held]))
+    grown = made.history.steps
+    assert len(made.forest.trees) < grown < recipe.rounds
+    assert [tasks.count(task) for task in (Task.BEGIN, Task.ROOT, Task.STOP)] == [1, grown + 1, 1]
+    assert tasks[-2:] == [Task.ROOT, Task.STOP]
+    assert tasks.count(Task.NODES) + 3 + grown == len(tasks)
+    assert tasks.count(Task.NODES) <= grown * recipe.depth
