@@ -45,9 +45,7 @@ def measure(asked: Asked) -> Part:
     ]
     noise = float(np.std(scores[REFERENCE], ddof=1))
     checks = [
-        Check(
-            f"{REFERENCE}: AUC below {name}'s, in deviations of sets of rows", away[name].mean() / noise, 1.0
-        )
+        Check(f"{REFERENCE}: AUC below {name}'s, in deviations of sets of rows", away[name].mean() / noise, 1.0)
         for name in away
         if name != REFERENCE
     ]
