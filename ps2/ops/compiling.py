@@ -112,7 +112,8 @@ def source_stamp(fn: Callable[..., Any]) -> str:
 
     It is a hash of the files of the function and of those that it calls, and of the constants of other files.
     """
-    files, constants = set[str](), set[tuple[str, str]]()
+    # How they are compiled counts, too.
+    files, constants = {_digest(__file__, source_stamp)}, set[tuple[str, str]]()
     for each in _reachable(fn, {fn}):
         files.add(_digest(inspect.getfile(each), each))
         constants.update((name, repr(value)) for name, value in _globals(each) if _is_constant(value))
