@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ps2.algorithms import DeepFM, DeepFMModel, OnlineFM, TwoTower, WideAndDeep
-from ps2.errors import ConfigError, DivergedError, InputError, LimitError
+from ps2.errors import ConfigError, InputError
 from ps2.serving import Scorer
 
 pytestmark = pytest.mark.parametrize("ps", [2], indirect=True, scope="module")
@@ -103,27 +103,10 @@ def test_two_tower_when_fit_then_scores_are_inner_products(ps, rows):
     model.free()
 
 
-def test_fit_stream_when_batches_come_then_each_counts_once(ps, spark, rows, tmp_path):
-    """A stream's batches are learned once each, also by a second query on the same checkpoint."""
-    (tmp_path / "in").mkdir()
-    estimator = DeepFM(**COLUMNS, **SIZES)
-    seen = []
-    for number in range(2):
-        pq.write_table(rows_of(number), tmp_path / "in" / f"{number}.parquet")
-        stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
-        training = estimator.fitStream(
-            stream, str(tmp_path / "checkpoint"), trigger={"availableNow": True}, onProgress=seen.append
-        )
-        training.awaitTermination()
-    assert [progress.rows for progress in seen] == [ROWS, ROWS]
-    assert seen[1].validation.logLoss < seen[0].validation.logLoss
-    training.model.free()
-
-
 def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, spark, rows, model, tmp_path):
-    """A loaded model has a name on the fleet, by which a later query finds it."""
+    """A loaded model has a name on the fleet, by which a later query finds it; each batch is learned once."""
     model.save(str(tmp_path / "model"))
-    loaded, estimator = DeepFMModel.load(str(tmp_path / "model")), DeepFM(**COLUMNS, **SIZES)
+    loaded, estimator, seen = DeepFMModel.load(str(tmp_path / "model")), DeepFM(**COLUMNS, **SIZES), []
     (tmp_path / "in").mkdir()
     for number in range(2):
         pq.write_table(rows_of(number), tmp_path / "in" / f"{number}.parquet")
@@ -132,9 +115,12 @@ def test_fit_stream_when_model_was_loaded_then_it_goes_on(ps, spark, rows, model
             *(stream, str(tmp_path / "checkpoint")),
             model=None if number else loaded,
             trigger={"availableNow": True},
+            onProgress=seen.append,
         )
         training.awaitTermination()
     assert (training.model.name, training.lastProgress.total.rows) == (loaded.name, 2 * ROWS)
+    assert [progress.rows for progress in seen] == [ROWS, ROWS]
+    assert max(progress.validation.logLoss for progress in seen) < np.log(2)
     training.model.free()
 
 
@@ -145,20 +131,6 @@ def test_fit_when_partitions_are_empty_then_all_workers_learn(ps, rows):
     model = DeepFM(**COLUMNS, **SIZES, maxIter=1).fit(lopsided)
     assert len(model.summary.objectiveHistory) == 1
     DeepFM(**COLUMNS, **SIZES).partialFit(lopsided.limit(1), model)
-    model.free()
-
-
-def test_partial_fit_when_it_fails_then_the_next_is_sound(ps, rows):
-    """A number that overflows ends the training before its step, and leaves no part of a step behind."""
-    estimator = DeepFM(**COLUMNS, **SIZES, maxIter=1)
-    model = estimator.fit(rows)
-    wild = rows.withColumn("x", F.when(F.col("x") > 3, 1e30).otherwise(F.col("x")))
-    with pytest.raises(DivergedError, match="in epoch 1 the loss is nan"):
-        estimator.partialFit(wild, model)
-    before = model.fitted.layers.pull()
-    estimator.setStepSize(1e-12).partialFit(rows, model)
-    for now, then in zip(model.fitted.layers.pull(), before, strict=True):
-        np.testing.assert_allclose(now, then, atol=1e-6)
     model.free()
 
 
@@ -206,20 +178,12 @@ def test_fit_when_a_label_is_2_then_error_counts_rows(ps, rows):
         DeepFM(**COLUMNS).fit(wrong)
 
 
-@pytest.mark.parametrize(
-    ("x", "said"),
-    [
-        (
-            "double('nan')",
-            r"^rank \d in clock 0: column 'x', row \d+: expected a finite number.*, got nan",
-        ),
-        ("1e19D", r"^rank \d in clock 0: (layer|gradients).* expected .* of at most 1e\+15"),
-    ],
-)
-def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows, x, said):
-    wrong = rows.selectExpr("user", "ad", f"case when user = 'u3' then {x} else x end as x", "label")
+def test_fit_when_a_number_is_unfit_then_one_line_names_it(ps, rows):
+    wrong = rows.selectExpr("user", "ad", "case when user = 'u3' then double('nan') else x end as x", "label")
     before = ps._coordinator.fleet.master.names()
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(
+        InputError, match=r"^rank \d in clock 0: column 'x', row \d+: expected a finite number.*, got nan"
+    ) as caught:
         DeepFM(**COLUMNS, **SIZES).fit(wrong)
     assert "\n" not in str(caught.value)
     assert ps._coordinator.fleet.master.names() == before
@@ -239,29 +203,12 @@ def test_fit_when_weights_are_a_key_column_then_takes_both(ps, rows):
     model.free()
 
 
-def test_fit_when_a_batch_has_more_keys_then_max_keys_says_so(ps, rows):
-    """A limit below the keys of one step is refused by the server; the other errors of a limit are those of a table."""
-    with pytest.raises(LimitError, match=r"^rank \d in clock 0: .*maxKeys: expected room for the \d+ keys"):
-        DeepFM(**COLUMNS, **SIZES, maxKeys=10).fit(rows)
-
-
 def test_fit_when_keys_expire_then_the_model_still_predicts(ps, rows, until):
     """Keys that go after the fit read as their initial values, which depend on the key alone."""
     some = rows.limit(100)
     model = DeepFM(**COLUMNS, **SIZES, maxIter=1, expireAfterS=0.5).fit(some)
     until(lambda: model.table.keysCount() == 0, "the keys expire")
     assert np.isfinite(probabilities(model, some)).all()
-    model.free()
-
-
-def test_two_tower_when_keys_wait_then_the_third_step_admits(ps, rows):
-    """Each pass over 100 rows is one step, and a step is one touch of each of its keys."""
-    estimator = TwoTower(categoricalCols=["ad", "user"], userCols=["user"], **SIZES, maxIter=2, admitAfter=3)
-    some = rows.where("label = 1").limit(100).coalesce(1)
-    model = estimator.setNumWorkers(1).fit(some)
-    assert model.table.keysCount() == 0
-    estimator.partialFit(some, model)
-    assert model.table.keysCount() == some.select("user").distinct().count() + some.select("ad").distinct().count()
     model.free()
 
 
