@@ -1,4 +1,4 @@
-"""Splits are found where the histograms lie, by real servers."""
+"""Splits are found where the histograms lie, on any number of servers; what does not fit them is an error."""
 
 from __future__ import annotations
 
@@ -11,31 +11,37 @@ from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
-from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
-from ps2.algorithms.trees.tree_matrices import add_histograms
+from ps2.algorithms.trees.tree_matrices import TreeMatrices, add_histograms
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
-
-pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+from ps2.errors import LimitError
+from tests.in_process import training_context
 
 NODES, FEATURES = 3, 40
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_best_splits_when_on_servers_then_match_one_histogram(ps, dtype):
+@pytest.fixture(scope="module", params=[1, 3])
+def ps(request):
+    with training_context(request.param) as ps:
+        yield ps
+
+
+def test_best_splits_when_on_servers_then_match_one_histogram(ps):
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 9, FEATURES)
     cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
     layout = layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
-    m = DCV.dense(len(layout), NODES + 1, dtype=dtype, align=16).matrix()
-    m.push([0], layout[None].astype(dtype))
-    histograms = np.zeros((NODES, len(layout)), dtype)
+    m = DCV.dense(len(layout), NODES + 1, dtype="int64", align=16).matrix()
+    m.push([0], layout[None])
+    histograms = np.zeros((NODES, len(layout)), np.int64)
     filled = np.repeat(bins.first[:-1], sizes) + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     histograms.reshape(NODES, -1, 2)[:, filled] = rng.integers(1, 50, (NODES, len(filled), 2))
     for part in (histograms // 2, histograms - histograms // 2):
@@ -48,7 +54,7 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps, dtype):
         "allowed": np.empty((NODES, 0), np.int64),
     }
     found = m.apply("trees.best_splits", rows=np.arange(1, NODES + 1), words=1, **given)
-    whole = np.vstack((layout[None].astype(dtype), histograms))
+    whole = np.vstack((layout[None], histograms))
     expected = ops.best_splits(whole, np.arange(1, NODES + 1), **given, words=1)
     assert (expected[1][:, 0] >= 0).all()
     for one, other in zip(found, expected, strict=True):
@@ -64,8 +70,8 @@ def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles.free()
 
 
-@pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (3, "int64")])
-def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels, dtype):
+@pytest.mark.parametrize("channels", [2, 3])
+def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     """Dense rows, whose histograms are large; in the last nodes there are few of them."""
     rng = np.random.default_rng(1)
     features, size, count = 600, 32, 400
@@ -74,24 +80,45 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels, dt
     rows = DenseRows(
         Bins(cuts, offsets, none, none > 0, block=size), rng.integers(0, size, (features, count), np.uint8)
     )
-    assert features * size * channels * np.dtype(dtype).itemsize > SMALL_BYTES
+    assert features * size * channels * 8 > SMALL_BYTES
     order = np.arange(count, dtype=np.int32)
     nodes = {2: order[:5], 3: order, 4: order[5:200], 5: order[200:203], 6: order[:4]}
-    pairs = rng.integers(1, 50, (count, channels)).astype(dtype)
-    histograms, parts = Histograms(rows, channels, dtype), [{}, {}]
+    pairs = rng.integers(1, 50, (count, channels))
+    histograms, parts = Histograms(rows, channels, np.int64), [{}, {}]
     for row, mine in nodes.items():
         for part, some in zip(parts, (mine[::2], mine[1::2]), strict=True):
             part[row] = histograms.of(some, pairs)
     assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
-    m = DCV.dense(features * size * channels, rows_with_marks(6), dtype, align=size * channels).matrix()
-    m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None].astype(dtype))
+    m = DCV.dense(features * size * channels, rows_with_marks(6), "int64", align=size * channels).matrix()
+    m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None])
     for part in parts:
         with batch():
             moved = add_histograms(m, [(row, *found) for row, found in part.items()])
         assert moved == sum(sums.nbytes for _, sums in part.values())
-    expected = np.zeros((len(nodes), features * size, channels), dtype)
+    expected = np.zeros((len(nodes), features * size, channels), np.int64)
     for out, mine in zip(expected, nodes.values(), strict=True):
         rows.add_histogram(mine, pairs, out)
     np.testing.assert_array_equal(m.pull(list(nodes)), expected.reshape(len(nodes), -1))
     m.apply("trees.clear", rows=list(nodes), channels=channels)
     assert not m.pull(range(1, m.rows)).any()  # nothing that is not marked, and no mark
+
+
+def test_histograms_when_too_many_then_names_count_and_size():
+    features = 4_992  # of two bins, of which 32 lie together: 159,744 bytes are a histogram
+    none = np.zeros(features, np.int32)
+    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
+    problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), BoostingOptions(depth=12)
+    with training_context(2, 8 << 20):
+        fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
+        assert fleet.histograms.rows == 18
+        layout = fleet.histograms.pull([LAYOUT])
+        fleet.make_room(40)
+        with pytest.raises(LimitError, match="growing to 200 rows") as raised:
+            fleet.make_room(200)
+        told = (
+            "4,992 features have 9,984 bins that can part rows: a tree that grows needs 200 histograms of 159,744 bytes"
+        )
+        assert str(raised.value).startswith(told)
+        assert fleet.histograms.rows == 40
+        np.testing.assert_array_equal(fleet.histograms.pull([LAYOUT]), layout)
+        fleet.free()
