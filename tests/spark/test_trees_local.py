@@ -1,4 +1,4 @@
-"""Trees that the only worker grows in its own process: to the bit those that servers find."""
+"""Trees that the only worker grows in its own process, while the driver or the worker dies."""
 
 from __future__ import annotations
 
@@ -9,51 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boosting import BY_LEAF, MEDIAN, PROBLEM, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table
+from boosting import MEDIAN, PROBLEM, RECIPE, SHORT, dealt, digest, facts_of, table, trained
 
 from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees import local_worker, trainer
-from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.local_trainer import LocalTreeDriver
-from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.errors import ConfigError
 
-SIGNS = (1, -1, *(0,) * (PROBLEM.dim - 2))
-# What is grown, and how: problem, recipe, whether rows are sparse, and weighted.
-KINDS = {
-    "level": (PROBLEM, RECIPE, False, False),
-    "level, of sparse rows with weights": (PROBLEM, RECIPE, True, True),
-    "leaf": (PROBLEM, BY_LEAF, False, True),
-    "softmax": (SOFTMAX, SHORT, False, False),
-    "absolute, weighted": (MEDIAN, SHORT, True, True),
-    "squared, monotone, rows counted": (
-        TreeProblem(Objective("squared"), PROBLEM.dim, (0.3,), "missing", PROBLEM.categories),
-        replace(RECIPE, monotone=SIGNS, min_rows=7, reg_alpha=0.1),
-        True,
-        False,
-    ),
-    "leaf, of sparse rows, features drawn": (PROBLEM, replace(BY_LEAF, features=6, fraction=1.0), True, False),
-}
 NAMED = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees", via="local")
-
-
-def grow(ps, spark, kind, via, workers):
-    problem, recipe, sparse, weighted = KINDS[kind]
-    x, y = table()
-    y = y + (x[:, 4] > 0) if problem.classes == 3 else y
-    weights = np.random.default_rng(1).integers(0, 4, len(y)) / 4 if weighted else np.ones(len(y))
-    held = np.arange(len(y)) % 5 == 0
-    others = {"held": held.tolist(), "w": weights.tolist()}
-    frame = dealt(spark, x, y, workers, sparse, others).frame
-    facts = facts_of(y[~held])
-    mine = weights[~held]
-    facts = Facts(facts.rows, mine.sum(), (mine**2).sum(), *(getattr(facts, f) for f in list(vars(facts))[3:]))
-    columns = ColumnNames(validation="held", weight="w" if weighted else None)
-    recipe = replace(recipe, validate=True, validation_tol=0.0, via=via)
-    return train(ps, Table(frame, columns, workers), problem, recipe, facts)
 
 
 class DyingWorker:
@@ -135,18 +101,10 @@ def ps(spark):
         yield ps
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_local_when_trees_have_grown_then_those_of_servers(spark, ps, kind):
-    local, on_servers = (grow(ps, spark, kind, via, workers) for via, workers in (("local", 1), ("servers", 2)))
-    assert digest(local.forest) == digest(on_servers.forest)
-    assert np.allclose(local.history.objective, on_servers.history.objective, rtol=1e-12)
-    assert np.allclose(local.history.validation, on_servers.history.validation, rtol=1e-12)
-
-
 @pytest.mark.usefixtures("by_round")
 def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, monkeypatch):
-    kind = "absolute, weighted"
-    expected = digest(grow(ps, spark, kind, "local", 1).forest)
+    local = replace(SHORT, via="local")
+    expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest)
     monkeypatch.setattr(OneRoundProgram, "folder", str(tmp_path))
-    assert digest(grow(ps, spark, kind, "local", 1).forest) == expected
+    assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]

@@ -1,122 +1,171 @@
-"""GBTClassifier and GBTRegressor: what users of pyspark.ml and of xgboost expect of them."""
+"""Boosted trees of DataFrames: what users of pyspark.ml expect of the estimators and their models.
+
+``tests/unit/test_trees_params.py`` and its neighbours show what params do, on arrays.
+"""
 
 from __future__ import annotations
+
+import gc
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import xgboost
+from pyspark.ml import Pipeline, PipelineModel, regression
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import Vectors
 from pyspark.ml.regression import DecisionTreeRegressionModel
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
-from tree_frames import data, frame_of, xgboosts
+from training import schema_of
 
-from ps2.algorithms import GBTClassificationModel, GBTClassifier, GBTModel, GBTRegressor
-from ps2.errors import ConfigError, InputError
+from ps2.algorithms import (
+    GBTClassificationModel,
+    GBTClassifier,
+    GBTModel,
+    GBTRegressionModel,
+    GBTRegressor,
+    RandomForestClassifier,
+)
+from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.ml.label_quantile import label_quantile
+from ps2.algorithms.trees.ml.label_sums import label_sums
+from ps2.errors import ConfigError, InputError, PrecisionWarning, UsageError
+from tests.tree_estimators import data, same_trees
+from tests.xgboost_trees import rows_of_few_values
 
-pytestmark = pytest.mark.usefixtures("ps")
+# pyspark leaves the threads of its validators to the garbage collector.
+IGNORED = "ignore:unclosed running multiprocessing pool:ResourceWarning"
+pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings(IGNORED)]
 
-XGBOOSTS = {"defaults": "xgboost", "maxBins": 32}
+NAMES = ["a", "b", "c", "d"]
+X, Y = data()
+CLASSES = np.digitize(Y, [-0.5, 0.5])
+SHORT = {"maxIter": 2, "maxDepth": 3}
+
+
+def frame_of(spark, x, y, vector=Vectors.dense):
+    """Rows with weights 1, 2 and 3 by turns, of which every fourth one is marked."""
+    rows = [
+        (vector(row.tolist()), float(label), i % 3 + 1, i % 4 == 0)
+        for i, (row, label) in enumerate(zip(x, y, strict=True))
+    ]
+    schema = schema_of(dict(zip(["features", "label", "w", "held"], rows[0], strict=True)))
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), schema, verifySchema=False)
 
 
 @pytest.fixture(scope="module")
-def binary(spark):
-    x, y = data()
-    return x, (y > 0).astype(float), frame_of(spark, x, y > 0).cache()
+def frame(spark):
+    """Rows whose label is a number, each with a margin, the second feature."""
+    return frame_of(spark, X, Y).withColumn("start", vector_to_array("features")[1]).cache()
 
 
 @pytest.fixture(scope="module")
-def model(binary, ps):
-    return GBTClassifier(maxIter=5, maxDepth=3, stepSize=0.5).fit(binary[2])
+def three(spark):
+    """Rows of three classes, with features in columns of their own, too."""
+    values = vector_to_array("features")
+    return frame_of(spark, X, CLASSES).select("*", *(values[i].alias(name) for i, name in enumerate(NAMES))).cache()
 
 
 @pytest.fixture(scope="module")
-def three_classes(spark):
-    x, y = data()
-    return frame_of(spark, x, np.digitize(y, [-0.5, 0.5]).astype(float)).cache()
+def binary(ps, frame):
+    """A model of two classes, and its rows."""
+    rows = frame.withColumn("label", (F.col("label") > 0).cast("double")).cache()
+    return GBTClassifier(maxIter=5, maxDepth=3, stepSize=0.5).fit(rows), rows
 
 
-def test_classifier_when_values_are_few_then_matches_xgboost(binary):
-    x, y, frame = binary
-    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
-    raw = np.array([row.rawPrediction[1] for row in made.transform(frame).collect()])
-    np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="binary:logistic"), atol=1e-4)
+@pytest.fixture(scope="module")
+def softmax(ps, three):
+    """A model of three classes that two workers and the servers have trained."""
+    return GBTClassifier(weightCol="w", numWorkers=2, **SHORT).fit(three)
 
 
-def test_regressor_when_values_are_few_then_matches_xgboost(spark, ps):
-    x, y = data()
-    frame = frame_of(spark, x, y)
-    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
-    found = np.array([row.prediction for row in made.transform(frame).collect()])
-    np.testing.assert_allclose(found, xgboosts(x, y, 3), atol=1e-4)
+@pytest.fixture(scope="module")
+def squared(ps, frame):
+    return GBTRegressor(stepSize=0.2, maxIter=4, maxDepth=3).fit(frame)
 
 
-def test_classifier_when_three_classes_then_uses_softmax(spark, ps):
-    x, y = data()
-    y = np.digitize(y, [-0.5, 0.5]).astype(float)
-    frame = frame_of(spark, x, y)
-    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
-    assert (made.numClasses, made.getNumTrees) == (3, 9)
-    rows = made.transform(frame).collect()
-    theirs = xgboosts(x, y, 3, objective="multi:softprob", num_class=3)
-    np.testing.assert_allclose([row.rawPrediction.toArray() for row in rows], theirs, atol=1e-4)
-    assert np.mean([row.prediction == row.label for row in rows]) > 0.7
-    assert len(made.evaluateEachIteration(frame)) == 3
+@pytest.fixture
+def collected():
+    """Collect the threads that pyspark leaves while their warning is ignored."""
+    yield
+    gc.collect()
 
 
-def test_classifier_when_grown_by_leaf_then_margins_are_xgboosts(spark, ps):
-    x, y = data()
-    y = np.digitize(y, [-0.5, 0.5]).astype(float)
-    params = {"growth": "leaf", "maxLeaves": 6, "maxDepth": 30, **XGBOOSTS}
-    made = GBTClassifier(maxIter=3, stepSize=0.5, baseScore=0.5, **params).fit(frame := frame_of(spark, x, y))
-    theirs = {"tree_method": "hist", "grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0, "num_class": 3}
-    raw = [row.rawPrediction.toArray() for row in made.transform(frame).collect()]
-    np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="multi:softprob", **theirs), atol=1e-4)
-    assert {len(tree.arrays.leaves) for tree in made.trees} == {6}
+def predictions(model, frame):
+    return np.array([row.prediction for row in model.transform(frame).collect()])
 
 
-def test_model_when_saved_then_spark_numpy_and_xgboost_agree(binary, model, tmp_path):
-    x, _, frame = binary
+# -- beside pyspark.ml -------------------------------------------------------------------------------------------------
+
+
+def test_trees_when_the_loss_is_squared_then_they_are_pysparks(frame, squared):
+    # A gradient of pyspark.ml's is twice the residual.
+    made = [squared, regression.GBTRegressor(maxIter=4, maxDepth=3).fit(frame)]
+    ours, theirs = (predictions(model, frame) for model in made)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert [model.treeWeights for model in made] == [[1.0, 0.2, 0.2, 0.2], [1.0, 0.1, 0.1, 0.1]]
+    assert [tree.numNodes for tree in made[0].trees] == [tree.numNodes for tree in made[1].trees]
+    with_leaves = [model.copy({model.leafCol: "leaf"}) for model in made]
+    for ours, theirs in (with_leaves, [model.trees[1].setLeafCol("leaf") for model in with_leaves]):
+        fields = [model.transform(frame).schema.fields[-2:] for model in (ours, theirs)]
+        told = [[(f.name, f.dataType, f.metadata) for f in of_one] for of_one in fields]
+        assert told[0] == told[1]
+    row = frame.first().features
+    ours, theirs = (np.multiply(model.treeWeights, [tree.predict(row) for tree in model.trees]) for model in made)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    ours, theirs = (model.evaluateEachIteration(frame, "absolute") for model in made)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.usefixtures("collected")
+def test_pipeline_when_cross_validated_and_loaded_then_same(three, tmp_path):
+    named = three.withColumn("name", F.concat(F.lit("class "), F.col("label").cast("int"))).drop("features", "label")
+    trees = GBTClassifier(maxIter=1, stepSize=0.5)
+    stages = [StringIndexer(inputCol="name", outputCol="label"), VectorAssembler(inputCols=NAMES, outputCol="features")]
+    validator = CrossValidator(
+        estimator=Pipeline(stages=[*stages, trees]),
+        estimatorParamMaps=ParamGridBuilder().addGrid(trees.maxDepth, [0, 3]).build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=2,
+        parallelism=2,
+        seed=1,
+    )
+    made = validator.fit(named)
+    assert made.avgMetrics[0] < made.avgMetrics[1]
+    best = made.bestModel
+    assert best.stages[-1].getMaxDepth() == 3
+    best.save(str(tmp_path / "m"))
+    np.testing.assert_array_equal(predictions(PipelineModel.load(str(tmp_path / "m")), named), predictions(best, named))
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def test_model_when_saved_then_spark_numpy_and_xgboost_agree(binary, tmp_path):
+    model, frame = binary
     model.write().overwrite().save(str(tmp_path / "model"))
     model.saveXGBoost(str(tmp_path / "model.json"))
     expected = [row.probability.toArray() for row in model.transform(frame).collect()]
     again = GBTClassificationModel.load(str(tmp_path / "model"))
     np.testing.assert_array_equal([row.probability.toArray() for row in again.transform(frame).collect()], expected)
     alone = GBTModel.load(str(tmp_path / "model"))
-    np.testing.assert_array_equal(alone.predictProbability(x), expected)
-    np.testing.assert_array_equal(alone.predict(sp.csr_array(x)), np.argmax(expected, axis=1))
+    np.testing.assert_array_equal(alone.predictProbability(X), expected)
+    np.testing.assert_array_equal(alone.predict(sp.csr_array(X)), np.argmax(expected, axis=1))
     booster = xgboost.Booster(model_file=str(tmp_path / "model.json"))
-    np.testing.assert_allclose(booster.predict(xgboost.DMatrix(x)), np.array(expected)[:, 1], atol=1e-6)
+    np.testing.assert_allclose(booster.predict(xgboost.DMatrix(X)), np.array(expected)[:, 1], atol=1e-6)
 
 
-def test_model_when_asked_then_tells_of_its_trees(binary, model):
-    x = binary[0]
-    assert model.getNumTrees == len(model.trees) == len(model.treeWeights) == 5
-    assert model.totalNumNodes == sum(tree.numNodes for tree in model.trees)
-    assert model.featureImportances.size == 4
-    assert sum(model.featureImportances.values) == pytest.approx(1.0)
-    assert sum(model.getFeatureImportances("weight").values) == sum(
-        int((t.arrays.feature >= 0).sum()) for t in model.trees
-    )
-    with pytest.raises(ConfigError, match="importanceType: expected one of weight, gain, cover, totalGain, totalCover"):
-        model.getFeatureImportances("share")
-    assert model.toDebugString.startswith(f"GBTClassificationModel: uid = {model.uid}, numTrees=5, numClasses=2")
-    assert model.trees[0].arrays.count[0] == len(x)
-    leaves = model.predictLeaf(Vectors.dense(x[0].tolist()))
-    assert leaves.size == 5
-    assert all(0 <= leaf < len(tree.arrays.leaves) for leaf, tree in zip(leaves, model.trees, strict=True))
-    with_leaves = model.copy({model.leafCol: "leaves"}).transform(binary[2]).first()
-    assert (with_leaves.features.toArray() == x[0]).all()
-    assert with_leaves.leaves == leaves
-
-
-def test_trees_when_summed_by_weight_then_are_the_margin(binary, model, tmp_path):
-    rows = binary[2].limit(7)
-    assert model.treeWeights == [1.0, 0.5, 0.5, 0.5, 0.5]
+def test_trees_when_summed_by_weight_then_are_the_margin(binary, tmp_path):
+    model, rows = binary[0], binary[1].limit(7)
     said = [[row.prediction for row in tree.transform(rows).collect()] for tree in model.trees]
     raw = [row.rawPrediction[1] for row in model.transform(rows).collect()]
     np.testing.assert_allclose(np.array(model.treeWeights) @ said, raw, rtol=1e-5, atol=1e-6)
-    assert "Tree 1 (weight 0.5)" in model.toDebugString
     tree = model.copy({model.leafCol: "leaf"}).trees[1]
     assert isinstance(tree, DecisionTreeRegressionModel)
     first = tree.transform(rows).first()
@@ -127,133 +176,182 @@ def test_trees_when_summed_by_weight_then_are_the_margin(binary, model, tmp_path
     assert type(tree).load(str(tmp_path / "tree")).predict(first.features) == first.prediction
 
 
-def test_trees_when_three_classes_then_each_has_first_tree(three_classes):
-    model = GBTClassifier(maxIter=2, maxDepth=2, stepSize=0.5).fit(three_classes)
-    features = three_classes.first().features
-    said = np.array(model.treeWeights) * [tree.predict(features) for tree in model.trees]
-    assert model.treeWeights == [1.0] * 3 + [0.5] * 3
-    np.testing.assert_allclose(
-        said.reshape(2, 3).sum(axis=0), model.predictRaw(features).toArray(), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_evaluate_each_iteration_on_training_is_summary_history(binary, model):
-    assert model.evaluateEachIteration(binary[2]) == pytest.approx(model.summary.objectiveHistory[1:])
-    assert model.summary.totalIterations == 5
+def test_summary_when_asked_then_has_metrics_and_losses(binary, softmax, three):
+    model, frame = binary
     assert model.summary.areaUnderROC > 0.9
+    assert model.evaluateEachIteration(frame) == pytest.approx(model.summary.objectiveHistory[1:])
+    assert softmax.evaluateEachIteration(three) == pytest.approx(softmax.summary.objectiveHistory[1:])
+    unweighted = softmax.copy({softmax.weightCol: ""})
+    assert unweighted.evaluateEachIteration(three) != pytest.approx(softmax.summary.objectiveHistory[1:])
 
 
-def test_weights_when_whole_numbers_then_match_repeated_rows(spark, ps):
-    x, y = data(90)
-    frame = frame_of(spark, x, y > 0)
-    weighted = GBTClassifier(maxIter=2, maxDepth=3, weightCol="w", baseScore=0.5).fit(frame)
-    times = np.repeat(np.arange(90), 1 + np.arange(90) % 3)
-    repeated = GBTClassifier(maxIter=2, maxDepth=3, baseScore=0.5).fit(frame_of(spark, x[times], y[times] > 0))
-    for ours, theirs in zip(weighted.trees, repeated.trees, strict=True):
-        np.testing.assert_array_equal(ours.arrays.feature, theirs.arrays.feature)
-        np.testing.assert_allclose(ours.arrays.value, theirs.arrays.value, rtol=1e-4)
+def test_evaluate_each_iteration_when_loss_is_foreign_then_error(frame, squared):
+    for loss in ("poisson", "logistic", "huber"):
+        with pytest.raises(ConfigError, match="loss: expected squared or absolute, got"):
+            squared.evaluateEachIteration(frame, loss)
 
 
-@pytest.mark.parametrize("params", [{}, {"growth": "leaf", "maxLeaves": 12, "subsamplingRate": 0.8}])
-def test_validation_when_loss_stalls_then_keeps_best_trees(spark, ps, params):
-    x, y = data()
+def test_evaluate_each_iteration_when_empty_partitions_then_same(frame, squared):
+    some = frame.where("label > 1")
+    spread = some.repartition(3, "held")
+    assert squared.evaluateEachIteration(spread) == pytest.approx(squared.evaluateEachIteration(some))
+
+
+def test_predictions_when_first_trees_are_asked_then_their_sum(softmax, three):
+    short = softmax.copy({softmax.numTrees: 1, softmax.leafCol: "leaves", softmax.contribCol: "why"})
+    rows = short.transform(three).collect()
+    raw = np.array([row.rawPrediction.toArray() for row in rows])
+    np.testing.assert_array_equal(raw, softmax.fitted.first(1).margins(X))
+    assert {row.leaves.size for row in rows} == {3}
+    why = np.array([row.why.toArray() for row in rows]).reshape(-1, 3, 5)
+    np.testing.assert_allclose(why.sum(axis=2), raw, atol=1e-9)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_features_when_in_own_columns_then_trees_match_vectors(softmax, three):
+    ours = GBTClassifier(featuresCols=NAMES, weightCol="w", numWorkers=1, **SHORT).fit(three)
+    assert same_trees(ours, softmax)
+    assert ours.setLeafCol("leaves").transform(three).first().leaves.size == 6
+
+
+def test_margins_when_rows_have_them_then_all_begin_there(binary):
+    _, frame = binary
+    given = {"validationIndicatorCol": "held", "evalMetric": "auc", "baseMarginCol": "start"}
+    made = GBTClassifier(maxIter=1, maxDepth=2, contribCol="why", **given).fit(frame)
+    rows = made.transform(frame).collect()
+    y, margins = np.array([(row.label, row.rawPrediction[1]) for row in rows]).T
+    np.testing.assert_allclose(margins, made.fitted.margins(X)[:, 0] + X[:, 1], atol=1e-9)
+    held = np.array([row.held for row in rows])
+    pairs = np.sign(margins[held & (y == 1)][:, None] - margins[held & (y == 0)]) / 2 + 0.5
+    assert made.summary.validationHistory == [pytest.approx(pairs.mean(), abs=5e-4)]
+    losses = made.evaluateEachIteration(frame)
+    assert losses[-1] == pytest.approx(np.logaddexp(0, np.where(y, -margins, margins)).mean())
+    why = np.array([row.why.toArray() for row in rows])
+    np.testing.assert_allclose(why.sum(axis=1), margins, atol=1e-9)
+    np.testing.assert_array_equal(why[:, :4], made.fitted.contributions(X.astype(float))[:, :4])
+    with pytest.raises(InputError, match="there is no column 'start'"):
+        made.transform(frame.drop("start"))
+
+
+def test_classifier_when_absent_is_missing_then_is_so_everywhere(spark, tmp_path):
+    x, y = rows_of_few_values(240, 4, 1, 0.6)
+    some = ~np.isnan(x)
+
+    def held(row):
+        there = np.flatnonzero(~np.isnan(row))
+        return Vectors.sparse(len(row), there.tolist(), np.asarray(row)[there].tolist())
+
+    sparse, dense = frame_of(spark, x, y > 0, held), frame_of(spark, x, y > 0)
+    model = GBTClassifier(maxIter=3, maxDepth=4, absentAsMissing=True).fit(sparse)
+    expected = model.fitted.predictProbability(x)
+    indptr = np.append(0, np.cumsum(some.sum(axis=1))).astype(np.int32)
+    csr = sp.csr_array((x[some], np.nonzero(some)[1].astype(np.int32), indptr), shape=x.shape)
+    model.write().save(str(tmp_path / "model"))
+    np.testing.assert_array_equal(GBTModel.load(str(tmp_path / "model")).predictProbability(csr), expected)
+    for frame in (sparse, dense):
+        rows = model.transform(frame).select("probability").collect()
+        np.testing.assert_array_equal([row.probability.toArray() for row in rows], expected)
+        assert model.evaluateEachIteration(frame) == pytest.approx(model.summary.objectiveHistory[1:])
+
+
+def test_categories_when_in_metadata_then_sets_split_and_nulls_miss(spark, tmp_path):
+    """A category, of which one never comes, a flag and a number; labels follow all of them."""
+
+    def kinds(seed, rows=240):
+        rng = np.random.default_rng(seed)
+        x = np.column_stack([rng.integers(0, 5, rows), rng.integers(0, 2, rows), rng.normal(size=rows)])
+        y = np.array([2.0, -1.0, 1.5, -2.0, 0.5])[x[:, 0].astype(int)] * (1 + x[:, 1]) + x[:, 2] + rng.normal(size=rows)
+        x[rng.random(x.shape) < 0.2] = np.nan
+        return x, y
+
+    def columns_of(x, y):
+        rows = [[None if np.isnan(v) else float(v) for v in row] for row in np.column_stack([x, y])]
+        frame = spark.createDataFrame(
+            spark.sparkContext.parallelize(rows, 2), "kind double, flag double, h double, y double"
+        )
+        nominal, flag = {"type": "nominal", "num_vals": 6}, {"type": "binary"}
+        return frame.withMetadata("kind", {"ml_attr": nominal}).withMetadata("flag", {"ml_attr": flag})
+
+    made = GBTRegressor(featuresCol=["kind", "flag", "h"], labelCol="y", maxIter=4, stepSize=0.5)
+    model = made.fit(columns_of(*kinds(2)))
+    by_sets = {int(f) for tree in model.fitted.forest.trees for f in tree.feature[np.diff(tree.set_begin) > 0]}
+    assert by_sets == {0, 1}
+    x = np.vstack([kinds(4)[0], [[5, 1.0, 0.0], [np.nan] * 3]])
+    model.write().save(str(tmp_path / "model"))
+    alone = GBTModel.load(str(tmp_path / "model")).predict(x)
+    np.testing.assert_array_equal(alone, predictions(model, columns_of(x, np.zeros(len(x)))))
+    model.saveXGBoost(str(tmp_path / "model.json"))
+    booster = xgboost.Booster(model_file=str(tmp_path / "model.json"))
+    given = xgboost.DMatrix(x, feature_types=["c", "c", "q"], enable_categorical=True)
+    np.testing.assert_allclose(booster.predict(given), alone, atol=1e-6)
+    unknown = np.array([[9, 0.0, 0.0], [0.5, 0.0, 0.0], [-1.0, 0.0, 0.0], [np.nan, 0.0, 0.0]])
+    assert len(set(predictions(model, columns_of(unknown, np.zeros(4))))) == 1
+
+
+@pytest.mark.parametrize("maker", [GBTClassifier, RandomForestClassifier])
+def test_classifier_when_labels_are_no_classes_then_input_error(frame, maker):
+    with pytest.raises(InputError, match=r"'label': expected a class, one of 0 to 99 .*, got 240 no such class"):
+        maker().fit(frame)
+
+
+@pytest.mark.parametrize("kind", ["bigint", "array<bigint>"])
+def test_features_when_integers_are_no_float64_then_fit_warns(spark, kind):
+    def rows(base):
+        values = [([base + i % 2] if "array" in kind else base + i % 2, float(i % 2)) for i in range(20)]
+        return spark.createDataFrame(values, f"x {kind}, label double")
+
+    estimator = GBTClassifier(maxIter=1, featuresCol="x" if "array" in kind else ["x"])
+    with pytest.warns(PrecisionWarning, match=r"columns 'x': integers above 2\^53 are rounded"):
+        estimator.fit(rows(2**63 - 2))
+    exact = rows(2**53 - 1)
+    warn_of_wide_integers(exact, exact.schema.fields[:1])
+
+
+# -- where trainings begin ---------------------------------------------------------------------------------------------
+
+
+def test_training_when_it_goes_on_from_loaded_model_then_as_one(frame, squared, tmp_path):
+    squared.write().overwrite().save(f"{tmp_path}/first")
+    estimator = GBTRegressor(maxIter=1, stepSize=0.2, maxDepth=3)
+    made = estimator.setInitialModel(GBTRegressionModel.load(f"{tmp_path}/first")).fit(frame)
+    assert made.getNumTrees == 5
+    assert made.summary.objectiveHistory[0] == pytest.approx(squared.summary.objectiveHistory[-1])
+    assert made.summary.objectiveHistory[1] < made.summary.objectiveHistory[0]
+    with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
+        estimator.write()
+
+
+def test_estimator_when_features_are_constrained_then_file_has_it(tmp_path):
+    estimator = GBTRegressor(interactionConstraints=[[0, 1], [2, 3]], featureWeights=[1.0, 1.0, 1.0, 0.0])
+    estimator.write().overwrite().save(f"{tmp_path}/estimator")
+    loaded = GBTRegressor.load(f"{tmp_path}/estimator")
+    assert loaded.getInteractionConstraints() == [[0, 1], [2, 3]]
+    assert loaded.getFeatureWeights() == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_base_when_rows_are_reordered_then_is_exact_mean(spark):
     rng = np.random.default_rng(0)
-    held = np.arange(len(y)) % 3 == 0
-    noisy = np.where(held & (rng.random(len(y)) < 0.3), y <= 0, y > 0)
-    frame = frame_of(spark, x, noisy, held)
-    validation = {"validationIndicatorCol": "held", "validationTol": 0.0}
-    made = GBTClassifier(maxIter=40, stepSize=0.5, **validation, **params).fit(frame)
-    history = made.summary.validationHistory
-    assert made.summary.totalIterations == len(history) < 40
-    assert made.getNumTrees == 1 + int(np.argmin(history))
-    assert made.evaluateEachIteration(frame.where("held"))[-1] == pytest.approx(min(history))
+    y, w = np.exp(5 * rng.normal(size=200)), rng.random(200)
+    rows = list(zip(y.tolist(), w.tolist(), strict=True))
+    exact = sum(map(Fraction, (w * y).tolist())) / sum(map(Fraction, w.tolist()))
+    for order in (rows, rows[::-1]):
+        frame = spark.createDataFrame(order, "label double, w double").repartition(3)
+        assert label_sums(Table(frame, ColumnNames(weight="w"), 3), of_classes=False).mean == float(exact)
 
 
-@pytest.mark.parametrize("params", [{"subsamplingRate": 0.5}, {"featureSubsetStrategy": "2"}])
-def test_sampling_when_seeds_are_equal_then_trees_are(binary, params):
-    made = [GBTClassifier(maxIter=3, seed=seed, **params).fit(binary[2]).toDebugString for seed in (3, 3, 4)]
-    first, again, other = (text.split("\n", 1)[1] for text in made)
-    assert first == again != other
-
-
-def test_monotone_constraints_when_set_then_predictions_follow(spark, ps):
-    x, y = data()
-    made = GBTRegressor(maxIter=5, monotoneConstraints=[0, 0, -1, 0]).fit(frame_of(spark, x, y))
-    grid = np.zeros((7, 4), np.float32)
-    grid[:, 2] = np.arange(-3, 4) / 2
-    for row in x[:20]:
-        grid[:, [0, 1, 3]] = row[[0, 1, 3]]
-        assert (np.diff(made._fitted.predict(grid)) <= 0).all()
-
-
-@pytest.mark.parametrize("loss", ["absolute", "huber", "poisson", "quantile"])
-def test_regressor_when_it_learns_then_each_loss_gets_less(spark, ps, loss):
-    x, y = data()
-    if loss == "poisson":  # a few counts are far above the mean
-        y = np.exp(y / 2) + 300 * ((x[:, 0] > 1) & (x[:, 1] > 1))
-    history = GBTRegressor(lossType=loss, maxIter=5, stepSize=0.5).fit(frame_of(spark, x, y)).summary.objectiveHistory
-    assert (np.diff(history) < 0).all()
-
-
-# -- what cannot be learnt from, or only a little ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "params", [{"maxDepth": 0}, {"maxDepth": 30, "minChildWeight": 0.0}, {"maxBins": 2}, {"maxIter": 0}]
-)
-def test_trees_when_params_are_at_their_limits_then_still_grow(binary, params):
-    made = GBTClassifier(**{"maxIter": 2, **params}).fit(binary[2])
-    assert made.getNumTrees == params.get("maxIter", 2)
-    if "maxDepth" in params:
-        assert max(tree.depth for tree in made.trees) <= params["maxDepth"]
-    assert np.isfinite([row.probability[1] for row in made.transform(binary[2]).collect()]).all()
-
-
-def test_trees_when_nothing_can_be_split_then_are_leaves(spark, ps):
-    one_class = frame_of(spark, data(20)[0], np.ones(20))
-    one_row = frame_of(spark, np.ones((1, 4)), np.ones(1))
-    constant = frame_of(spark, np.ones((20, 4)), np.arange(20) % 2)
-    for frame in (one_class, one_row, constant):
-        made = GBTClassifier(maxIter=2).fit(frame)
-        assert made.totalNumNodes == 2
-        assert made.featureImportances.numNonzeros() == 0
-
-
-def test_weights_when_0_then_rows_count_nothing(spark, ps):
-    x, y = data(60)
-    frame = frame_of(spark, x, y > 0)
-    zero = frame.withColumn("w", F.when(F.col("w") == 1.0, 0.0).otherwise(1.0))
-    made = [
-        GBTClassifier(maxIter=2, weightCol="w", baseScore=0.5).fit(zero),
-        GBTClassifier(maxIter=2, baseScore=0.5).fit(frame.where("w > 1")),
-    ]
-    ours, theirs = (one.toDebugString.split("\n", 1)[1] for one in made)
-    assert ours == theirs
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"maxDepth": 31}, "maxDepth: expected a number in"),
-        ({"growth": "wide"}, "growth: expected one of level, leaf, got 'wide'"),
-        ({"maxLeaves": 1}, "maxLeaves: expected 0 or a number from 2 on, got 1"),
-        ({"minInfoGain": -0.1}, "minInfoGain: expected a finite number that is not negative, got -0.1"),
-        ({"minWeightFractionPerNode": 0.5}, r"minWeightFractionPerNode: expected a number in \[0, 0.5\), got 0.5"),
-        ({"defaults": "LightGBM"}, "defaults: expected one of pyspark, xgboost, got 'LightGBM'"),
-        ({"featureSubsetStrategy": "some"}, "featureSubsetStrategy: expected one of"),
-        ({"baseScore": 1.0}, "baseScore: expected a probability"),
-        ({"monotoneConstraints": [1]}, "monotoneConstraints: expected one for each of 4 features, got 1"),
-    ],
-)
-def test_params_when_they_cannot_be_then_config_error(binary, params, message):
-    with pytest.raises(ConfigError, match=message):
-        GBTClassifier(**params).fit(binary[2])
-
-
-def test_rows_when_labels_or_values_are_invalid_then_input_error(spark, ps):
-    x, y = data(20)
-    with pytest.raises(InputError, match="expected a class"):
-        GBTClassifier().fit(frame_of(spark, x, y))
-    x[3, 1] = np.inf
-    with pytest.raises(InputError, match="1 of 20 rows hold infinite values"):
-        GBTClassifier().fit(frame_of(spark, x, y > 0))
+@pytest.mark.parametrize("share", [0.5, 0.3])
+def test_base_when_quantile_then_weighted_wherever_rows_lie(spark, share):
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(size=60) * 10.0 ** rng.integers(-3, 4, 60), np.zeros(5)])
+    w = rng.integers(0, 4, len(y)) / 8
+    held = rng.random(len(y)) < 0.2
+    counted = np.repeat(y[~held], (w[~held] * 8).astype(int))
+    expected = np.quantile(counted, share, method="inverted_cdf")
+    rows = list(zip(y.tolist(), w.tolist(), held.tolist(), strict=True))
+    facts = Facts(int((~held).sum()), float(w[~held].sum()), 0.0, (), 0.0, 0.0)
+    for partitions, order in ((1, rows), (3, rows[::-1])):
+        frame = spark.createDataFrame(order, "`a label` double, w double, held boolean").repartition(partitions)
+        found = label_quantile(Table(frame, ColumnNames("x", "a label", "w", "held"), partitions), share, facts)
+        assert found == expected

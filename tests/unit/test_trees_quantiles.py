@@ -10,10 +10,15 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, Quantiles, _Part
 from ps2.data.rows import LocalRows
-
-pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+from tests.in_process import training_context
 
 ROWS, BINS = 600, 40
+
+
+@pytest.fixture(scope="module", params=[1, 3], autouse=True)
+def ps(request):
+    with training_context(request.param) as ps:
+        yield ps
 
 
 def features():
@@ -61,7 +66,7 @@ def cuts_of(bins, feature):
     return bins.cuts[bins.offsets[feature] : bins.offsets[feature + 1]]
 
 
-def test_cuts_when_values_are_few_then_each_two_are_parted(ps):
+def test_cuts_when_values_are_few_then_each_two_are_parted():
     x = features()
     bins = cut(x, 2)
     for feature in (0, 1, 2, 7):
@@ -72,7 +77,7 @@ def test_cuts_when_values_are_few_then_each_two_are_parted(ps):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_cuts_when_values_are_many_then_bins_hold_about_as_much(ps, weighted):
+def test_cuts_when_values_are_many_then_bins_hold_about_as_much(weighted):
     x = features()
     weights = np.random.default_rng(1).integers(1, 4, ROWS) / 2 if weighted else None
     bins = cut(x, 2, weights)
@@ -83,7 +88,7 @@ def test_cuts_when_values_are_many_then_bins_hold_about_as_much(ps, weighted):
 
 
 @pytest.mark.parametrize(("sparse", "weighted"), [(False, True), (True, False)])
-def test_cuts_when_rows_lie_otherwise_then_are_the_same(ps, weighted, sparse):
+def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
     x, order = features(), np.random.default_rng(2).permutation(ROWS)
     if sparse:
         x[:, 1:7][np.random.default_rng(3).random((ROWS, 6)) < 0.9] = 0

@@ -1,4 +1,4 @@
-"""Splits are found where the histograms lie, by real servers."""
+"""Splits are found where the histograms lie, on any number of servers; what does not fit them is an error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
-from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
-from ps2.algorithms.trees.tree_matrices import add_histograms
+from ps2.algorithms.trees.tree_matrices import TreeMatrices, add_histograms
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
-
-pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+from ps2.errors import LimitError
+from tests.in_process import training_context
 
 NODES, FEATURES = 3, 40
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def ps(request):
+    with training_context(request.param) as ps:
+        yield ps
 
 
 def test_best_splits_when_on_servers_then_match_one_histogram(ps):
@@ -94,3 +101,24 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     np.testing.assert_array_equal(m.pull(list(nodes)), expected.reshape(len(nodes), -1))
     m.apply("trees.clear", rows=list(nodes), channels=channels)
     assert not m.pull(range(1, m.rows)).any()  # nothing that is not marked, and no mark
+
+
+def test_histograms_when_too_many_then_names_count_and_size():
+    features = 4_992  # of two bins, of which 32 lie together: 159,744 bytes are a histogram
+    none = np.zeros(features, np.int32)
+    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
+    problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), BoostingOptions(depth=12)
+    with training_context(2, 8 << 20):
+        fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
+        assert fleet.histograms.rows == 18
+        layout = fleet.histograms.pull([LAYOUT])
+        fleet.make_room(40)
+        with pytest.raises(LimitError, match="growing to 200 rows") as raised:
+            fleet.make_room(200)
+        told = (
+            "4,992 features have 9,984 bins that can part rows: a tree that grows needs 200 histograms of 159,744 bytes"
+        )
+        assert str(raised.value).startswith(told)
+        assert fleet.histograms.rows == 40
+        np.testing.assert_array_equal(fleet.histograms.pull([LAYOUT]), layout)
+        fleet.free()
