@@ -84,6 +84,7 @@ class Space:
                 f"{wanted[1]:,} and {wanted[0]}"
             )
         self.messages = names.messages  # of an earlier driver
+        self.is_resumed = names.begun > 0  # vectors have an earlier driver's values
         # Handles that travel to workers are freed only here.
         self._made = [self._bias, self._weight]
 

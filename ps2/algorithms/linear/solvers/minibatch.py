@@ -84,7 +84,7 @@ class Minibatch:
         self._catch_up = self._optimizer.catching_up()
         self._validation = Validation.make(context.options, context.space, self._model, context.record.validation)
         options = context.options
-        if self._optimizer.follows_sums:
+        if self._optimizer.follows_sums and not context.space.is_resumed:
             self._model.bias.zero()  # such weights begin at 0
         self._objective = ObjectiveMonitor(context, self._optimizer.decayed)
         self._penalty = 0.0
