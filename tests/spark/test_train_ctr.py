@@ -114,9 +114,6 @@ def test_ctr_when_deep_is_restored_then_it_goes_on(train, files, tmp_path):
         ("number.csv", (), "number.csv: line 3: column 'price': expected a number, got 'cheap'"),
         ("label.csv", (), "label.csv: line 3: column 'label': expected a label 0 or 1, got '2'"),
         ("clicks.csv", ("--label", "click"), "expected a column 'click', got 'label', 'site', 'ad', 'price'"),
-        ("clicks.csv", ("--rank", 3), "--rank: expected --model fm or deepfm or wide-deep, got lr"),
-        ("clicks.csv", ("--plots", "here"), "--plots: expected --model deepfm or wide-deep, which make passes, got lr"),
-        ("days", ("--columns", "a,b"), "--columns: expected CSV or TSV files, got Parquet"),
     ],
 )
 def test_ctr_when_input_is_wrong_then_one_line_says_so(train, files, file, options, expected):

@@ -18,6 +18,7 @@ from ps2.algorithms import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from ps2.algorithms.labelled import LabelledRows
 from ps2.algorithms.trees.ml.regressors import LOSSES as LOSSES_OF_TREES
 from ps2.algorithms.trees.problem import GrowthName
 from ps2.cli.training.forest import forest
@@ -26,7 +27,9 @@ from ps2.cli.training.group import train
 from ps2.cli.training.lr import lr
 from ps2.cli.training.options import Files, Setting
 from ps2.cli.training.running import options_named
-from ps2.errors import ConfigError, PS2Error
+from ps2.cli.training.tree_options import classes_of
+from ps2.errors import ConfigError, InputError, PS2Error
+from tests.commands import assert_one_line, ps2
 
 SHARED = {field.name for cls in (Files, Setting) for field in fields(cls)}
 # Not of an estimator.
@@ -89,6 +92,111 @@ def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tm
     result = CliRunner().invoke(train, [family, *defaults, *given])
     assert isinstance(result.exception, PS2Error)
     assert told in str(result.exception)
+
+
+WRONG = {
+    "lr": [
+        (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
+        (["--test", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
+        (["--fraction", "0"], 2, "--fraction"),
+        (["--fraction", "1.5"], 2, "--fraction"),
+        (["--lr", "0"], 2, "--lr"),
+        (["--lr", "nan"], 2, "--lr: "),
+    ],
+    "gbt": [
+        (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
+        (["--depth", "99"], 2, "--depth: expected a number in [0, 30], got 99"),
+        (["--bins", "1"], 2, "--bins: expected"),
+        (["--max-leaves", "1"], 2, "--max-leaves: expected"),
+        (["--lambda", "nan"], 2, "--lambda: expected"),
+        (["--trees", "0"], 2, "--trees"),
+        (["--validation", "1"], 2, "--validation"),
+        (["--loss", "huber"], 2, "--loss: expected with --task regression only"),
+        (["--task", "regression", "--loss", "quantile", "--loss-shape", "2"], 2, "--loss-shape: expected"),
+        (["--plots", "{rows}"], 2, "--plots: expected a folder, or a place for one"),
+        (["--plots", "hdfs://host/plots"], 2, "--plots: expected a folder of this machine"),
+        (["--checkpoint-every", "5"], 2, "--checkpoint-every: expected --checkpoint-dir too"),
+        (["--save-xgboost", "{rows}"], 2, "--save-xgboost: expected no such file without --overwrite"),
+    ],
+    "lda": [
+        (["--vocab", "nowhere"], 1, "nowhere: there is no such file"),
+        (["--k", "0"], 2, "--k: expected a number in [1, "),
+        (["--alpha", "-1"], 2, "--alpha: expected"),
+        (["--beta", "0"], 2, "--beta: expected"),
+        (["--optimizer", "online", "--batch", "2"], 2, "--batch: expected a number in (0, 1], got 2.0"),
+        (["--staleness", "-1"], 2, "--staleness: expected"),
+        (["--iterations", "-1"], 2, "--iterations: expected"),
+        (["--sync", "none"], 2, "--sync"),
+        (["--top-words", "0"], 2, "--top-words"),
+    ],
+    "mf": [
+        (["--test", "nowhere"], 1, "nowhere: there is no such file"),
+        (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
+        (["--iterations", "0"], 2, "--iterations: expected 1 at least, got 0"),
+        (["--reg", "-1"], 2, "--reg: expected a number from 0 to 1e+18, got -1.0"),
+        (["--lr", "0"], 2, "--lr: expected a finite positive number"),
+        (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),
+        (["--budget", "1", "--solver", "ccd"], 2, "--budget: solver 'ccd' does not use it"),
+        (["--alpha", "2"], 2, "--alpha: expected with --implicit only"),
+        (["--patience", "2"], 2, "--patience: expected with --held-out only"),
+        (["--held-out", "1"], 2, "--held-out"),
+        (["--solver", "als"], 2, "--solver"),
+        (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
+        (["--implicit", "--solver", "sgd"], 2, "implicit feedback needs solver 'ccd'"),
+    ],
+    "node2vec": [
+        (["--labels", "nowhere"], 1, "nowhere: there is no such file"),
+        (["--size", "0"], 2, "--size: expected 1 at least, got 0"),
+        (["--length", "1"], 2, "--length: expected at least 2"),
+        (["--window", "0"], 2, "--window: expected 1 at least, got 0"),
+        (["--p", "0"], 2, "--p: expected a finite positive number, got 0.0"),
+        (["--lr", "-1"], 2, "--lr: expected a finite positive number"),
+        (["--via", "moon"], 2, "--via"),
+    ],
+    "ctr": [
+        (["--rank", "3"], 2, "--rank: expected --model fm or deepfm or wide-deep, got lr"),
+        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, which make passes, got lr"),
+        (["--columns", "a,b", "--format", "parquet"], 2, "--columns: expected CSV or TSV files, got Parquet"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "code", "told"), [(family, *case) for family, cases in WRONG.items() for case in cases]
+)
+def test_train_when_option_is_invalid_then_named_before_spark(family, options, code, told, tmp_path):
+    (tmp_path / "rows").touch()
+    given = [option.format(rows=tmp_path / "rows") for option in options]
+    places = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--master", "there is no such Spark"]
+    if family == "ctr":
+        places += ["--categories", "site"]
+    done = ps2("train", family, *places, *given)
+    assert (done.returncode, told in done.stderr.splitlines()[-1]) == (code, True), done.stderr
+
+
+def test_train_when_matplotlib_is_missing_then_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "rows").touch()
+    places = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--plots", tmp_path / "plots"]
+    done = ps2("train", "gbt", *places)
+    assert_one_line(done.stderr)
+    assert "--plots: matplotlib is not installed; pip install 'ps2-spark[plot]'" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("variables", [{"PATH": ""}, {"JAVA_HOME": "/nonexistent"}])
+def test_train_when_java_is_missing_then_says_what_to_install(variables, tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (tmp_path / "rows").touch()
+    done = ps2("train", "lr", "--input", tmp_path / "rows", "--output", tmp_path / "model", **variables)
+    assert_one_line(done.stderr)
+    assert (done.returncode, "Java 17" in done.stderr) == (2, True)
+
+
+def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
+    rows = LabelledRows("rows", None, {10.0: 1, 20.0: 1, 30.0: 1})
+    with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass or --task regression takes more"):
+        classes_of(rows, "binary")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Coordinate descent by schedule on real servers: the minimum by its conditions, whoever holds which rows."""
+"""Coordinate descent by schedule: the minimum by its conditions, whoever holds which rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from array_fits import fit_arrays
 from lasso import correlated, largest_strength, violation
-from training import Rows, minimum, objective, trained
+from training import Rows, fit, minimum, objective
 
+from ps2.algorithms import LinearRegression, LinearSVC, LogisticRegression
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import SCHEDULES, Problem, SolverOptions
 from ps2.algorithms.linear.solvers import sap
-from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError
 
-WEIGHTED = ColumnNames(weight="weight")
 EXACT = SolverOptions("sap", tol=1e-9)
 SQUARED, LOGISTIC = Problem("squared", 12, l1=0.05), Problem("logistic", 12, l1=0.02)
 
@@ -28,27 +28,15 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def frame(spark, rows):
-    return rows.frame(spark)
-
-
-@pytest.fixture(scope="module")
 def two():
     return correlated(classes=True)
 
 
-@pytest.fixture(scope="module")
-def two_frame(spark, two):
-    return two.frame(spark)
-
-
-def found(ps, frame, rows, problem, recipe=EXACT):
-    """Weights of features as they are given, the intercept, and the model."""
-    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
-    w = made.weight.pull()
-    made.weight.free()
+def found(rows, problem, options=EXACT):
+    """Weights of features as they are given, the intercept, and the fit."""
+    made = fit(rows, problem, options)
     assert made.history.reason != "no step lowers the objective beyond rounding"
-    return w, made.biases[0], made
+    return made.w[:, 0], made.biases[0], made
 
 
 # Each pair of values of any two: L2 penalty, intercept, standardize.
@@ -57,12 +45,10 @@ FORMS = [(0.0, True, True), (0.0, False, False), (0.03, True, False), (0.03, Fal
 
 @pytest.mark.parametrize(("l2", "intercept", "standardize"), FORMS)
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-def test_sap_when_converged_then_conditions_of_minimum_hold(
-    ps, rows, frame, two, two_frame, problem, l2, intercept, standardize
-):
+def test_sap_when_converged_then_conditions_of_minimum_hold(rows, two, problem, l2, intercept, standardize):
     problem = replace(problem, l2=l2, fit_intercept=intercept, standardize=standardize)
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
-    w, b, made = found(ps, table, given, problem)
+    given = rows if problem.loss == "squared" else two
+    w, b, made = found(given, problem)
     assert violation(problem, given, w, b) < 1e-6
     assert 0 < np.count_nonzero(w) < 12
     reached = objective(problem, given, w[:, None], made.biases)
@@ -73,69 +59,66 @@ def test_sap_when_converged_then_conditions_of_minimum_hold(
 
 
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-def test_sap_when_lbfgs_trains_too_then_objectives_agree(ps, rows, frame, two, two_frame, problem):
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
-    _, _, ours = found(ps, table, given, problem)
-    _, _, theirs = found(ps, table, given, problem, SolverOptions(steps=300, tol=1e-12))
+def test_sap_when_lbfgs_trains_too_then_objectives_agree(rows, two, problem):
+    given = rows if problem.loss == "squared" else two
+    _, _, ours = found(given, problem)
+    _, _, theirs = found(given, problem, SolverOptions(steps=300, tol=1e-12))
     assert ours.history.objective[-1] <= theirs.history.objective[-1] * (1 + 1e-9)
     assert ours.history.objective[-1] == pytest.approx(theirs.history.objective[-1], rel=1e-5)
 
 
 @pytest.mark.parametrize("cuts", [(), (10,)], ids=["1", "2"])
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-def test_sap_when_rows_are_with_other_workers_then_same(spark, ps, problem, cuts):
+def test_sap_when_rows_are_with_other_workers_then_same(problem, cuts):
     given = correlated(cuts=cuts, classes=problem.loss == "logistic")
-    w, b, _ = found(ps, given.frame(spark), given, problem)
+    w, b, _ = found(given, problem)
     assert violation(problem, given, w, b) < 1e-6
 
 
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-def test_sap_when_trained_again_then_bits_are_the_same(ps, rows, frame, two, two_frame, problem):
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
-    first, again = (found(ps, table, given, problem, replace(EXACT, set_size=3, seed=4)) for _ in range(2))
+def test_sap_when_trained_again_then_bits_are_the_same(rows, two, problem):
+    given = rows if problem.loss == "squared" else two
+    first, again = (found(given, problem, replace(EXACT, set_size=3, seed=4)) for _ in range(2))
     assert (first[0].tobytes(), first[1]) == (again[0].tobytes(), again[1])
     assert first[2].history.objective == again[2].history.objective
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
-def test_sap_when_sets_are_small_then_every_schedule_converges(
-    ps, rows, frame, two, two_frame, problem, schedule, monkeypatch
-):
+def test_sap_when_sets_are_small_then_every_schedule_converges(rows, two, problem, schedule, monkeypatch):
     for most in ("MAX_NEW", "MAX_KEPT", "MAX_ANEW"):
         monkeypatch.setattr(sap, most, 4)
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
-    recipe = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)
-    w, b, made = found(ps, table, given, problem, recipe)
+    given = rows if problem.loss == "squared" else two
+    options = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)
+    w, b, made = found(given, problem, options)
     assert violation(problem, given, w, b) < 1e-2 * problem.l1
     assert made.history.reason == "the duality gap is within the tolerance"
     assert (np.diff(made.history.objective) <= 1e-12).all()
 
 
 @pytest.mark.parametrize(("problem", "times"), [(SQUARED, 1.0), (LOGISTIC, 1.0), (LOGISTIC, 1.5)])
-def test_strength_when_above_the_largest_then_no_step(ps, rows, frame, two, two_frame, problem, times):
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+def test_strength_when_above_the_largest_then_no_step(rows, two, problem, times):
+    given = rows if problem.loss == "squared" else two
     largest = largest_strength(problem, given)
-    w, _, made = found(ps, table, given, replace(problem, l1=largest * times * (1 + 1e-12)))
+    w, _, made = found(given, replace(problem, l1=largest * times * (1 + 1e-12)))
     assert (np.count_nonzero(w), made.history.steps) == (0, 0)
-    w, _, made = found(ps, table, given, replace(problem, l1=largest * 0.999))
+    w, _, made = found(given, replace(problem, l1=largest * 0.999))
     assert np.count_nonzero(w) == 1
 
 
 @pytest.mark.parametrize("l1", [0.05, 1e3])
-def test_sap_when_tolerance_is_0_then_stops_at_rounding(ps, rows, frame, l1):
+def test_sap_when_tolerance_is_0_then_stops_at_rounding(rows, l1):
     problem = replace(SQUARED, l1=l1)
-    made = trained(ps, frame, rows, problem, replace(EXACT, tol=0.0), WEIGHTED)
-    assert violation(problem, rows, made.weight.pull(), made.biases[0]) < 1e-9
+    made = fit(rows, problem, replace(EXACT, tol=0.0))
+    assert violation(problem, rows, made.w[:, 0], made.biases[0]) < 1e-9
     assert made.history.steps < 20
-    made.weight.free()
 
 
 @pytest.mark.parametrize("problem", [replace(SQUARED, l2=0.02), LOGISTIC], ids=lambda p: p.loss)
-def test_path_when_trained_then_each_model_is_a_minimum(ps, rows, frame, two, two_frame, problem):
-    given, table = (rows, frame) if problem.loss == "squared" else (two, two_frame)
+def test_path_when_trained_then_each_model_is_a_minimum(rows, two, problem):
+    given = rows if problem.loss == "squared" else two
     path = PathOptions((3.0, 1.0, 0.5, 0.1))
-    _, _, made = found(ps, table, given, problem, replace(EXACT, path=path))
+    _, _, made = found(given, problem, replace(EXACT, path=path))
     assert [point.strength for point in made.path] == [3.0, 1.0, 0.5, 0.1]
     for point in made.path:
         w = np.zeros(12)
@@ -148,8 +131,8 @@ def test_path_when_trained_then_each_model_is_a_minimum(ps, rows, frame, two, tw
         assert len(point.history.objective) == point.history.steps + 1
 
 
-def test_path_when_only_counted_then_begins_at_the_largest(ps, rows, frame):
-    _, _, made = found(ps, frame, rows, replace(SQUARED, l1=1.0), replace(EXACT, path=PathOptions((), 5, 0.01)))
+def test_path_when_only_counted_then_begins_at_the_largest(rows):
+    _, _, made = found(rows, replace(SQUARED, l1=1.0), replace(EXACT, path=PathOptions((), 5, 0.01)))
     strengths = np.array([point.strength for point in made.path])
     assert strengths[0] == pytest.approx(largest_strength(SQUARED, rows))
     np.testing.assert_allclose(strengths[1:] / strengths[:-1], 0.01**0.25)
@@ -178,40 +161,40 @@ def odd(rows, kind):
     ("kind", "standardize"),
     [(kind, True) for kind in ("zeros", "constant", "equal", "far", "absent")] + [("constant", False), ("far", False)],
 )
-def test_columns_when_odd_then_conditions_of_minimum_hold(spark, ps, rows, kind, standardize):
+def test_columns_when_odd_then_conditions_of_minimum_hold(rows, kind, standardize):
     given, problem = odd(rows, kind), replace(SQUARED, standardize=standardize)
-    w, b, _ = found(ps, given.frame(spark), given, problem)
+    w, b, _ = found(given, problem)
     shift = 1e7 * (kind == "far")
     near = replace(given, x=given.x - [shift] + np.append(0, np.full(11, shift)))
     assert violation(problem, near, w, b + shift * w[0]) < 1e-6
     assert w[3] == 0 or kind not in ("zeros", "constant")
 
 
-def test_features_when_one_then_weight_is_known(spark, ps):
+def test_features_when_one_then_weight_is_known():
     given = Rows(np.arange(8.0)[:, None], 3 * np.arange(8.0) + 1, np.ones(8), (4,))
-    w, b, _ = found(ps, given.frame(spark), given, Problem("squared", 1, l1=0.5, standardize=False))
+    w, b, _ = found(given, Problem("squared", 1, l1=0.5, standardize=False))
     variance = np.arange(8.0).var()
     assert w[0] == pytest.approx(3 - 0.5 / variance)
     assert b == pytest.approx(given.y.mean() - 3.5 * w[0])
 
 
-def test_features_when_more_than_rows_then_minimum_is_found(spark, ps):
+def test_features_when_more_than_rows_then_minimum_is_found():
     given = correlated(n=20, dim=60, cuts=(7,))
     problem = Problem("squared", 60, l1=0.02)
-    w, b, _ = found(ps, given.frame(spark), given, problem)
+    w, b, _ = found(given, problem)
     assert violation(problem, given, w, b) < 1e-6
     assert 0 < np.count_nonzero(w) <= 20
 
 
-def test_labels_when_all_equal_then_no_weight(spark, ps, rows):
+def test_labels_when_all_equal_then_no_weight(rows):
     given = replace(rows, y=np.full(80, 3.0))
-    w, b, made = found(ps, given.frame(spark), given, SQUARED)
+    w, b, made = found(given, SQUARED)
     assert (np.count_nonzero(w), b, made.history.steps) == (0, pytest.approx(3.0), 0)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
-def test_sap_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
-    _, _, made = found(ps, two_frame, two, LOGISTIC, replace(EXACT, steps=steps))
+def test_sap_when_steps_are_few_then_takes_no_more(two, steps):
+    _, _, made = found(two, LOGISTIC, replace(EXACT, steps=steps))
     assert made.history.steps == steps
     assert re.fullmatch(
         r"all iterations were made; the duality gap is \d\.\de.\d\d of the objective", made.history.reason
@@ -227,21 +210,47 @@ def test_sap_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
         (Problem("squared", SPARSE_FROM, l1=0.1), "solver: 'sap' takes fewer than 4,194,304 features, got 4,194,304"),
     ],
 )
-def test_problem_when_not_for_sap_then_error_says_which(ps, rows, frame, problem, message):
+def test_problem_when_not_for_sap_then_error_says_which(rows, problem, message):
     with pytest.raises(ConfigError, match=message):
-        trained(ps, frame, rows, problem, EXACT, WEIGHTED)
+        fit(rows, problem, EXACT)
 
 
-def test_features_when_too_large_then_error_says_so(spark, ps, rows):
+def test_features_when_too_large_then_error_says_so(rows):
     given = replace(rows, x=rows.x * 1e200)
     with pytest.raises(InputError, match="the square of feature 0 overflows"), np.errstate(all="ignore"):
-        found(ps, given.frame(spark), given, replace(SQUARED, standardize=False))
+        found(given, replace(SQUARED, standardize=False))
 
 
-def test_labels_when_too_large_then_error_says_so(spark, ps, rows):
+def test_labels_when_too_large_then_error_says_so(rows):
     given = replace(rows, y=rows.y * 1e200)
     with (
         pytest.raises(InputError, match=r"the objective is (inf|nan) before the first step"),
         np.errstate(all="ignore"),
     ):
-        found(ps, given.frame(spark), given, SQUARED)
+        found(given, SQUARED)
+
+
+LASSO = {"elasticNetParam": 1.0, "solver": "sap", "weightCol": "weight", "tol": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (LinearRegression(solver="sap"), "solver: 'sap' is for L1 penalties: .* got 0 and 0; 'l-bfgs' takes"),
+        (LogisticRegression(solver="sap", regParam=0.1), "solver: 'sap' is for L1 penalties: .* got 0.1 and 0"),
+        (LinearRegression(**LASSO), "regParam and elasticNetParam above 0, got 0 and 1"),
+        (LinearRegression(**LASSO, regParam=0.1, loss="huber"), "elasticNetParam: loss 'huber' takes L2"),
+        (
+            LinearRegression(**LASSO, regParam=0.1, validationIndicatorCol="held"),
+            "validationIndicatorCol: solver 'sap' takes no steps that it could judge",
+        ),
+        (LinearRegression(**LASSO, regParam=0.1, stepSize=0.3), "stepSize: solver 'sap' does not take it"),
+        (LinearSVC(solver="sap"), "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'sap'"),
+        (LogisticRegression(**LASSO, regParam=0.1, family="multinomial"), "'sap' is for .* got the multinomial"),
+        (LinearRegression(**LASSO, regParam=0.1, lambdaPath=[0.1]), "lambdaPath: fit trains one model"),
+        (LinearRegression(elasticNetParam=1.0, lambdaCount=3), "lambdaCount: fit trains one model"),
+    ],
+)
+def test_fit_when_sap_cannot_then_error_says_why(two, estimator, message):
+    with pytest.raises(ConfigError, match=message):
+        fit_arrays(estimator, two.x, label=two.y, weight=two.c)

@@ -8,13 +8,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from training import make, objective, trained
+from training import fit, make, objective
 
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import DivergedError, InputError
 
-WEIGHTED = ColumnNames(weight="weight")
 STEPS = 2
 PROBLEM = Problem("logistic", 5, l2=0.3)
 WITH_L1 = replace(PROBLEM, l1=0.05)
@@ -41,44 +40,37 @@ def rows():
     return make(cuts=(20,))
 
 
-@pytest.fixture(scope="module")
-def frame(spark, rows):
-    return rows.frame(spark)
+def fitted(rows, problem, options):
+    made = fit(rows, problem, options)
+    return made.w, made.biases, made.history
 
 
-def fitted(ps, frame, rows, problem, recipe):
-    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
-    w = made.weight.pull().reshape(problem.dim, problem.width)
-    made.weight.free()
-    return w, made.biases, made.history
-
-
-def worth(problem, recipe, rows, w, b):
+def worth(problem, options, rows, w, b):
     """The objective of a model; solvers of pyspark.ml's machines let the intercept decay, too."""
     if problem.loss != "fmLogistic":
         return objective(problem, rows, w, b)
     pairs = ((rows.x @ w[:, 1:]) ** 2 - rows.x**2 @ w[:, 1:] ** 2).sum(axis=1) / 2
     losses = np.logaddexp(0, (1 - 2 * rows.y) * (b[0] + rows.x @ w[:, 0] + pairs))
-    decayed = b[0] ** 2 if recipe.optimizer in ("gd", "adamW") else 0.0
+    decayed = b[0] ** 2 if options.optimizer in ("gd", "adamW") else 0.0
     return rows.c @ losses / rows.c.sum() + problem.l2 / 2 * ((w**2).sum() + decayed)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_history_when_steps_run_then_has_their_model_objectives(ps, rows, frame, name):
-    problem, recipe = TRAININGS[name]
+def test_history_when_steps_run_then_has_their_model_objectives(rows, name):
+    problem, options = TRAININGS[name]
     # FTSGD looks at what its first step has made.
     known = range(STEPS + 1) if name != "ftsgd" else [STEPS]
-    models = [fitted(ps, frame, rows, problem, replace(recipe, steps=steps)) for steps in known]
-    expected = [worth(problem, recipe, rows, w, b) for w, b, _ in models]
+    models = [fitted(rows, problem, replace(options, steps=steps)) for steps in known]
+    expected = [worth(problem, options, rows, w, b) for w, b, _ in models]
     history = models[-1][2]
     assert history.objective[-len(known) :] == pytest.approx(expected, rel=1e-6)
     assert (len(history.objective), history.steps, len(history.seconds)) == (STEPS + 1, STEPS, STEPS)
 
 
 @pytest.mark.parametrize("staleness", [0, 2, None])
-def test_history_when_minibatches_then_last_value_is_of_all_rows(ps, rows, frame, staleness):
-    recipe = replace(MINIBATCH, optimizer="adagrad", fraction=0.3, steps=20, staleness=staleness)
-    w, b, history = fitted(ps, frame, rows, WITH_L1, recipe)
+def test_history_when_minibatches_then_last_value_is_of_all_rows(rows, staleness):
+    options = replace(MINIBATCH, optimizer="adagrad", fraction=0.3, steps=20, staleness=staleness)
+    w, b, history = fitted(rows, WITH_L1, options)
     # With staleness the last look may miss the last steps.
     assert history.objective[-1] == pytest.approx(objective(WITH_L1, rows, w, b), rel=1e-6 if staleness == 0 else 0.05)
 
@@ -97,33 +89,32 @@ DIVERGING = {
 @pytest.mark.parametrize(
     ("name", "steps"), [*((name, 60) for name in DIVERGING), *product(["sgd", "ma-sgd", "ftsgd"], [1])]
 )
-def test_training_when_step_is_far_too_large_then_error(ps, rows, frame, name, steps):
-    problem, recipe = DIVERGING[name]
+def test_training_when_step_is_far_too_large_then_error(rows, name, steps):
+    problem, options = DIVERGING[name]
     with pytest.raises(
-        DivergedError, match=rf"has diverged: .*; stepSize {recipe.step_size:g} is too large".replace("+", r"\+")
+        DivergedError, match=rf"has diverged: .*; stepSize {options.step_size:g} is too large".replace("+", r"\+")
     ):
-        fitted(ps, frame, rows, problem, replace(recipe, steps=steps))
+        fitted(rows, problem, replace(options, steps=steps))
 
 
-def test_training_when_it_ends_worse_than_it_began_then_warns(ps, rows, frame, caplog):
+def test_training_when_it_ends_worse_than_it_began_then_warns(rows, caplog):
     with caplog.at_level(logging.WARNING):
-        fitted(ps, frame, rows, replace(PROBLEM, l2=0.0), replace(MINIBATCH, step_size=9.0, steps=1))
+        fitted(rows, replace(PROBLEM, l2=0.0), replace(MINIBATCH, step_size=9.0, steps=1))
     assert "the objective has grown from" in caplog.text
     assert "stepSize 9 is too large" in caplog.text
 
 
-def test_training_when_validation_ends_it_worse_then_warns(ps, spark, caplog):
+def test_training_when_validation_ends_it_worse_then_warns(caplog):
     held = replace(make(cuts=(20,)), held=np.arange(60) % 3 == 0)
-    recipe = replace(MINIBATCH, step_size=9.0, steps=20, validate=True)
+    options = replace(MINIBATCH, step_size=9.0, steps=20, validate=True)
     with caplog.at_level(logging.WARNING):
-        made = trained(ps, held.frame(spark), held, replace(PROBLEM, l2=0.0), recipe, ColumnNames(validation="held"))
-    made.weight.free()
+        made = fit(held, replace(PROBLEM, l2=0.0), options, ColumnNames(validation="held"))
     assert made.history.steps < 20
     assert "the objective has grown from" in caplog.text
 
 
-def test_training_when_first_model_overflows_then_names_data(ps, spark):
+def test_training_when_first_model_overflows_then_names_data():
     rows = make(cuts=(20,))
     rows.x[3] = 1e300
     with pytest.raises(InputError, match="before the first step: labels, weights or features are too large"):
-        fitted(ps, rows.frame(spark), rows, MACHINE, replace(MINIBATCH, steps=2))
+        fitted(rows, MACHINE, replace(MINIBATCH, steps=2))

@@ -1,4 +1,4 @@
-"""Averaged models of workers on real servers equal those that NumPy averages."""
+"""Averaged models of workers equal those that NumPy averages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import expit
-from training import Rows, logistic_gradient, make, objective, trained
+from training import Rows, fit, logistic_gradient, make, objective
 
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import MIN_FALL
-from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
-WEIGHTED = ColumnNames(weight="weight")
 L2 = 0.2
 PROBLEM = Problem("logistic", 5, standardize=False, l2=L2)
 
@@ -27,22 +25,15 @@ def uneven():
 
 
 @pytest.fixture(scope="module")
-def uneven_frame(spark, uneven):
-    return uneven.frame(spark)
-
-
-@pytest.fixture(scope="module")
 def opposite():
     """What is right for one shard is wrong for the other."""
     x = np.abs(np.random.default_rng(0).normal(size=(40, 2))) + 0.5
     return Rows(x, np.repeat([0.0, 1.0], 20), np.ones(40), (20,))
 
 
-def ended(ps, frame, rows, problem, recipe):
-    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
-    w = made.weight.pull()
-    made.weight.free()
-    return w, made.biases, made.history
+def ended(rows, problem, options, stride=None):
+    made = fit(rows, problem, options, stride=stride)
+    return made.w[:, 0], made.biases, made.history
 
 
 def beginning(rows, problem=PROBLEM):
@@ -53,10 +44,10 @@ def beginning(rows, problem=PROBLEM):
 
 
 @pytest.mark.parametrize("first", [30, 10], ids=["equal shards", "unequal shards"])
-def test_average_when_steps_use_all_rows_then_gradient_descent(spark, ps, first):
+def test_average_when_steps_use_all_rows_then_gradient_descent(first):
     rows = make(cuts=(first,))
-    recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
-    w, b, history = ended(ps, rows.frame(spark), rows, PROBLEM, recipe)
+    options = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
+    w, b, history = ended(rows, PROBLEM, options)
     expected, intercept = np.zeros(5), beginning(rows)
     for step in range(3):
         eta = 0.5 / (1 + 0.5 * L2 * step)
@@ -67,9 +58,9 @@ def test_average_when_steps_use_all_rows_then_gradient_descent(spark, ps, first)
     assert (history.steps, history.rows) == (3, 180)
 
 
-def test_average_when_local_steps_use_few_rows_then_mean_of_both(ps, uneven, uneven_frame):
-    recipe = SolverOptions(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
-    w, b, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+def test_average_when_local_steps_use_few_rows_then_mean_of_both(uneven):
+    options = SolverOptions(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
+    w, b, history = ended(uneven, PROBLEM, options)
     expected, intercept = np.zeros(5), beginning(uneven)
     for clock in range(2):
         models = [passed(shard, expected, intercept, rank, clock) for rank, shard in enumerate(uneven.shards)]
@@ -96,13 +87,13 @@ def passed(shard, w, b, rank, clock):
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.03], ids=["L2", "L1 too"])
-def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps, l1):
+def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(l1):
     rows = make(n=40, dim=6, cuts=(15,))
     rows.x[:15, :2] = 0
     rows.x[15:, 4:] = 0
-    recipe = SolverOptions(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
+    options = SolverOptions(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
     problem = replace(PROBLEM, dim=6, l1=l1)
-    w, b, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
+    w, b, _ = ended(rows, problem, options, stride=1)
     expected, intercept = np.zeros(6), beginning(rows, problem)
     for step in range(4):
         models = []
@@ -120,38 +111,38 @@ def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(spark, ps, l1):
     np.testing.assert_allclose(b, intercept, rtol=1e-12)
 
 
-def test_average_when_workers_take_unlike_steps_then_exact_l1(spark, ps):
+def test_average_when_workers_take_unlike_steps_then_exact_l1():
     """A feature that only the smaller shard has: the larger one's many steps bring its weight nearer to 0."""
     rows = make(n=40, dim=4, cuts=(10,))
     rows.x[10:, 3] = 0
     problem = replace(PROBLEM, dim=4, l1=0.02, l2=0.0, fit_intercept=False)
-    recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.2, local_batch=10)
-    w, _, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
-    assert w[3] == pytest.approx(alternated(rows, problem, recipe)[3], rel=1e-9)
+    options = SolverOptions(solver="ma-sgd", steps=3, step_size=0.2, local_batch=10)
+    w, _, _ = ended(rows, problem, options, stride=1)
+    assert w[3] == pytest.approx(alternated(rows, problem, options)[3], rel=1e-9)
     assert w[3] != 0
 
 
-def test_average_when_l1_objective_hardly_falls_then_halves_step(spark, ps):
+def test_average_when_l1_objective_hardly_falls_then_halves_step():
     rows = make(n=40, dim=4, cuts=(10,))
     problem = replace(PROBLEM, dim=4, l1=0.05, l2=0.0, fit_intercept=False)
-    recipe = SolverOptions(solver="ma-sgd", steps=6, step_size=2.0, local_batch=5)
-    w, _, history = ended(ps, rows.frame(spark), rows, problem, recipe)
-    np.testing.assert_allclose(w, alternated(rows, problem, recipe), rtol=1e-9, atol=1e-12)
+    options = SolverOptions(solver="ma-sgd", steps=6, step_size=2.0, local_batch=5)
+    w, _, history = ended(rows, problem, options)
+    np.testing.assert_allclose(w, alternated(rows, problem, options), rtol=1e-9, atol=1e-12)
     objectives = np.array(history.objective)
     assert (objectives[1:-1] > (1 - MIN_FALL) * objectives[:-2]).any()
 
 
-def alternated(rows, problem, recipe):
+def alternated(rows, problem, options):
     """Rounds over both shards; the order of a shard's rows follows from rank and clock."""
-    w, total, step_size = np.zeros(problem.dim), rows.c.sum(), recipe.step_size
+    w, total, step_size = np.zeros(problem.dim), rows.c.sum(), options.step_size
     before = np.inf
-    for clock in range(recipe.steps):
+    for clock in range(options.steps):
         models, now = [], objective(problem, rows, w[:, None], np.zeros(1))
         for rank, shard in enumerate(rows.shards):
-            seeds = np.random.SeedSequence(recipe.seed, spawn_key=(rank, END + clock))
+            seeds = np.random.SeedSequence(options.seed, spawn_key=(rank, END + clock))
             order, u = np.random.Generator(np.random.Philox(seeds)).permutation(len(shard.y)), w
-            for first in range(0, len(order), recipe.local_batch):
-                part = order[first : first + recipe.local_batch]
+            for first in range(0, len(order), options.local_batch):
+                part = order[first : first + options.local_batch]
                 slopes = shard.c[part] * (expit(shard.x[part] @ u) - shard.y[part]) / shard.c[part].sum()
                 u = u - step_size * shard.x[part].T @ slopes
                 u = np.sign(u) * np.maximum(np.abs(u) - step_size * problem.l1, 0.0)
@@ -170,9 +161,9 @@ def alternated(rows, problem, recipe):
         (Problem("softmax", 5, 3), "ma-sgd", "solver: 'ma-sgd' expects two classes .* got family: 3 classes"),
     ],
 )
-def test_training_when_solver_cannot_do_it_then_config_error(ps, uneven, uneven_frame, problem, solver, message):
+def test_training_when_solver_cannot_do_it_then_config_error(uneven, problem, solver, message):
     with pytest.raises(ConfigError, match=message):
-        trained(ps, uneven_frame, uneven, problem, SolverOptions(solver=solver))
+        fit(uneven, problem, SolverOptions(solver=solver))
 
 
 # -- ftsgd -------------------------------------------------------------------------------------------------------------
@@ -203,13 +194,13 @@ class Worker:
         return v, False
 
 
-def simulated(rows, problem, recipe):
+def simulated(rows, problem, options):
     """Return the last model, and the learning rate."""
     total = rows.c.sum()
     workers = [Worker(shard, shard.c.sum() / total) for shard in rows.shards]
-    v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), recipe.step_size
-    for _ in range(recipe.steps):
-        made = [worker.train(v, beta, recipe.local_steps, recipe.momentum) for worker in workers]
+    v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), options.step_size
+    for _ in range(options.steps):
+        made = [worker.train(v, beta, options.local_steps, options.momentum) for worker in workers]
         v = sum(worker.share * model for worker, (model, _) in zip(workers, made, strict=True))
         if sum(oscillated for _, oscillated in made) >= len(workers) / 2:
             beta /= 2
@@ -217,29 +208,29 @@ def simulated(rows, problem, recipe):
 
 
 @pytest.mark.parametrize(("step_size", "momentum"), [(0.5, 0.45), (7.0, 0.45), (0.5, 0.9)])
-def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, uneven, uneven_frame, step_size, momentum):
+def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(uneven, step_size, momentum):
     """The second learning rate is so large that workers turn round and it is halved."""
-    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4, momentum=momentum)
-    w, b, _ = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
-    expected, beta = simulated(uneven, PROBLEM, recipe)
+    options = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4, momentum=momentum)
+    w, b, _ = ended(uneven, PROBLEM, options)
+    expected, beta = simulated(uneven, PROBLEM, options)
     np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
     assert (beta < step_size) == (step_size > 1)
 
 
-def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(ps, uneven, uneven_frame):
-    recipe = SolverOptions(solver="ftsgd", steps=3, step_size=0.5, local_steps=4, adaptive_momentum=False)
-    w, b, _ = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(uneven):
+    options = SolverOptions(solver="ftsgd", steps=3, step_size=0.5, local_steps=4, adaptive_momentum=False)
+    w, b, _ = ended(uneven, PROBLEM, options)
     np.testing.assert_allclose(np.append(w, b), descended(uneven, PROBLEM, [4, 4, 4]), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("search", ["auto", "always"])
-def test_ftsgd_when_shards_are_opposite_then_search_says(ps, spark, opposite, search):
+def test_ftsgd_when_shards_are_opposite_then_search_says(opposite, search):
     """With "auto" the training falls back to MLlib's SGD after the first step."""
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
-    recipe = SolverOptions(
+    options = SolverOptions(
         solver="ftsgd", steps=4, step_size=0.5, local_steps=3, adaptive_momentum=False, local_search=search
     )
-    w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)
+    w, _, history = ended(opposite, problem, options)
     local_steps = [3, 1, 1, 1] if search == "auto" else [3, 3, 3, 3]
     assert history.rows == 40 * sum(local_steps)
     np.testing.assert_allclose(w, descended(opposite, problem, local_steps)[:-1], rtol=1e-9, atol=1e-12)
@@ -260,34 +251,18 @@ def descended(rows, problem, local_steps):
     return v
 
 
-def test_ftsgd_when_search_is_never_then_equals_mllibs_sgd(ps, spark):
-    from pyspark.mllib.regression import LabeledPoint, LinearRegressionWithSGD
-
-    rows = replace(make(cuts=(20,)), c=np.ones(60))
-    points = spark.sparkContext.parallelize(list(map(LabeledPoint, rows.y, rows.x)), 2)
-    with pytest.warns(FutureWarning, match="Deprecated"):
-        theirs = LinearRegressionWithSGD.train(
-            points, 6, 0.5, regParam=L2, regType="l2", convergenceTol=0.0, initialWeights=np.zeros(5)
-        )
-    problem = replace(PROBLEM, loss="squared", fit_intercept=False)
-    recipe = SolverOptions(solver="ftsgd", steps=6, step_size=0.5, local_search="never")
-    w, _, history = ended(ps, rows.frame(spark), rows, problem, recipe)
-    np.testing.assert_allclose(w, theirs.weights.toArray(), rtol=1e-9)
-    assert history.rows == 6 * 60
-
-
 @pytest.mark.parametrize(
     ("problem", "search"),
     [(Problem("softmax", 5, 3, l2=L2), "always"), (Problem("fmLogistic", 5, 3, l2=L2), "never")],
     ids=["softmax", "machine"],
 )
-def test_ftsgd_when_weights_are_wide_then_the_objective_falls(ps, uneven, uneven_frame, problem, search):
-    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=0.3, local_search=search)
-    _, _, history = ended(ps, uneven_frame, uneven, problem, recipe)
+def test_ftsgd_when_weights_are_wide_then_the_objective_falls(uneven, problem, search):
+    options = SolverOptions(solver="ftsgd", steps=5, step_size=0.3, local_search=search)
+    _, _, history = ended(uneven, problem, options)
     assert history.objective[-1] < history.objective[0]
 
 
-def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):
-    recipe = SolverOptions(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
-    _, _, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(uneven):
+    options = SolverOptions(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
+    _, _, history = ended(uneven, PROBLEM, options)
     assert history.objective[-1] < history.objective[0] - 0.05

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from training import make, trained
+from array_fits import fit_arrays
+from training import fit, make
 
 from ps2.algorithms import LogisticRegression
 from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
 # KD = 400 numbers as they are; as factors S (K + D) = 0.1 * 30 * 50 of them on each of two workers.
@@ -26,22 +28,15 @@ def rows():
     return make(n=60, dim=DIM, cuts=(30,), classes=CLASSES, zeros=0.3)
 
 
-@pytest.fixture(scope="module")
-def frame(spark, rows):
-    return rows.sparse_frame(spark)
-
-
-def ended(ps, frame, rows, options):
-    made = trained(ps, frame, rows, PROBLEM, options)
-    w = made.weight.pull()
-    made.weight.free()
-    return w, made.biases, made.history
+def ended(rows, options):
+    made = fit(rows, PROBLEM, options, ColumnNames(), stride=1)
+    return made.w, made.biases, made.history
 
 
 @pytest.mark.parametrize("options", [FEW, ALL, LBFGS], ids=["few", "all", "l-bfgs"])
-def test_gradients_when_sent_either_way_then_same_weights(ps, rows, frame, options):
+def test_gradients_when_sent_either_way_then_same_weights(rows, options):
     (w, b, factors), (expected, intercepts, values), (_, _, auto) = (
-        ended(ps, frame, rows, replace(options, factors=asked)) for asked in FACTORS
+        ended(rows, replace(options, factors=asked)) for asked in FACTORS
     )
     np.testing.assert_allclose(w, expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(b, intercepts, rtol=1e-6, atol=1e-9)
@@ -51,23 +46,15 @@ def test_gradients_when_sent_either_way_then_same_weights(ps, rows, frame, optio
     assert auto.bytes == min(factors.bytes, values.bytes)
 
 
-def test_gradients_when_model_is_large_then_sent_as_factors(ps, rows, frame, monkeypatch):
+def test_gradients_when_model_is_large_then_sent_as_factors(rows, monkeypatch):
     """Models of more than 4 million weights are of float32, with all columns if the rows use these."""
     monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", 100)
-    w, _, factored = ended(ps, frame, rows, replace(FEW, all_columns=True))
-    made = trained(ps, frame, rows, PROBLEM, FEW)  # used columns alone
-    assert made.weight.isSparse
+    w, _, factored = ended(rows, replace(FEW, all_columns=True))
+    made = fit(rows, PROBLEM, FEW, ColumnNames(), stride=1)  # used columns alone
+    assert made.is_sparse
     assert made.history.gradients is None
-    np.testing.assert_allclose(w, made.weight.pull(np.arange(DIM * CLASSES)), rtol=1e-4, atol=1e-6)
-    made.weight.free()
+    np.testing.assert_allclose(w, made.w, rtol=1e-4, atol=1e-6)
     assert (w.dtype, factored.gradients.factored) == (np.float32, 10)
-
-
-def test_fit_when_factors_are_asked_then_summary_says_bytes(ps, frame):
-    few = LogisticRegression(solver="minibatch", maxIter=2, miniBatchFraction=0.1, numWorkers=2, factors="always")
-    sent = few.fit(frame).summary.gradients
-    assert (sent.count, sent.factored) == (4, 4)
-    assert 0 < sent.factor_bytes < sent.value_bytes
 
 
 @pytest.mark.parametrize(
@@ -77,7 +64,7 @@ def test_fit_when_factors_are_asked_then_summary_says_bytes(ps, frame):
         ({"solver": "ma-sgd"}, r"^factors: solver 'ma-sgd' does not take it, only 'l-bfgs', 'minibatch'"),
     ],
 )
-def test_fit_when_factors_cannot_be_then_error_says_why(ps, spark, params, said):
-    two = make().frame(spark)
+def test_fit_when_factors_cannot_be_then_error_says_why(params, said):
+    two = make()
     with pytest.raises(ConfigError, match=said):
-        LogisticRegression(factors="always", **params).fit(two)
+        fit_arrays(LogisticRegression(factors="always", **params), two.x, label=two.y)
