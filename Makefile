@@ -137,7 +137,7 @@ slice: $(WARM) $(ARCHIVE) ## run the part of `make nightly` that the commit's ha
 
 chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones too (FILES; ARGS: pytest's, such as '-k executor')
 	@echo "chaos: pytest"
-	@$(with_java) $(PYTHON) -m pytest -q -m "" $(or $(FILES),tests/chaos tests/spark/test_every_training.py) $(ARGS)
+	@$(with_java) $(PYTHON) -m pytest -q -m "" $(or $(FILES),tests/chaos tests/spark/test_every_training.py tests/spark/test_resumed_trainings.py) $(ARGS)
 
 programs: $(WARM) $(ARCHIVE) ## run the programs that start a Spark of their own, and other long tests (FILES; ARGS: pytest's)
 	@echo "programs: pytest"

@@ -256,7 +256,7 @@ def test_classifier_when_absent_is_missing_then_is_so_everywhere(spark, tmp_path
         assert model.evaluateEachIteration(frame) == pytest.approx(model.summary.objectiveHistory[1:])
 
 
-def test_categories_when_in_metadata_then_sets_split_and_nulls_miss(spark, tmp_path):
+def test_categories_when_in_metadata_then_sets_split(spark, tmp_path):
     """A category, of which one never comes, a flag and a number; labels follow all of them."""
 
     def kinds(seed, rows=240):
@@ -323,7 +323,7 @@ def test_training_when_it_goes_on_from_loaded_model_then_as_one(frame, squared, 
         estimator.write()
 
 
-def test_estimator_when_features_are_constrained_then_file_has_it(tmp_path):
+def test_estimator_when_constrained_then_its_file_has_it(tmp_path):
     estimator = GBTRegressor(interactionConstraints=[[0, 1], [2, 3]], featureWeights=[1.0, 1.0, 1.0, 0.0])
     estimator.write().overwrite().save(f"{tmp_path}/estimator")
     loaded = GBTRegressor.load(f"{tmp_path}/estimator")
