@@ -18,7 +18,8 @@ WORKERS = 2
 CLOCKS = 30
 # YARN takes its time to end the containers of an application that has lost its driver or its master.
 END_S = 60
-pytestmark = pytest.mark.yarn
+# The first test starts the cluster.
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
