@@ -16,7 +16,7 @@ FAULTS = (Drop(), CutAfterApply(), CutRequest(), DelayReply(0.3), Duplicate("sam
 
 @pytest.mark.parametrize("seed", [7, 8, 9])
 def test_count_when_all_faults_strike_at_once_then_exact(seed, cluster, network, job, counted):
-    much = job(tasks=16, throwing=0.1, attempts=6, seed=seed, slow=(11,), pause_s=0.05)
+    much = job(tasks=16, throwing=0.1, attempts=6, seed=seed, slow=(11,), pause_s=0.05, disturbers=3)
     network.rules = [Rule(fault, at_random(0.02, seed + n), of_clients) for n, fault in enumerate(FAULTS)]
     happened = len(network.happened())
     with network.between(), PS2Context.getOrCreate(cluster, servers=2) as ps:
@@ -28,16 +28,16 @@ def test_count_when_all_faults_strike_at_once_then_exact(seed, cluster, network,
         def workers():
             return [one.pid for one in counting.running(much.folder)]
 
+        def servers():
+            return processes.servers_of(ps)
+
         with (
-            AtRandom(processes.kill, executors, pause_s=(1.0, 3.0), seed=seed) as killed_executors,
-            AtRandom(processes.kill, workers, pause_s=(0.5, 2.0), seed=seed) as killed_workers,
-            AtRandom(processes.pause_for(0.5), lambda: processes.servers_of(ps), times=3, seed=seed) as paused_servers,
+            AtRandom(processes.kill, executors, pause_s=(1.0, 3.0), seed=seed, then=much.release),
+            AtRandom(processes.kill, workers, pause_s=(0.5, 2.0), seed=seed, then=much.release),
+            AtRandom(processes.pause_for(0.5), servers, times=3, seed=seed, then=much.release),
         ):
             values = counted(cluster, much)
         network.settle()
     assert values == [much.total]
-    assert killed_executors.finished
-    assert killed_workers.finished
-    assert paused_servers.finished
     assert len(network.happened()) - happened >= 10
     assert any(one.thrown for one in counting.attempts(much.folder))

@@ -32,7 +32,7 @@ def test_run_when_executor_is_killed_then_exact(cluster, tmp_path):
                 processes.kill(processes.executors()[0])
 
         rows = cluster.sparkContext.parallelize(range(2), 2)
-        ps.run(rows, staying.counting(total, CLOCKS, tmp_path, 0.05), workers=2, onClock=on_clock)
+        ps.run(rows, staying.counting(total, CLOCKS, tmp_path), workers=2, onClock=on_clock)
         assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
     # One of the two ranks was started again; the other one kept its process.
     assert sorted(number for _, number in staying.attempts(tmp_path)) == [0, 0, 1]

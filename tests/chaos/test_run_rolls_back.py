@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import processes
-from faults.processes import AtRandom
 
 from ps2 import DCV, PS2Conf, PS2Context
 
 CLOCKS = 10
+CLOCK_S = 0.02
 DIM = 1000
 ONES = np.ones(DIM, np.int64)
 
@@ -132,23 +134,27 @@ def test_run_when_restored_midway_then_continues_with_next_clock(spark, tmp_path
 def test_run_when_servers_die_at_random_then_exact(seed, staleness, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=5) as ps:
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
+        chance, kills = random.Random(seed), []
+        kill_at = [chance.randrange(clock, clock + 2 * CLOCKS) for clock in (0, 3 * CLOCKS, 6 * CLOCKS)]
 
-        def victims():
-            run = ps._coordinator.active_run.run
-            early = run is not None and not run.absent() and min(run.applied()) < CLOCKS * 5
-            return processes.servers_of(ps) if early and len(ps.recoveries) == len(killer.done) else []
-
-        killer = AtRandom(processes.kill, victims, times=3, pause_s=(0.1, 1.5), seed=seed)
+        def on_clock(clock):
+            calls.add(ONES)
+            if kill_at and clock >= kill_at[0]:
+                kill_at.pop(0)
+                server = chance.choice(processes.servers_of(ps))
+                kills.append(threading.Timer(chance.uniform(0, 3 * CLOCK_S), processes.kill, [server]))
+                kills[-1].start()
+            if clock >= 9 * CLOCKS:  # on a machine that had no time for it
+                kills[-1].join()
 
         def work(worker, rows):
             for clock in worker.clocks(CLOCKS * 10):
                 total.add(ONES, wait=clock % 2 == 0)
-                time.sleep(0.02)
+                time.sleep(CLOCK_S)
                 total.add(2 * ONES)
 
         rows = spark.sparkContext.parallelize(range(2), 2)
-        with killer:
-            ps.run(rows, work, workers=2, staleness=staleness, onClock=lambda clock: calls.add(ONES))
-        assert len(killer.done) >= 1
+        ps.run(rows, work, workers=2, staleness=staleness, onClock=on_clock)
+        assert [recovery.rolledBack for recovery in ps.recoveries] == [True] * 3
         assert np.unique(total.pull()).tolist() == [3 * 2 * CLOCKS * 10]
         assert np.unique(calls.pull()).tolist() == [CLOCKS * 10]

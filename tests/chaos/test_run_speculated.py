@@ -11,6 +11,7 @@ from ps2 import DCV, PS2Context
 
 CLOCKS = 60
 DIM = 100
+COPIES_S = 60
 # A copy of a task that takes longer than others; also where all tasks are slow.
 SPECULATION = {
     "spark.executor.memory": "1g",
@@ -39,34 +40,40 @@ def speculating(jvm, leaves_nothing):
         yield session
 
 
-def test_run_when_tasks_are_speculated_then_copies_do_nothing(speculating, tmp_path):
+@pytest.fixture
+def until_copies(until):
+    """``until_copies(ps)``: wait for a copy of each of the two workers, which then waits for a place."""
+    return lambda ps: until(lambda: ps._coordinator.active_run.run.attempts == 4, "copies of both tasks wait", COPIES_S)
+
+
+def test_run_when_tasks_are_speculated_then_copies_do_nothing(speculating, tmp_path, until_copies):
     with PS2Context.getOrCreate(speculating, servers=2) as ps:
         ps.waitForSlots(4)
-        total, waiting = DCV.dense(DIM, dtype="int64"), []
+        total = DCV.dense(DIM, dtype="int64")
 
         def on_clock(clock):
-            waiting.append(ps._coordinator.active_run.run.attempts)
+            if clock == CLOCKS // 2:
+                until_copies(ps)
 
         rows = speculating.sparkContext.parallelize(range(2), 2)
-        ps.run(rows, staying.counting(total, CLOCKS, tmp_path, 0.1), workers=2, onClock=on_clock)
-        assert max(waiting) > 2  # copies waited for a place
+        ps.run(rows, staying.counting(total, CLOCKS, tmp_path), workers=2, onClock=on_clock)
         assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
     # Whichever came first: the other one has never had the place.
     assert sorted(rank for rank, _ in staying.attempts(tmp_path)) == [0, 1]
 
 
-def test_run_when_attempt_dies_then_waiting_copy_continues(speculating, tmp_path):
+def test_run_when_attempt_dies_then_waiting_copy_continues(speculating, tmp_path, until_copies):
     with PS2Context.getOrCreate(speculating, servers=2) as ps:
         ps.waitForSlots(4)
-        total, killed = DCV.dense(DIM, dtype="int64"), []
+        total = DCV.dense(DIM, dtype="int64")
 
         def on_clock(clock):
-            if ps._coordinator.active_run.run.attempts == 4 and not killed:
-                killed.extend(pid for (rank, _), pid in staying.attempts(tmp_path).items() if rank == 1)
-                processes.kill(killed[0])
+            if clock == CLOCKS // 2:
+                until_copies(ps)
+                (worker,) = (pid for (rank, _), pid in staying.attempts(tmp_path).items() if rank == 1)
+                processes.kill(worker)
 
         rows = speculating.sparkContext.parallelize(range(2), 2)
-        ps.run(rows, staying.counting(total, CLOCKS, tmp_path, 0.1), workers=2, onClock=on_clock)
-        assert killed
+        ps.run(rows, staying.counting(total, CLOCKS, tmp_path), workers=2, onClock=on_clock)
         assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
     assert sorted(rank for rank, _ in staying.attempts(tmp_path)) == [0, 1, 1]

@@ -10,10 +10,9 @@ RECOVERY_S = 60
 
 
 def test_count_when_server_is_killed_twice_then_exact(spark, job, counted, until):
-    slowly = job(tasks=24, adds=8, pause_s=0.1, throwing=0.1)
+    slowly = job(tasks=24, adds=8, pause_s=0.1, throwing=0.1, disturbers=1)
     with PS2Context.getOrCreate(spark, servers=2, replicas=1) as ps:
-        with killed_twice(ps, slowly, seed=11) as servers:
+        with killed_twice(ps, slowly, seed=11):
             assert counted(spark, slowly) == [slowly.total]
-        assert servers.finished
         until(lambda: len(ps.recoveries) == 2, "both are replaced", RECOVERY_S)
         assert [recovery.source for recovery in ps.recoveries] == ["replica", "replica"]

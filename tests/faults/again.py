@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import psutil
 from faults import processes
 
 from ps2.coordinator.steps import Steps
@@ -16,7 +18,7 @@ from ps2.rpc.control import ServerControl
 
 @dataclass
 class Killed:
-    """What was killed.
+    """What was killed. Thread-safe: a checkpoint may be written while a clock ends.
 
     Attributes:
         every: servers are killed in every so many clocks and checkpoints.
@@ -30,24 +32,30 @@ class Killed:
     seen: list[str] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def end_clock(self, clock: int) -> None:
-        if clock % self.every == 0 and clock not in self.clocks and self._kill():
-            self.clocks.append(clock)
+        with self._lock:
+            if clock % self.every == 0 and clock not in self.clocks and self._kill():
+                self.clocks.append(clock)
 
     def write(self, folder: str) -> None:
-        if folder not in self.seen:
-            self.seen.append(folder)
-        is_time = (self.seen.index(folder) + 1) % self.every == 0
-        if is_time and folder not in self.checkpoints and self._kill():
-            self.checkpoints.append(folder)
+        with self._lock:
+            if folder not in self.seen:
+                self.seen.append(folder)
+            is_time = (self.seen.index(folder) + 1) % self.every == 0
+            if is_time and folder not in self.checkpoints and self._kill():
+                self.checkpoints.append(folder)
 
     def _kill(self) -> bool:
         """Kill the servers by turns; tell whether one was. That of the last time may not be replaced yet."""
         server = processes.servers_of(self.ps)[(len(self.clocks) + len(self.checkpoints)) % 2]
         if processes.is_dead(server):
             return False
-        processes.kill(server)
+        try:
+            processes.kill(server)
+        except psutil.NoSuchProcess:  # the coordinator was quicker
+            return False
         return True
 
 

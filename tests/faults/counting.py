@@ -7,6 +7,7 @@ has happened even if the attempt was killed.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ import ps2
 from ps2 import DCV
 from ps2.errors import PS2Error
 
-# A slow attempt waits so long for another one of its task before it goes on: all slots may be taken by slow ones.
-PATIENCE_S = 20.0
+# An attempt waits so long for what is to happen meanwhile, and then goes on: the test says what has not happened.
+PATIENCE_S = 120.0
 POLL_S = 0.02
 
 
@@ -36,6 +37,8 @@ class Job:
         slow: the first attempts of these partitions add once, wait for Spark to start another one, and then go on
             beside it. Spark needs a slot for that: there must be fewer slow ones than slots.
         pause_s: before each add.
+        disturbers: the last two tasks, one a slot, make their last adds when ``release`` was called so often: the job
+            does not end before all has happened to it, however fast the machine is.
     """
 
     folder: str
@@ -47,11 +50,16 @@ class Job:
     seed: int = 0
     slow: tuple[int, ...] = ()
     pause_s: float = 0.0
+    disturbers: int = 0
 
     @property
     def total(self) -> int:
         """What every column comes to."""
         return self.tasks * self.adds
+
+    def release(self) -> None:
+        """Say that one of the disturbers has done all that it was to do."""
+        Path(self.folder, f"release-{threading.get_ident()}").touch()
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,9 @@ def _add_all(total: DCV, job: Job, partition: int, number: int, file: Any) -> No
             _throw(file)
         print("add", file=file)
         if k == 1 and partition in job.slow and number == 0:
-            _wait_for_another(job.folder, partition)
+            _wait_for(job.folder, f"attempt-{partition}-1", 1)
+        if k == job.adds - 1 and partition >= job.tasks - 2:
+            _wait_for(job.folder, "release-*", job.disturbers)
         time.sleep(job.pause_s)
         _add_one(total, job.dim, k)
     if throws == job.adds:
@@ -166,9 +176,10 @@ def _throw(file: Any) -> None:
     raise ThrownOnPurposeError("at its place")
 
 
-def _wait_for_another(folder: str, partition: int) -> None:
+def _wait_for(folder: str, pattern: str, files: int) -> None:
+    """Wait until there are so many files."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while not Path(folder, f"attempt-{partition}-1").exists() and time.monotonic() < deadline_s:
+    while len([*Path(folder).glob(pattern)]) < files and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
 
 

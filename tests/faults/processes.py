@@ -94,8 +94,9 @@ class AtRandom:
     Attributes:
         act: what to do to a process: ``kill``, or ``pause_for(s)``.
         victims: asked each time; one of them is chosen. If there are none it asks again soon.
-        times: how often.
+        times: how often. The block fails if it ends sooner.
         pause_s: between two times, at random between these.
+        then: called after the last time.
         done: the pids that it was done to.
     """
 
@@ -104,6 +105,7 @@ class AtRandom:
     times: int = 1
     pause_s: tuple[float, float] = (0.2, 1.0)
     seed: int = 0
+    then: Callable[[], None] = lambda: None
     done: list[int] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
     _error: BaseException | None = None
@@ -116,18 +118,19 @@ class AtRandom:
     def __exit__(self, kind: object, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        if self._error is not None and kind is None:
-            raise self._error
+        if kind is None:
+            if self._error is not None:
+                raise self._error
+            assert self._finished, f"all was over when {len(self.done)} of {self.times} processes had been disturbed"
 
     @property
-    def finished(self) -> bool:
-        """Whether it has been done as often as wanted."""
+    def _finished(self) -> bool:
         return len(self.done) == self.times
 
     def _run(self) -> None:
         chance = random.Random(self.seed)
         try:
-            while not self.finished and not self._ended.wait(chance.uniform(*self.pause_s)):
+            while not self._finished and not self._ended.wait(chance.uniform(*self.pause_s)):
                 while not (found := self.victims()):
                     if self._ended.wait(POLL_S):
                         return
@@ -135,6 +138,8 @@ class AtRandom:
                 with suppress(psutil.NoSuchProcess):  # it has ended by itself: take another one
                     self.act(victim)
                     self.done.append(victim)
+            if self._finished:
+                self.then()
         except BaseException as error:
             self._error = error
 

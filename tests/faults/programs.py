@@ -43,7 +43,7 @@ def running(output: Path, *command: object) -> Iterator[Program]:
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(REPO)},
+            env={**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}"},
             start_new_session=True,
         )
     try:

@@ -13,12 +13,15 @@ def in_step(ps):
 
 
 def killed_twice(ps, job, seed):
-    """Kill servers at random times while attempts run, each when the one before has been replaced."""
+    """Kill two servers at random times while attempts run, the second when the first has been replaced.
+
+    The job waits for it: it has one disturber.
+    """
     killer = None
 
     def victims():
         replaced = len(killer.done) == len(ps.recoveries) and in_step(ps)
         return processes.servers_of(ps) if replaced and counting.running(job.folder) else []
 
-    killer = AtRandom(processes.kill, victims, times=2, pause_s=(0.5, 1.5), seed=seed)
+    killer = AtRandom(processes.kill, victims, times=2, pause_s=(0.5, 1.5), seed=seed, then=job.release)
     return killer

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from faults import processes
 from pyspark.sql import SparkSession
 
 from ps2 import DCV, PS2Context
@@ -41,7 +42,7 @@ def main(folder, how):
 
     def on_clock(clock):
         if clock == 5:
-            print("running", *ps._coordinator.fleet.launcher.pids(), flush=True)
+            print("running", *processes.servers_of(ps), flush=True)
             if how in stops:
                 threading.Thread(target=stops[how], name="stopper").start()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from ps2 import DCV
 
 
-def counting(total: DCV, clocks: int, folder: object, pause_s: float = 0.0, wait: bool = True) -> Callable[..., Any]:
+def counting(total: DCV, clocks: int, folder: object) -> Callable[..., Any]:
     """Return a worker's function; its attempts leave files named RANK-ATTEMPT-PID, and it returns its clocks."""
     folder = str(folder)
 
@@ -25,9 +24,8 @@ def counting(total: DCV, clocks: int, folder: object, pause_s: float = 0.0, wait
         seen = []
         for clock in worker.clocks(clocks):
             seen.append(clock)
-            time.sleep(pause_s)
             total.pull()
-            total.add(np.ones(total.dim, np.int64), wait=wait)
+            total.add(np.ones(total.dim, np.int64))
         return seen
 
     return work

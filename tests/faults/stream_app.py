@@ -51,7 +51,7 @@ def table_of(folder):
 
 
 def run(folder, kind, servers, workers, snapshot_batches, replicas):
-    from faults import stream_app
+    from faults import processes, stream_app
     from faults.sparks import sparking
     from pyspark import cloudpickle
 
@@ -121,7 +121,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
         signal.signal(signal.SIGUSR1, lambda *_: threading.Thread(target=stop_queries).start())
 
         def said(progress):
-            print("batch", progress.batch, progress.rows, *PS2Context.getActive()._fleet.launcher.pids(), flush=True)
+            print("batch", progress.batch, progress.rows, *processes.servers_of(PS2Context.getActive()), flush=True)
 
         rows, learned = table_of(folder / "in"), 0
         while learned < rows.num_rows:
@@ -144,7 +144,6 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from faults.sparks import ENVIRONMENT
 
     os.environ.update(ENVIRONMENT)

@@ -9,7 +9,8 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 
-pytestmark = pytest.mark.nightly
+# The first test starts the cluster.
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 def test_fleet_when_python_comes_in_archive_then_servers_use_it(spark, processes, tmp_path):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
 
 import fsspec
 import numpy as np
 import pytest
+from faults.processes import is_dead, kill
 
 from ps2 import DCV, PS2Conf, PS2Context
+from ps2.coordinator.launchers.containers import spark_app
 
 MEMORY = 64 << 20
 DIM = 1000
 WORKERS = 2
 CLOCKS = 30
-pytestmark = pytest.mark.nightly
+# YARN takes its time to end the containers of an application that has lost its driver or its master.
+END_S = 60
+# The first test starts the cluster.
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -32,28 +36,61 @@ def ps(spark, cluster):
         yield made
 
 
+def containers_of(ps):
+    """The names of the servers' containers."""
+    return [server.status.container for server in ps.status().servers]
+
+
 def fleet_of(ps):
     """The application's id, as its containers are named after it."""
-    place = ps._coordinator.fleet.launcher.locations()[0]
-    return "application_" + re.search(r"container_(?:e\d+_)?(\d+_\d+)_", place)[1]
+    return "application_" + re.search(r"container_(?:e\d+_)?(\d+_\d+)_", containers_of(ps)[0])[1]
 
 
-def counted(ps, sc, weight, on_clock, clock_s=0.0):
-    """Let two workers add 1 everywhere in each of the clocks, which take so long at least."""
+@pytest.fixture
+def executors(ps, processes):
+    """``executors()``: the pid of each executor (a JVM) of the fleet, and all pids below it: the server's, too."""
+
+    def found():
+        hits = processes("CoarseGrainedExecutorBackend", fleet_of(ps), "org.apache.spark")
+        below = {one.pid: [child.pid for child in one.children(recursive=True)] for one in hits if one.name() == "java"}
+        assert len(below) == 3
+        assert all(below.values())
+        return below
+
+    return found
+
+
+def counted_while_killing(ps, sc, until, choose):
+    """Let two workers add 1 everywhere in each clock; in one of them kill a process, and wait for those with it.
+
+    Args:
+        choose: returns the pid of the process to kill, and those of servers and others that are to end with it.
+    """
+    weight, killed = DCV.dense(DIM, dtype="int64"), []
 
     def work(worker, rows):
         assert sum(rows) > 0
         for _ in worker.clocks(CLOCKS):
             weight.add([1] * DIM)
-            time.sleep(clock_s)
 
-    return ps.run(sc.parallelize(range(1, 100), WORKERS), work, workers=WORKERS, onClock=on_clock)
+    def on_clock(t):
+        if t == 5:
+            ps.checkpoint()
+        if t == 10 and not killed:
+            victim, others = choose()
+            killed.append(victim)
+            kill(victim)
+            until(lambda: all(map(is_dead, others)), "all that ran in its containers has ended", END_S)
+
+    ps.run(sc.parallelize(range(1, 100), WORKERS), work, workers=WORKERS, onClock=on_clock)
+    assert killed
+    np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
 
 
 def test_servers_when_fleet_runs_then_status_names_container(ps):
-    places = ps._coordinator.fleet.launcher.locations()
-    assert len(set(places.values())) == 3
-    assert all(re.fullmatch(r"container container_\S+ on \S+:\d+", place) for place in places.values())
+    assert len(set(containers_of(ps))) == 3
+    assert all(re.fullmatch(r"container_\S+", container) for container in containers_of(ps))
+    assert all(re.fullmatch(r"\S+:\d+", server.status.node) for server in ps.status().servers)
 
 
 def test_token_when_fleet_runs_then_is_in_no_argv_and_on_no_disk(ps, cluster, processes):
@@ -77,53 +114,32 @@ def test_training_when_data_is_on_hdfs_then_save_is_exact(ps, spark, cluster):
     assert fsspec.core.url_to_fs(saved)[0].exists("/models/total/manifest.json")
 
 
-def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, processes):
-    weight = DCV.dense(DIM, dtype="int64")
-    before = ps._coordinator.fleet.launcher.locations()
-    killed = []
-
-    def on_clock(t):
-        if t == 5:
-            ps.checkpoint()
-        if t == 10 and not killed:
-            executors = processes("CoarseGrainedExecutorBackend", fleet_of(ps), "org.apache.spark")
-            killed.append(next(process for process in executors if process.name() == "java"))
-            killed[0].kill()
-
-    counted(ps, sc, weight, on_clock)
-    assert killed
-    np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
+def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, executors, until):
+    before = containers_of(ps)
+    counted_while_killing(ps, sc, until, lambda: next(iter(executors().items())))
     assert ps.recoveries[-1].source == "checkpoint"
     assert ps.recoveries[-1].rolledBack
-    assert len(set(before.values()) & set(ps._coordinator.fleet.launcher.locations().values())) == 2
+    assert len(set(before) & set(containers_of(ps))) == 2
 
 
-@pytest.mark.parametrize("words", [("python", "launchers.spark_app"), ("java", "ExecutorLauncher")])
-def test_run_when_driver_or_master_is_killed_then_stays_exact(ps, sc, processes, words):
-    weight = DCV.dense(DIM, dtype="int64")
-    program, *said = words
-    killed, before = [], len(ps.recoveries)
+@pytest.mark.parametrize("words", [("python", spark_app.__name__), ("java", "ExecutorLauncher")])
+def test_run_when_driver_or_master_is_killed_then_stays_exact(ps, sc, processes, executors, until, words):
+    program, said = words
+    before = len(ps.recoveries)
 
-    def on_clock(t):
-        if t == 5:
-            ps.checkpoint()
-        if t == 10 and not killed:
-            found = [process for process in processes(*said) if process.name().startswith(program)]
-            # Those of the training are older.
-            killed.append(max(found, key=lambda process: process.create_time()))
-            killed[0].kill()
+    def choose():
+        found = [process for process in processes(said) if process.name().startswith(program)]
+        assert found, f"no process to kill: {words}"
+        # Those of the training are older.
+        youngest = max(found, key=lambda process: process.create_time())
+        return youngest.pid, [pid for executor, below in executors().items() for pid in (executor, *below)]
 
-    # The containers' end is noticed a moment later, and is to be within the run.
-    counted(ps, sc, weight, on_clock, clock_s=0.4)
-    assert killed
-    np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
+    counted_while_killing(ps, sc, until, choose)
     assert len(ps.recoveries) > before
     assert ps.recoveries[-1].rolledBack
 
 
-def test_stop_when_servers_are_in_containers_then_none_is_left(ps, processes, until):
-    application = fleet_of(ps)
-    assert processes(application)
+def test_stop_when_servers_are_in_containers_then_none_is_left(ps, processes, executors, until):
+    application, below = fleet_of(ps), [pid for pids in executors().values() for pid in pids]
     ps.stop()
-    until(lambda: not processes(application), "its containers have ended", 30)
-    assert not processes("ps2.cli.main", "server")
+    until(lambda: not processes(application) and all(map(is_dead, below)), "its containers have ended", END_S)

@@ -30,8 +30,8 @@ sys.meta_path.insert(0, Without())
 """
 
 
-def refused(spark, servers=1, memory=MEMORY, timeout_s=60, **conf):
-    """Return why a fleet does not start."""
+def refused(spark, servers=1, memory=MEMORY, timeout_s=200, **conf):
+    """Return why a fleet does not start; that is known long before the timeout."""
     # Ours would be the first to miss ps2, and says less.
     plain = {"spark.python.daemon.module": "pyspark.daemon"}
     settings = plain | {name.replace("_", "."): value for name, value in conf.items()}
@@ -56,10 +56,16 @@ def test_get_or_create_when_server_is_too_large_then_names_both(spark):
     assert re.search(r"above the max threshold \(\d+ MB\)", why)
 
 
+@pytest.mark.timeout(600)
 def test_get_or_create_when_queue_is_full_then_says_granted(spark):
-    why = refused(spark, servers=9, timeout_s=30)
+    # Nothing but time says that no more containers will come; on a busy machine the first ones come late.
+    for timeout_s in (20, 60, 120):
+        why = refused(spark, servers=9, timeout_s=timeout_s)
+        granted = re.search(r"is RUNNING in queue root.default, with \d+ containers", why)
+        if granted:
+            break
     assert "9 containers were asked for" in why
-    assert re.search(r"is RUNNING in queue root.default, with \d+ containers", why)
+    assert granted, why
 
 
 def test_get_or_create_when_nodes_lack_python_then_names_it(spark):
