@@ -277,7 +277,7 @@ def test_features_when_most_have_one_value_then_take_no_memory():
             r"^100,000 features have 60,000 bins .* a tree that grows needs 18 histograms of \d{3},\d{3} bytes at",
         ),
         (
-            *(MANY, MANY, {}, LIMIT),
+            *(MANY, MANY, {}, LIMIT // 2),
             "the values of 100,000 features, of which cut points are made, do not fit the servers: ",
         ),
         (

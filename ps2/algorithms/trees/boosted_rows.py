@@ -123,7 +123,7 @@ class BoostedRows:
         self.summed = self.quantised
         if options.third is not None:
             third = self._whole_weights
-            third = np.ones(len(self.quantised)) if third is None else third
+            third = np.ones(len(self.quantised), np.int64) if third is None else third
             self.summed = np.column_stack([self.quantised, third])
         margins = self.training.margins[:, output]
         if options.fraction < 1:
