@@ -151,11 +151,11 @@ def test_linear_when_driver_is_lost_then_another_has_the_best(spark, tmp_path):
     assert 2 < steps < LINEAR.steps
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps, pytest.raises(DriverLost):
         fit(ps, frame, facts, dies_after=steps)
-    for clocks in (2, 0):
+    for has_clocks_left in (True, False):
         with PS2Context.getOrCreate(spark, servers=1, restore=folder, **often) as ps:
             resumed = fit(ps, frame, facts)
             np.testing.assert_allclose(resumed.weight.pull(), expected, rtol=1e-12)
-            assert len(resumed.history.validation) == clocks
+            assert bool(resumed.history.validation) == has_clocks_left
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------
