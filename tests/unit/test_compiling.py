@@ -17,6 +17,7 @@ from ps2.ops.kernels import inline, reduction
 
 SCRIPT = """
 import logging, resource
+import numpy as np
 logging.basicConfig()
 from ps2.ops import kernels
 from ps2.ops.warm import compiling_alone

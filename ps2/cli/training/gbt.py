@@ -115,13 +115,6 @@ class _Job:
     show_default=True,
     help="Share of the rows that each tree samples.",
 )
-@click.option(
-    "--histogram-bits",
-    type=int,
-    default=64,
-    show_default=True,
-    help="Bits of the sums in histograms: 64 (as exact as float64), or 32 (half the memory; loses small gradients).",
-)
 @via_option
 @click.option(
     "--absent-as-missing",
