@@ -19,6 +19,7 @@ from ps2.algorithms.topics.variational import ops as online_ops
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
 from ps2.matrix.partition import Partition
+from ps2.ops.kernels import kernel
 from tests.in_process import training_context
 
 ONLINE = OnlineOptions(
@@ -27,6 +28,8 @@ ONLINE = OnlineOptions(
 AVERAGE = replace(ONLINE, fraction=0.3, sync="average", local_batches=3)
 # Lambda is float32 on the servers.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+# Python would warn of the overflow that its numbers are made by.
+BEGIN_GAMMA = kernel(online_kernels.begin_gamma)
 
 
 def counts_at_start():
@@ -44,7 +47,7 @@ def stepped(shard, lam, alpha, step, total, recipe):
         return lam, alpha, np.nan
     begun = np.empty((len(some), TOPICS))
     for seed, gamma in zip(ids[drawn] + key, begun, strict=True):
-        online_kernels.begin_gamma(seed, gamma)
+        BEGIN_GAMMA(seed, gamma)
     gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha, begun)
     rho = (recipe.offset + step + 1) ** -recipe.decay
     lam = (1 - rho) * lam + rho * (recipe.beta + total / len(some) * stats)

@@ -82,10 +82,9 @@ def test_trees_when_monotone_then_match_xgboost_and_ascend():
         assert (sign * np.diff(margins, axis=1) >= -1e-7).all()
 
 
-@pytest.mark.parametrize("sums", ["int32", "int64"])
-def test_trees_when_siblings_are_subtracted_then_match_built(sums):
+def test_trees_when_siblings_are_subtracted_then_match_built():
     x, y = rows_of_few_values(missing=0.2)
-    forests = [train(x, y, Recipe(rounds=2, depth=5, sums=sums, subtract=s))[0] for s in (True, False)]
+    forests = [train(x, y, Recipe(rounds=2, depth=5, subtract=s))[0] for s in (True, False)]
     assert forests[0].to_debug_string("") == forests[1].to_debug_string("")
 
 
@@ -144,15 +143,6 @@ def test_trees_when_4095_categories_and_missing_then_finds_best(form):
     np.testing.assert_array_equal(tree.set_of(0), good)
     assert tree.default_left[0]
     np.testing.assert_allclose(Predictor(forest).margins(form(x)), margins)
-
-
-def test_trees_when_sums_are_of_32_bits_then_they_fit_as_well():
-    x, y = rows_of_few_values(rows=3000)
-    errors = []
-    for sums in ("int32", "int64"):
-        _, margins = train(x, y, Recipe(rounds=20, depth=4, sums=sums))
-        errors.append(np.mean((margins[:, 0] - y) ** 2))
-    np.testing.assert_allclose(*errors, rtol=1e-3)
 
 
 def of_all_sizes(name, rows=4000):
