@@ -204,9 +204,17 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
-        self._cache_file._source_stamp = source_stamp(fn)
+        self._fn = fn
+        self._is_stamped = False
+
+    def _stamp(self) -> None:
+        """Take the sources into account: at the first use, as what a kernel calls may be defined below it."""
+        if not self._is_stamped:
+            self._cache_file._source_stamp = source_stamp(self._fn)
+            self._is_stamped = True
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self._stamp()
         try:
             return super().load_overload(sig, target_context)
         except OSError as error:
@@ -214,6 +222,7 @@ class KernelCache(_Cache):  # type: ignore[misc]
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        self._stamp()
         try:
             super().save_overload(sig, data)
         except OSError as error:

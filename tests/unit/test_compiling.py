@@ -30,9 +30,12 @@ with compiling_alone(Path(kernels.gather.stats.cache_path or "/proc/nowhere")) a
 """
 
 
-# A kernel, a function that becomes part of it, and a constant of each.
+# A kernel, functions that become part of it, one of them defined below it, and a constant.
 FILES = {
-    "outer.py": "from inner import *\nfrom ps2.ops.kernels import kernel\n@kernel\ndef whole(x):\n    return plus(x)\n",
+    "outer.py": (
+        "from inner import *\nfrom ps2.ops.kernels import inline, kernel\n@kernel\ndef whole(x):\n    return below(x)\n"
+        "@inline\ndef below(x):\n    return plus(x)\n"
+    ),
     "inner.py": "from step import *\nfrom ps2.ops.kernels import inline\n@inline\ndef plus(x):\n    return x + STEP\n",
     "step.py": "STEP = 1\n",
 }
