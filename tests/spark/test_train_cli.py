@@ -203,6 +203,7 @@ def test_train_when_two_lines_are_malformed_then_names_first(train, write):
     assert "line 18: label: " in stderr
 
 
+@pytest.mark.nightly
 def test_train_when_line_is_malformed_then_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
     path = write([*make_lines(5), "1 2:3 2:4\n"])
     done = run_program(ps2_command, "train", "lr", "--input", path, "--output", tmp_path / "model")
@@ -346,7 +347,12 @@ def alive(processes):
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.fixture(scope="module", params=[("spark-class",), ("org.apache.spark.deploy.SparkSubmit",), None])
+EARLY = [
+    pytest.param((name,), marks=pytest.mark.nightly) for name in ("spark-class", "org.apache.spark.deploy.SparkSubmit")
+]
+
+
+@pytest.fixture(scope="module", params=[*EARLY, None])
 def interrupted(request, start_training):
     """What Ctrl-C came to: exit code, what was printed, which processes lived on.
 

@@ -216,6 +216,7 @@ def test_gbt_when_file_cannot_be_written_then_earlier_ones_exist(of_counts):
 # -- killed in the middle ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
     start_program, ps2_command, train, files, until, tmp_path
 ):

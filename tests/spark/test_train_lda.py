@@ -141,6 +141,7 @@ def test_lda_when_option_is_invalid_then_named_before_spark(train, files, name):
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
 
 
+@pytest.mark.nightly
 def test_lda_when_driver_was_killed_then_restore_keeps_tokens(
     start_program, ps2_command, train, files, until, tmp_path
 ):

@@ -130,6 +130,7 @@ def test_mf_when_option_is_invalid_then_named_before_spark(train, files, name):
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
 
 
+@pytest.mark.nightly
 def test_mf_when_driver_was_killed_then_restore_goes_on(start_program, ps2_command, train, files, until, tmp_path):
     folder = tmp_path / "checkpoints"
     options = ["--input", files / "ratings", "--solver", "ccd", "--rank", 2, "--workers", 1]
