@@ -33,7 +33,10 @@ def _places(count: int) -> list[str]:
 
 
 def _renamed(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
-    return (batch.rename_columns(names) for batch in batches)
+    import pyarrow as pa
+
+    # ``rename_columns`` came with pyarrow 16. A batch without columns has rows all the same.
+    return (pa.RecordBatch.from_arrays(batch.columns, names) if names else batch for batch in batches)
 
 
 RANK_SCHEMA = "rank int"
