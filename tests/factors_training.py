@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import Chunk
-from ps2.algorithms.factors.dealing import Deal, DealtRatings, deal_ratings, keys_of, packed
+from ps2.algorithms.factors.dealing import Deal, DealtRatings, keys_of, packed
 from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors
-from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, survey_ratings, surveyor_for
+from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, surveyor_for
 from ps2.algorithms.factors.rows import Beginning, Scaling, default_step
 from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
 from ps2.algorithms.factors.survey_rows import gathered
@@ -70,24 +70,6 @@ def ratings(seed: int = 0, share: float = 0.5) -> Ratings:
 def frame_of(spark: Any, given: Ratings, columns: RatingColumns = COLUMNS, parts: int = 3) -> Any:
     """A DataFrame with so many rdd_partitions."""
     return spark.createDataFrame(given.table(columns).to_pandas()).repartition(parts).cache()
-
-
-def trained(
-    ps: Any,
-    spark: Any,
-    options: FactorOptions = OPTIONS,
-    columns: RatingColumns = COLUMNS,
-    workers: int = 2,
-    groups: int = 1,
-    start: FittedFactors | None = None,
-    on_step: Callable[[Any], None] = lambda step: None,
-    given: Ratings | None = None,
-) -> FittedFactors:
-    """Train on the planted problem."""
-    frame = frame_of(spark, given or ratings(), columns)
-    survey = survey_ratings(frame, columns, options).together_with(start)
-    deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
-    return train(ps, deal_ratings(frame, survey, deal, options), survey, options, start, on_step)
 
 
 def fitted(

@@ -15,9 +15,8 @@ from training import schema_of
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
-from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
+from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.saved_topics import hash_of
-from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
@@ -55,14 +54,6 @@ def arrays(counts: sp.csr_array, workers: int) -> Table:
 
 def _rows(counts: sp.csr_array) -> Any:
     return (slice(*bounds) for bounds in pairwise(counts.indptr.tolist()))
-
-
-def trained(
-    ps: Any, spark: Any, options: SamplingOptions = OPTIONS, workers: int = 2, on_step: Any = lambda step: None
-) -> FittedTopics:
-    """Train on the corpus."""
-    counts = documents()
-    return train(ps, dealt(spark, counts, workers), options, int(counts.sum()), on_step)
 
 
 def words_likelihood(counts: Any, beta: float) -> float:
