@@ -28,6 +28,8 @@ def learned(folder, model, fleet, victims, seed=0):
         fleet: servers, workers, batches between two snapshots, replicas.
     """
     chance, left, harmed = random.Random(seed), list(victims), []
+    if left:
+        (folder / stream_app.HARM_LEFT).touch()
     deadline_s = time.monotonic() + DEADLINE_S + 60 * len(left)
     for start in range(100):
         with running(folder / f"out-{start}.txt", APP, folder, model, *fleet) as driver:
@@ -37,6 +39,8 @@ def learned(folder, model, fleet, victims, seed=0):
                 said = [line.split() for line in driver.lines() if line.startswith("batch ")]
                 if left and said and harm(left[0], driver, [int(pid) for pid in said[-1][3:]], chance):
                     harmed.append(left.pop(0))
+                    if not left:
+                        (folder / stream_app.HARM_LEFT).unlink()
             if driver.process.returncode == 0:
                 break
             assert driver.process.returncode == -signal.SIGKILL, driver.lines()[-40:]

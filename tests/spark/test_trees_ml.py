@@ -114,7 +114,7 @@ def test_trees_when_the_loss_is_squared_then_they_are_pysparks(frame, squared):
     with_leaves = [model.copy({model.leafCol: "leaf"}) for model in made]
     for ours, theirs in (with_leaves, [model.trees[1].setLeafCol("leaf") for model in with_leaves]):
         fields = [model.transform(frame).schema.fields[-2:] for model in (ours, theirs)]
-        told = [[(f.name, f.dataType, f.metadata) for f in of_one] for of_one in fields]
+        told = [[(f.name, f.dataType, f.metadata.get("ml_attr", {})) for f in of_one] for of_one in fields]
         assert told[0] == told[1]
     row = frame.first().features
     ours, theirs = (np.multiply(model.treeWeights, [tree.predict(row) for tree in model.trees]) for model in made)
