@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
 import linecache
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -28,6 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Seconds of compiling in a process after which a line says so.
 PATIENCE_S = 2.0
+# Seconds that a process waits for a kernel that another one compiles, and between two looks.
+WAIT_S, POLL_S = 60.0, 0.05
 # The first reason why kernels could not be cached: a process warns once for all its kernels.
 _warned: set[str] = set()
 # Functions of ``compile_inline``.
@@ -72,6 +77,8 @@ class CompilingNotice(_Listener):  # type: ignore[misc]
         """Note that it is compiled, or cannot be: the next one is granted what is left of the patience."""
         if not _is_kept(event):
             return
+        if event._exc_details is not None:
+            event.data["dispatcher"]._cache.end_turn()
         self._depth -= 1
         if self._depth == 0:
             self._timer.cancel()
@@ -197,7 +204,7 @@ class InlineCompiler(_Compiler):  # type: ignore[misc]
 
 
 class KernelCache(_Cache):  # type: ignore[misc]
-    """Numba's cache, except that it notices changes of all sources.
+    """Numba's cache, except that it notices changes of all sources, and that one process compiles a kernel for all.
 
     And a call goes on without it if the disk is full, read-only or unreadable.
     """
@@ -206,6 +213,8 @@ class KernelCache(_Cache):  # type: ignore[misc]
         super().__init__(fn)
         self._fn = fn
         self._is_stamped = False
+        # While this process compiles the kernel: a locked file. Numba's lock of the compiler keeps other threads away.
+        self._turn: int | None = None
 
     def _stamp(self) -> None:
         """Take the sources into account: at the first use, as what a kernel calls may be defined below it."""
@@ -216,7 +225,13 @@ class KernelCache(_Cache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._stamp()
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
+            if found is None and self._turn is None:
+                self._begin_turn()
+                found = super().load_overload(sig, target_context)
+                if found is not None:
+                    self.end_turn()
+            return found
         except OSError as error:
             warn_once(error)
             return None
@@ -228,6 +243,30 @@ class KernelCache(_Cache):  # type: ignore[misc]
         except OSError as error:
             warn_once(error)
             self.disable()
+        finally:
+            self.end_turn()
+
+    def _begin_turn(self) -> None:
+        """Wait while another process compiles the kernel; from then on others wait for this one."""
+        self._turn = os.open(self._turn_path(), os.O_RDWR | os.O_CREAT, 0o666)
+        deadline_s = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline_s:
+            try:
+                return fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(POLL_S)
+
+    def end_turn(self) -> None:
+        """Let others compile the kernel, or find it."""
+        if self._turn is not None:
+            # Who waits has it open. Who comes later finds the kernel.
+            with suppress(FileNotFoundError):
+                os.unlink(self._turn_path())
+            os.close(self._turn)
+            self._turn = None
+
+    def _turn_path(self) -> str:
+        return f"{self._cache_file._index_path}.lock"
 
 
 def warn_once(error: Exception) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -105,8 +106,27 @@ def test_inline_function_when_kernel_is_kept_then_has_no_file(folder):
     assert [file.name.split("-")[0] for file in (folder / "cache").rglob("*.nbi")] == ["outer.whole"]
 
 
+def test_kernel_when_processes_need_it_at_once_then_one_compiles_it(folder):
+    (folder / "inner.py").write_text(FILES["inner.py"].replace("x + STEP", "max(x, x) + STEP") + "import startup\n")
+    (folder / "startup.py").write_text(
+        "import pathlib, time\npathlib.Path(f'{__file__}-{time.monotonic_ns()}').touch()\n"
+        "while len(list(pathlib.Path(__file__).parent.glob('startup.py-*'))) < 3:\n    time.sleep(0.01)\n"
+    )
+    with ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(call, [folder] * 3))
+    assert sorted(ends) == [["2", "0"], ["2", "1"], ["2", "1"]]
+    assert not list((folder / "cache").rglob("*.lock"))
+
+
+def test_kernel_when_it_cannot_be_compiled_then_others_need_not_wait(folder):
+    script = "import outer\ntry:\n    outer.whole('a')\nexcept Exception as error:\n    print(type(error).__name__)"
+    done = run(script, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
+    assert done.stdout.split() == ["TypingError"], done.stderr
+    assert not list((folder / "cache").rglob("*.lock"))
+
+
 def compiling(function):
-    return SimpleNamespace(data={"dispatcher": function})
+    return SimpleNamespace(data={"dispatcher": function}, _exc_details=None)
 
 
 def wait_for_line(capsys):
