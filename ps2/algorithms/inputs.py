@@ -29,7 +29,7 @@ def local_path(path: str) -> str | None:
     """Return the local path for a path as Spark reads it; None: it is remote, or only Spark knows."""
     scheme, found, rest = path.partition(":")
     if found and "/" not in scheme:
-        return "/" + rest.lstrip("/") if scheme == "file" else None
+        return "/" + re.sub("^//[^/]*", "", rest).lstrip("/") if scheme == "file" else None  # the host is localhost
     return None if "HADOOP_CONF_DIR" in os.environ else path  # with that, a path may be one of HDFS
 
 
@@ -124,8 +124,8 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
 
 
 def local_name(url: str) -> str:
-    """Return the URL of a file without its scheme if that is "file"."""
-    return re.sub(r"^file:(//)?", "", url)
+    """Return the URL of a file without its scheme and host if that is "file"."""
+    return re.sub(r"^file:(//[^/]*)?", "", url)
 
 
 def shown(text: str) -> str:

@@ -10,18 +10,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fsspec.implementations.local import LocalFileSystem
-
 from ps2.client.batch import in_batch
 from ps2.client.handle import H, Handle, create
 from ps2.client.session import Session
-from ps2.errors import PS2Error, RecoveryError, UsageError
+from ps2.errors import PS2Error, UsageError
 from ps2.matrix.partition import Partition
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
 from ps2.rpc.control import ServerControl
 from ps2.storage import folders
-from ps2.storage.files import place, remove, reported
+from ps2.storage.files import place, remove, shared_url
 from ps2.storage.manifest import (
     LoadMatrix,
     Manifest,
@@ -63,7 +61,7 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
         # Each attempt uses new file names: a server that was presumed dead may still be writing.
         stem = f"{unique}-{next(attempts)}-"
         tried.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
-        control, where = _control(session, version), _reachable(fs, root, url)
+        control, where = _control(session, version), shared_url(url)
 
         def write(address: str, mine: Sequence[Partition]) -> list[SavedShard]:
             indices = tuple(partition.index for partition in mine)
@@ -76,7 +74,7 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     try:
         saved = session.at_one_version(matrix, attempt)
         manifest = Manifest(0, None, created_s, 0.0, time.monotonic() - began_s, __version__, (saved,))
-        _check_present(fs, root, manifest)
+        folders.check_present(url, manifest)
         folders.write_manifest(url, manifest)
     except BaseException:
         _remove(fs, root, tried)
@@ -142,10 +140,9 @@ def saved_matrix(url: str) -> SavedMatrix:
 def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
     """Let the servers read rows into a new matrix. After an error the matrix is unusable."""
     session, matrix = vector._session, vector._matrix
-    fs, root = place(url)
 
     def attempt(route: Route, version: int, id: RequestId) -> None:
-        control, where = _control(session, version), _reachable(fs, root, url)
+        control, where = _control(session, version), shared_url(url)
         spec = session.matrix(matrix).spec
 
         def read(address: str, mine: Sequence[Partition]) -> None:
@@ -173,30 +170,9 @@ def _control(session: Session, version: int) -> ServerControl:
     return control
 
 
-def _reachable(fs: Any, root: str, url: str) -> str:
-    """Return the URL to give to a server. A relative path would mean another folder there."""
-    return root if isinstance(fs, LocalFileSystem) else str(url)
-
-
 def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list[T]:
     """Call all servers in parallel, each with its partitions."""
     by_server: dict[str, list[Partition]] = {}
     for partition, address in zip(route.partitions, route.addresses, strict=True):
         by_server.setdefault(address, []).append(partition)
     return call_concurrently(by_server, lambda address: call(address, by_server[address]))
-
-
-def _check_present(fs: Any, root: str, manifest: Manifest) -> None:
-    """Raise RecoveryError unless this process sees the files that the servers wrote."""
-    fs.invalidate_cache()
-    for *_, file in manifest.files():
-        path = f"{root}/{file.name}"
-        try:
-            with reported(path, "lookup"):
-                size = fs.info(path)["size"]
-        except RecoveryError as error:
-            raise RecoveryError(
-                f"{error}; a server wrote this file, so the url must be a place that the servers and this process share"
-            ) from error
-        if size is not None and size != file.nbytes:
-            raise RecoveryError(f"{path}: a server wrote {file.nbytes:,} bytes, but this process sees {size:,}")

@@ -16,6 +16,7 @@ from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, PS2Error, RecoveryError
 from ps2.rpc.control import Copied, ServerControl
 from ps2.storage import folders
+from ps2.storage.files import shared_url
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedShard
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
@@ -158,7 +159,7 @@ class Checkpoints:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
         with self._one_at_a_time:
             folders.prepare(root)
-            root = root.rstrip("/") or "/"
+            root = shared_url(root).rstrip("/") or "/"
             number = 1 + max((checkpoint.number for checkpoint in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
@@ -232,6 +233,7 @@ class Checkpoints:
             matrices=tuple(replace(matrix, shards=_of(matrix.id, shards)) for matrix in matrices),
             messages=folders.write_messages(folder, messages) if messages else None,
         )
+        folders.check_present(folder, manifest)
         folders.write_manifest(folder, manifest)
         counts = {id: copy.mutations for (id, _), copy in zip(members, copied, strict=True)}
         made = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)

@@ -6,14 +6,17 @@ import logging
 import time
 from dataclasses import replace
 
+from fsspec.implementations.memory import MemoryFileSystem
+
 from ps2.coordinator.checkpoints import Checkpoints, Newest
 from ps2.coordinator.conf import LATEST, PS2Conf
 from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.published_catalog import newest_catalog
-from ps2.errors import CheckpointMissingError, UsageError
+from ps2.errors import CheckpointMissingError, ConfigError, UsageError
 from ps2.interrupts import sleep
 from ps2.rpc.control import ServerInfo
 from ps2.storage import folders
+from ps2.storage.files import place, shared_url
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +40,19 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
     """Give started servers the state with which the context starts."""
     master = fleet.master
     if conf.checkpointDir is not None:
+        if isinstance(place(conf.checkpointDir, "checkpointDir")[0], MemoryFileSystem):
+            raise ConfigError(
+                f"checkpointDir: expected a place that the servers and this process share, got {conf.checkpointDir}, "
+                "the memory of one process"
+            )
         folders.prepare(conf.checkpointDir)
     restored = None
     if conf.restore is not None:  # check before taking over anything
-        folder = folders.newest(conf.restore)
+        folder = folders.newest(shared_url(conf.restore))
         restored = Newest(folder, folders.read_manifest(folder), {})
         if not restored.manifest.number:
             raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
-        checkpoints.go_on_from(restored, conf.restore)
+        checkpoints.go_on_from(restored, shared_url(conf.restore))
     if conf.fleet:
         _take_over(fleet, conf, adopt=restored is None)
     else:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,26 +24,50 @@ log = logging.getLogger(__name__)
 # Bytes that are read or written at a time.
 BLOCK_BYTES = 4 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# fsspec's chains: an archive in a file system, or a layer over one. Any other "::" belongs to the path.
+LAYERS = "zip|tar|libarchive|reference|dir|simplecache|filecache|blockcache|cached"
+CHAIN = re.compile(rf"(?:{LAYERS})(?:://|::(?:/|.*://))")
+LOCAL_HOST = re.compile(r"(?:file|local)://([^/]+)")
 
 
-def place(url: str, name: str = "url") -> tuple[Any, str]:
+def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
     """Return the file system of a URL, and the path on it.
 
     Args:
         name: of the setting that holds the URL, for errors.
 
     Raises:
-        ConfigError: the URL is empty (which would mean the current folder), or fsspec does not support it.
+        ConfigError: the URL is empty (which would mean the current folder), is of another host's files, or fsspec does
+            not support it.
+        RecoveryError: the file system cannot be opened.
     """
     if not str(url).strip():
         raise ConfigError(f"{name}: expected a path or a URL, got {url!r}; the current folder is '.'")
     if "\0" in str(url):
         raise ConfigError(f"{name}: expected a path or a URL without NUL characters, got {url!r}")
+    plain = str(url)
+    if host := LOCAL_HOST.match(plain):
+        # RFC 8089, as Hadoop reads it; fsspec would take the host for a folder in the current one.
+        if host[1].lower() != "localhost":
+            raise ConfigError(f"{name}: expected a path, or file:///PATH of this host, got {url!r}")
+        plain = plain[host.end() :] or "/"
+    # fsspec splits at "::" wherever it is. There is no NUL in the URL.
+    whole = plain if CHAIN.match(plain) else plain.replace("::", "\0")
     try:
-        fs, root = fsspec.core.url_to_fs(url)
+        fs, root = fsspec.core.url_to_fs(whole)
     except (ValueError, ImportError, TypeError) as error:
-        raise ConfigError(f"{name}: expected a path or a URL that fsspec knows, got {url!r}: {error}") from error
-    return fs, root.rstrip("/") or "/"
+        why = str(error).replace("\0", "::")
+        raise ConfigError(f"{name}: expected a path or a URL that fsspec knows, got {url!r}: {why}") from error
+    except OSError as error:  # no archive of this name, no library for HDFS, or no answer from its host
+        (why, *_) = str(error).splitlines() or [type(error).__name__]
+        raise RecoveryError(f"{name}: the file system of {url} cannot be opened: {why}") from error
+    return fs, root.replace("\0", "::").rstrip("/") or "/"
+
+
+def shared_url(url: str | os.PathLike[str]) -> str:
+    """Return the URL to give to another process, whose current folder may be another: an absolute path, if local."""
+    fs, root = place(url)
+    return root if isinstance(fs, LocalFileSystem) else str(url)
 
 
 @contextlib.contextmanager

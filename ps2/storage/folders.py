@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,26 @@ def write_manifest(url: str, manifest: Manifest) -> None:
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     write_json(fs, path, content)
+
+
+def check_present(url: str, manifest: Manifest) -> None:
+    """Raise RecoveryError unless this process sees the files that servers wrote, of the sizes that they say."""
+    fs, root = place(url)
+    fs.invalidate_cache()
+    sizes: dict[str, int | None] = {}
+    with reported(root, "listing what servers wrote"), suppress(FileNotFoundError):
+        sizes = {entry["name"].rpartition("/")[2]: entry["size"] for entry in fs.ls(root, detail=True)}
+    for *_, file in manifest.files():
+        path = f"{root}/{file.name}"
+        if file.name not in sizes:
+            raise RecoveryError(
+                f"{path}: there is no such file; a server wrote it, so {url} must be a place that the servers and this "
+                "process share"
+            )
+        if sizes[file.name] not in (None, file.nbytes):
+            raise RecoveryError(
+                f"{path}: a server wrote {file.nbytes:,} bytes, but this process sees {sizes[file.name]:,}"
+            )
 
 
 def write_messages(url: str, encoded: bytes) -> SavedFile:

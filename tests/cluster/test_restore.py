@@ -15,6 +15,7 @@ from ps2.errors import (
     ConfigError,
     LimitError,
     NotFoundError,
+    RecoveryError,
     UsageError,
 )
 from ps2.storage import folders
@@ -104,6 +105,31 @@ def test_restore_latest_when_nothing_is_there_then_starts_empty(tmp_path):
         ps.checkpoint(step=1)
     with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path / "new"), restore="latest") as ps:
         assert (ps.nextStep, DCV.dense(3, name="w", reuse=True).sum()) == (1, 6)
+
+
+def test_restore_when_folders_differ_behind_colons_then_two(tmp_path, monkeypatch):
+    """The servers' current folder is another one, and the second name would be a chain of file systems."""
+    for run in (1, 2):
+        with PS2Context.getOrCreate(servers=1) as ps:
+            monkeypatch.chdir(tmp_path)
+            DCV.dense(3, name="w").fill(run)
+            ps.checkpoint(f"run::{run}")
+    for run, url in ((1, f"file://localhost{tmp_path}/run::1"), (2, "run::2")):
+        with PS2Context.getOrCreate(servers=1, restore=url) as ps:
+            assert ps.vector("w").sum() == 3 * run
+
+
+def test_checkpoint_when_folder_is_one_process_s_then_refused():
+    with pytest.raises(
+        ConfigError, match=r"checkpointDir: expected a place .* share, got memory://c, the memory of one"
+    ):
+        PS2Context.getOrCreate(servers=1, checkpointDir="memory://c")
+    with PS2Context.getOrCreate(servers=1) as ps:
+        DCV.dense(3, name="w").fill(1)
+        with pytest.raises(
+            RecoveryError, match=r"memory://c/.* must be a place that the servers and this process share"
+        ):
+            ps.checkpoint("memory://c")
 
 
 def test_restore_latest_when_without_folder_then_says_so():

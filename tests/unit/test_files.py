@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,45 @@ def test_place_when_it_is_none_then_config_error(url):
 def test_place_when_the_current_folder_then_that(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert place(".")[1] == str(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["run::1", "a/::b/", "zip::1", "memory::x", "a:::b", "::"])
+def test_place_when_a_path_has_colons_then_they_are_of_it(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for form, path in (
+        ("{}", tmp_path / url),
+        (f"{tmp_path}/{{}}", tmp_path / url),
+        (f"file://{tmp_path}/{{}}", tmp_path / url),
+        ("memory://folder/{}", Path("/folder", url)),
+    ):
+        assert place(form.format(url))[1] == str(path)
+
+
+@pytest.mark.parametrize("url", ["simplecache::memory://m/w", "zip://m/w::memory://place.zip", "zip://m/w::{}/w.zip"])
+def test_place_when_a_chain_of_file_systems_then_all_of_it(url, tmp_path):
+    for file in (place("memory://place.zip"), place(f"{tmp_path}/w.zip")):
+        with file[0].open(file[1], "wb") as opened, zipfile.ZipFile(opened, "w") as archive:
+            archive.writestr("m/w", b"here")
+    fs, path = place("memory://m/w")
+    write_whole(fs, path, [b"here"])
+    fs, path = place(url.format(tmp_path))
+    assert fs.cat_file(path) == b"here"
+
+
+def test_place_when_a_file_of_localhost_then_its_path():
+    for url in ("file://localhost/tmp/x", "local://LOCALHOST/tmp/x/", "file:///tmp/x"):
+        assert place(url)[1] == "/tmp/x"
+
+
+@pytest.mark.parametrize("url", ["file://nas/tmp/x", "file://tmp", "run::memory://x", "nas://b"])
+def test_place_when_url_is_of_nothing_known_then_config_error(url):
+    with pytest.raises(ConfigError, match=f"path: expected a path.*got '{url}'"):
+        place(url, "path")
+
+
+def test_place_when_there_is_no_archive_then_recovery_error(tmp_path):
+    with pytest.raises(RecoveryError, match=r"path: the file system of zip://.*/none.zip cannot be opened: .*No such"):
+        place(f"zip://model::{tmp_path}/none.zip", "path")
 
 
 def test_write_whole_when_disk_is_full_then_old_file_stays(tmp_path):

@@ -58,7 +58,7 @@ def test_classified_when_label_is_unknown_then_names_file():
         rows_with(0.0, 5.0).classified((0.0, 1.0))
 
 
-@pytest.mark.parametrize("path", ["{}", "file://{}", "file:{}"])
+@pytest.mark.parametrize("path", ["{}", "file://{}", "file:{}", "file://localhost{}"])
 def test_check_local_when_file_is_missing_then_named(path, tmp_path):
     (tmp_path / "there").touch()
     check_local(path.format(tmp_path / "there"))

@@ -11,7 +11,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from ps2.run.spark.backend_lookup import is_connect
 from ps2.run.spark.files import file_system_of
-from ps2.storage.files import place, reported, write_whole
+from ps2.storage.files import place, reported, shared_url, write_whole
 
 # What Spark calls the only part of a small text file.
 PART = "part-00000"
@@ -23,10 +23,14 @@ def located(spark: Any, path: str) -> tuple[str, bool]:
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     fs, root = place(path, "path")
     if is_connect(spark):
-        return path.removeprefix("file:"), bool(fs.exists(root))
+        return _plain(path), bool(fs.exists(root))
     location, file_system = file_system_of(spark.sparkContext, path)
     url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
-    return url.removeprefix("file:"), bool(file_system.exists(location))
+    return _plain(url), bool(file_system.exists(location))
+
+
+def _plain(url: str) -> str:
+    return shared_url(url) if url.startswith("file:") else url
 
 
 def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
