@@ -23,7 +23,7 @@ def master(spark):
 
 
 def test_job_on_standalone_cluster_attaches_to_fleet(master, run_program, ps2_command, tmp_path):
-    known = ["env", f"SPARK_MASTER={master}", f"PS2={ps2_command}", f"SPARK_SUBMIT={BIN / 'spark-submit'}"]
+    known = ["env", f"SPARK_MASTER={master}", f"PS2_COMMAND={ps2_command}", f"SPARK_SUBMIT={BIN / 'spark-submit'}"]
     known += [f"XDG_STATE_HOME={tmp_path}"]
     start = [*known, SCRIPTS / "start-fleet.sh", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1"]
     submit = [*known, "FLEET=ads", SCRIPTS / "submit.sh"]

@@ -166,10 +166,11 @@ def test_a_job_is_told_where_the_servers_are(tmp_path):
     shown = tmp_path / "submit"
     shown.write_text('#!/bin/sh\nfor each; do echo "$each"; done\n')
     shown.chmod(0o755)
-    given = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "PATH": os.defpath}
+    given = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "FLEET": "ads"}
+    given |= {"PATH": os.defpath, "NAME": "a-computer"}
     command = [FOLDER / "job" / "submit.sh", "https://cluster:6443", "local:///train.py", "--epochs", "3"]
     said = subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "spark.kubernetes.driverEnv.PS2_FLEET=ps2-0.ps2.ml.svc:7070,ps2-1.ps2.ml.svc:7070" in said
+    assert "spark.kubernetes.driverEnv.PS2_FLEET=ads-0.ads.ml.svc:7070,ads-1.ads.ml.svc:7070" in said
     assert (said[1], said[-3:]) == ("k8s://https://cluster:6443", ["local:///train.py", "--epochs", "3"])
     (template,) = [each.partition("=")[2] for each in said if "podTemplateFile" in each]
     assert Path(template).is_file()

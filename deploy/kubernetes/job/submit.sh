@@ -3,13 +3,15 @@
 #
 #   IMAGE=registry/ps2:0.1.0 deploy/kubernetes/job/submit.sh https://cluster:6443 local:///opt/job/train.py [arguments...]
 #
+# Other variables, with their defaults: NAMESPACE=ps2 FLEET=ps2 SERVERS=8 EXECUTORS=4 SERVICE_ACCOUNT=spark
+#
 # The job finds the servers in the environment:
 #   PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"], tokenFile="/run/secrets/ps2/token")
 set -eu
 [ $# -ge 2 ] || { echo "usage: IMAGE=... $0 https://API-SERVER JOB.py [arguments...]" >&2; exit 2; }
 master=$1
 shift
-namespace=${NAMESPACE:-ps2} servers=${SERVERS:-8} name=${NAME:-ps2}
+namespace=${NAMESPACE:-ps2} servers=${SERVERS:-8} name=${FLEET:-ps2}
 
 fleet=
 index=0
