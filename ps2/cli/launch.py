@@ -17,7 +17,7 @@ import click
 from ps2.certificates import TlsFiles
 from ps2.cli.background import go_to_background
 from ps2.cli.server import ops_option, parse_bytes, parse_host, parse_ports
-from ps2.cli.target import controlled
+from ps2.cli.target import controlled, replaced_servers
 from ps2.cli.tls import tls_options
 from ps2.config import (
     ANY_PORT,
@@ -36,7 +36,7 @@ from ps2.config import (
     unencrypted,
     write_token,
 )
-from ps2.errors import ConfigError, LaunchError, PS2Error
+from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, UnavailableError
 
 if TYPE_CHECKING:
     from ps2.cli.processes import ServerProcesses
@@ -223,6 +223,7 @@ def launch(
     addresses = [join_address(seen_as, port + index) for index in range(servers)]
     if tls is not None:
         check_serving(tls, *dict.fromkeys(split_address(address)[0] for address in addresses))
+    _check_not_replaced(name)
     wish = _Wish()
     with contextlib.ExitStack() as undo:
         fleet = claim(name, ProcessId.of(os.getpid()), token_file, tls)
@@ -251,6 +252,22 @@ def launch(
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
             _watch(fleet, started, wish)
+
+
+def _check_not_replaced(name: str) -> None:
+    """Raise LaunchError if servers that were started otherwise are in the place of the fleet's, which have ended."""
+    from ps2.cli.state import command, find
+
+    try:
+        fleet = find(name)
+        running = replaced_servers(fleet, read_token(fleet.token_file), fleet.tls)
+    except (UnavailableError, AuthError):  # there is no such fleet, or nobody can reach it
+        return
+    if running:
+        raise LaunchError(
+            f"fleet {name!r} is running at {', '.join(sorted(running))}; end it with '{command('stop', name)}', or "
+            "choose another --name"
+        )
 
 
 def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:

@@ -116,6 +116,13 @@ def find(name: str) -> LaunchedFleet:
     return fleet
 
 
+def servers_of_others(name: str) -> list[LaunchedServer]:
+    """Return the running servers of this host's other fleets."""
+    fleets = [_read(other) for other in names() if other != name]
+    here = [fleet for fleet in fleets if fleet is not None and fleet.host == socket.gethostname()]
+    return [server for fleet in here for server in fleet.servers if server.alive()]
+
+
 def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
     """Make the folder of a new fleet. A folder whose fleet has ended is emptied first.
 

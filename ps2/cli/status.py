@@ -12,7 +12,7 @@ import click
 
 from ps2.cli.exits import EXIT_UNREACHABLE
 from ps2.cli.output import Format, format_option, print_data, print_table
-from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, Which, ask_all, find_target, replaced_servers, target_options
 from ps2.errors import TransientError
 
 if TYPE_CHECKING:
@@ -65,16 +65,19 @@ def status(which: Which, output: Format) -> None:
             print_table(table.columns, table.rows)
     missing = [f"{server.address}: {_reason(server.error)}" for server in found.servers if server.error]
     if missing:
-        advice = "" if target.launched is None or target.launched.alive() else "; 'ps2 launch' starts a new fleet"
+        is_gone = target.launched is not None and len(missing) == len(found.servers) and not target.launched.alive()
+        advice = "; 'ps2 launch' starts a new fleet" if is_gone else ""
         text = f"{len(missing)} of {len(found.servers)} servers unreachable: {'; '.join(missing)}{advice}"
         click.echo(f"ps2: {text}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 
 def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
-    """Ask every server, except those whose process has ended: another process may listen at their address."""
-    members = target.launched.servers if target.launched is not None else ()
-    ended = {member.address for member in members if not member.alive()}
+    """Ask every server, except those whose process has ended, unless another one of the fleet is in its place."""
+    ended: set[str] = set()
+    if target.launched is not None:
+        ended = {server.address for server in target.launched.servers if not server.alive()}
+        ended -= replaced_servers(target.launched, target.token, target.tls)
     answers = ask_all(
         target,
         lambda control, address: _Answer(control.status(address), control.hello(address).catalog),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, Which, ask_all, find_target, replaced_servers, target_options
 from ps2.errors import PS2Error, TransientError, UnavailableError
 
 if TYPE_CHECKING:
@@ -44,10 +45,13 @@ def stop(which: Which) -> None:
 
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
-    """End servers whose processes are known; a server that does not listen gets a signal."""
+    """End servers whose processes are known, of which one that does not listen gets a signal, and their successors."""
     from ps2.cli.state import remove
 
-    if not fleet.alive():
+    replaced = replaced_servers(fleet, target.token, target.tls)
+    if replaced:
+        _stop_foreign(replace(target, addresses=tuple(sorted(replaced))))
+    elif not fleet.alive():
         remove(fleet)
         click.echo(f"fleet {fleet.name!r} had ended before; removed its folder")
         return
@@ -67,7 +71,8 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
     if stuck:
         raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in stuck)}")
     remove(fleet)
-    click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
+    if running or not replaced:
+        click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
 
 
 def _stop_foreign(target: NamedFleet) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -135,6 +135,31 @@ def ask_all(
         return dict(
             zip(addresses, call_concurrently(addresses, lambda address: attempt(control, address)), strict=True)
         )
+
+
+def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | None) -> set[str]:
+    """Return the addresses where a server answers with the fleet's token, but the process launched there has ended.
+
+    The servers of other fleets that were launched on this host, which may share the token, do not count.
+    """
+    from ps2.cli.state import servers_of_others
+    from ps2.transport.concurrent_calls import call_concurrently
+
+    ended = [server.address for server in fleet.servers if not server.alive()]
+    if not ended:
+        return set()
+    others = servers_of_others(fleet.name)
+    pids = {server.process.pid for server in others}
+    ended = [address for address in ended if address not in {server.address for server in others}]
+
+    def is_replaced(address: str) -> bool:
+        with suppress(PS2Error):
+            return control.status(address).pid not in pids
+        return False
+
+    with controlled(token, tls) as control:
+        answers = call_concurrently(ended, is_replaced)
+    return {address for address, is_there in zip(ended, answers, strict=True) if is_there}
 
 
 def _hint(error: PS2Error, target: NamedFleet) -> str:

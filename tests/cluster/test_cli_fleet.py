@@ -335,6 +335,34 @@ def test_stop_when_servers_end_otherwise_then_cleans_up(shell, until):
     assert not (shell.folder / "default").exists()
 
 
+def test_fleet_when_server_was_started_anew_then_belongs_to_it(shell, until, tmp_path):
+    """A server of another fleet with the same token, at the port of one that has ended, does not."""
+    write_token(token := tmp_path / "token", "t" * 20)
+    port, other = free_port(2), free_port()
+    for arguments in (("--servers", 2, "--port", port), ("--name", "other", "--servers", 1, "--port", other)):
+        assert shell.launch(*arguments, "--token-file", token).returncode == 0
+    file = shell.folder / "default" / "fleet.json"
+    file.write_text(file.read_text().replace(f"127.0.0.1:{port + 1}", f"127.0.0.1:{other}"))
+    for process in shell.processes():
+        process.kill()
+    with shell.background("server", "--listen", f"127.0.0.1:{port}", "--token-file", token) as server:
+        listening = f"127.0.0.1:{port}  running"
+        until(lambda: listening in shell.run("status").stdout, "the server is seen")
+        result = shell.run("status")
+        assert (result.returncode, result.stderr) == (
+            4,
+            f"ps2: 1 of 2 servers unreachable: 127.0.0.1:{other}: its process has ended\n",
+        )
+        again = shell.launch("--servers", 1, "--port", free_port())
+        assert f"fleet 'default' is running at 127.0.0.1:{port}; end it with 'ps2 stop'" in again.stderr
+        result = shell.run("stop")
+        assert (result.returncode, result.stdout) == (0, f"stopped 127.0.0.1:{port}\n")
+        assert server.wait(GONE_WITHIN_S) == 0
+    assert not (shell.folder / "default").exists()
+    result = shell.run("stop", "--name", "other")
+    assert result.stdout == f"stopped fleet 'other': 127.0.0.1:{other}\n"
+
+
 def test_stop_when_fleet_runs_then_no_process_or_folder_is_left(launched):
     processes = launched.processes()
     result = launched.run("stop")
