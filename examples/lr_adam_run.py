@@ -19,8 +19,8 @@ fraction, learning_rate = 0.5, 0.1
 spark = SparkSession.builder.appName("lr_adam_run").getOrCreate()
 ps = PS2Context.getOrCreate(spark, servers=2)
 
-# Load the data as a DataFrame of labels (0 or 1) and sparse vectors.
-data = spark.read.format("libsvm").load(path)
+# Load the data as a DataFrame of labels (0 or 1; in the file -1 and 1, too) and sparse vectors.
+data = spark.read.format("libsvm").load(path).selectExpr("double(label > 0) as label", "features")
 dim = data.first().features.size
 minibatch = fraction * data.count()
 

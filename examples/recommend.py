@@ -2,13 +2,15 @@
 
 spark-submit examples/recommend.py RATINGS.txt [ITERATIONS]
 
-A line of the file is "user item rating", as in MovieLens: numbers separated by white space.
+A line of the file is "user item rating", as in MovieLens (u.data): numbers separated by white space.
+A further one, such as a time, is not read.
 """
 
 import sys
 
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from ps2.algorithms import MatrixFactorization
 
@@ -16,7 +18,10 @@ path = sys.argv[1]
 num_iterations = int(sys.argv[2]) if len(sys.argv) > 2 else 20
 
 spark = SparkSession.builder.appName("recommend").getOrCreate()
-ratings = spark.read.csv(path, sep=" ", schema="user int, item int, rating double")
+fields = F.split(F.trim("value"), r"\s+")
+ratings = spark.read.text(path).select(
+    fields[0].cast("int").alias("user"), fields[1].cast("int").alias("item"), fields[2].cast("double").alias("rating")
+)
 train, test = (part.cache() for part in ratings.randomSplit([0.9, 0.1], seed=1))
 
 estimator = MatrixFactorization(
