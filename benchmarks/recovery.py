@@ -75,6 +75,7 @@ def _lose(source: Source, how: str, args: Args) -> tuple[dict[str, float], dict[
             written = None
             if source == "checkpoint":
                 made = ps.checkpoint()
+                assert made is not None
                 speed = made.nbytes / made.seconds / 1e9
                 written = {"MB": made.nbytes / 1e6, "s": made.seconds, "GB/s": speed, "held s": made.pauseS}
             return _until_back(ps, source, how, vectors[-1]), written

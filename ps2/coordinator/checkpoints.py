@@ -84,6 +84,13 @@ class Checkpoints:
         """The default folder."""
         return self._folder
 
+    def parent(self, path: str | None) -> str:
+        """Return the folder for a checkpoint: ``path``, or the default folder; raises ConfigError if there is none."""
+        root = self._folder if path is None else path
+        if root is None:
+            raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
+        return root
+
     @property
     def newest(self) -> Newest | None:
         """The checkpoint to roll back to."""
@@ -154,9 +161,7 @@ class Checkpoints:
         messages: bytes,
         last: Collection[str] = (),
     ) -> tuple[Checkpoint, Newest]:
-        root = self._folder if path is None else path
-        if root is None:
-            raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
+        root = self.parent(path)
         with self._one_at_a_time:
             folders.prepare(root)
             root = shared_url(root).rstrip("/") or "/"

@@ -187,8 +187,11 @@ class PS2Context:
         return ask_vectors(fleet.master, fleet.control)
 
     @shielded
-    def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
+    def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint | None:
         """Write a consistent checkpoint of the whole fleet; return when it is complete.
+
+        Within ``onClock`` of ``run`` it is written when that has returned, with the message that it returns, before a
+        worker goes on; this call returns None then. In another thread, this call waits until ``onClock`` has returned.
 
         Args:
             path: folder or fsspec URL that the servers reach; the checkpoint becomes a folder in it. Default: the

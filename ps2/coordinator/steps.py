@@ -20,7 +20,7 @@ from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.stream_turns import StreamTurns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.guarded_loop import GuardedLoop
-from ps2.interrupts import shielded
+from ps2.interrupts import shielded, sleep
 from ps2.protocol.plain_data import decode
 from ps2.rpc.control import ServerControl
 from ps2.run.cuts import MAX_CUTS
@@ -30,6 +30,8 @@ from ps2.run.state import RunState
 from ps2.storage import folders
 
 log = logging.getLogger(__name__)
+
+POLL_S = 0.05
 
 
 class Steps:
@@ -73,17 +75,28 @@ class Steps:
             threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
     @shielded
-    def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
+    def checkpoint(self, path: str | None, step: int | None) -> Checkpoint | None:
+        """See ``PS2Context.checkpoint``."""
         if step is not None:
             _check_number("checkpoint: step", step)
-        self._last_s = time.monotonic()
+        self._checkpoints.parent(path)
+        if (run := self._active.run) is not None and run.ask_checkpoint(path, step):
+            return None
         self.streams.wait()
-        run = self._active.run
-        if run is None:
-            self._check()
-            note = _record_no_cut if self._inside and step is None else self._cuts.append
-            number = self.next if step is None else step
-            return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
+        while (run := self._active.run) is not None:
+            with run.holding_calls() as is_free:
+                if is_free:
+                    return self._of_run(run, path, step)
+            sleep(POLL_S)  # another thread is in ``onClock``
+        self._last_s = time.monotonic()
+        self._check()
+        note = _record_no_cut if self._inside and step is None else self._cuts.append
+        number = self.next if step is None else step
+        return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
+
+    def _of_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
+        """Make a checkpoint of the current run."""
+        self._last_s = time.monotonic()
         # Take the cut before the checkpoint. Changes in between are repeated after a rollback, and count once.
         epoch, cut = run.epoch, run.cut()
         first = cut.first if step is None else step
@@ -103,10 +116,11 @@ class Steps:
             note = None if partial else _record_no_cut
             messages = self._journal.to_bytes()
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note, messages)
-        epoch, cut = run.epoch, run.cut()
-        return self._checkpoints.hand_over(
-            *(addresses, cut.first, epoch, lambda folder: run.note_cut(folder, cut), cut.saved())
-        )
+        with run.holding_calls() as is_free:
+            epoch, cut = run.epoch, run.cut()
+            # It may hold a part of a running call of ``onClock``, and lacks what that returns.
+            note = (lambda folder: run.note_cut(folder, cut)) if is_free else None
+            return self._checkpoints.hand_over(addresses, cut.first, epoch, note, cut.saved())
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
@@ -163,11 +177,19 @@ class Steps:
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
     def end_clock(self, clock: int) -> bool:
-        """Record that all workers of a run have finished a clock. Make a checkpoint if one is due; return True then."""
+        """Record that all workers of a run have finished a clock, and that ``onClock`` has returned for it.
+
+        Make the checkpoints that it has asked for, and one that is due; return True if there was one.
+        """
+        run = self._active.run
+        assert run is not None
         self.next = clock + 1
-        if is_due := self._due():
-            self._automatic(lambda: self.checkpoint(None, None))
-        return is_due
+        is_due, asked = self._due(), run.take_asked()
+        for path, step in asked:
+            self._of_run(run, path, step)
+        if is_due and all(path is not None for path, _ in asked):
+            self._automatic(lambda: self._of_run(run, None, None))
+        return is_due or bool(asked)
 
     @shielded
     def begin_run(self, run: RunState) -> None:
@@ -190,6 +212,10 @@ class Steps:
         pending = self._journal.pending
         return self.next if pending is None or pending.finished != self.next else pending.called
 
+    def forget_stop(self) -> None:
+        """Let the next run go on where an earlier one was stopped, in another driver, too."""
+        self._journal = self._journal.without_stop()
+
     def messages(self) -> list[Any]:
         """Return the messages of ``onClock`` that the next run continues from, oldest first."""
         return [decode(message) for message in self._journal.before(self.next).messages()]
@@ -201,12 +227,13 @@ class Steps:
 
     def checkpoint_beginning(self) -> None:
         """Make a checkpoint for losses in a run's first clocks, unless lost shards are recovered one by one."""
-        if self._conf.recover == "shard" or self._conf.checkpointDir is None:
+        run = self._active.run
+        if self._conf.recover == "shard" or self._conf.checkpointDir is None or run is None:
             return
         while True:
             before = len(self.wait_for_servers())
             try:
-                self.checkpoint(None, None)
+                self._of_run(run, None, None)
                 return
             except RecoveryError:
                 # A server may have been lost meanwhile. If it came back without loss of data, try again.
@@ -275,7 +302,7 @@ class Steps:
         self._last_s = time.monotonic()
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
-    def _automatic(self, take: Callable[[], Checkpoint]) -> None:
+    def _automatic(self, take: Callable[[], object]) -> None:
         """Make a checkpoint that is due. If it fails, warn and go on."""
         try:
             take()

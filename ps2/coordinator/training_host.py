@@ -114,6 +114,10 @@ class TrainingHost:
         """Return the names of the fleet's vectors that begin with a prefix."""
         return [name for name in self._coordinator.fleet.master.names() if name.startswith(prefix)]
 
+    def forget_stop(self) -> None:
+        """Let the next run go on although an earlier driver's was stopped."""
+        self._coordinator.steps.forget_stop()
+
     def resumed(self, first: int) -> ResumedTraining | None:
         """Return where an earlier driver's training stopped; None if this context resumes none.
 

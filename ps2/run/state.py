@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
@@ -110,6 +110,9 @@ class RunState:
         self._finished_s: dict[int, float] = {}
         self._due_announced: int | None = None
         self._calling: int | None = None
+        self._caller = 0  # the thread of this call
+        self._asked: list[tuple[str | None, int | None]] = []  # checkpoints that this call has asked for
+        self._holding = 0
         self._end_announced = self._end_called = False
         self._error: PS2Error | None = None
         self._paused = False
@@ -201,8 +204,38 @@ class RunState:
         The caller calls ``called_back`` once ``onClock`` has returned.
         """
         with self.lock:
-            self._calling = self.clocks.due() if self._error is None and not self._paused else None
+            may_call = self._error is None and not self._paused and not self._holding
+            self._calling = self.clocks.due() if may_call else None
+            self._caller, self._asked = get_ident(), []
             return None if self._calling is None else (self._calling, self.epoch)
+
+    @contextmanager
+    def holding_calls(self) -> Iterator[bool]:
+        """Let no call of ``onClock`` begin in the with-block; yield False if one is running, which goes on."""
+        with self.lock:
+            self._holding += 1
+            is_free = self._calling is None
+        try:
+            yield is_free
+        finally:
+            with self.lock:
+                self._holding -= 1
+                if not self._holding and self._calling is None and self.clocks.due() is not None:
+                    self.listener.clock_due()
+
+    def ask_checkpoint(self, path: str | None, step: int | None) -> bool:
+        """Note a checkpoint that the running ``onClock`` asks for; return False if this thread is not in it."""
+        with self.lock:
+            if self._calling is None or self._caller != get_ident():
+                return False
+            self._asked.append((path, step))
+            return True
+
+    def take_asked(self) -> list[tuple[str | None, int | None]]:
+        """Return path and step of the checkpoints that the last call of ``onClock`` has asked for."""
+        with self.lock:
+            asked, self._asked = self._asked, []
+            return asked
 
     def note_call(self, call: Call, began_s: float) -> None:
         """Record a call in the driver between two clocks, which began at ``began_s`` (``time.monotonic``)."""
@@ -293,7 +326,7 @@ class RunState:
             return list(self.clocks.applied)
 
     def cut(self) -> Cut:
-        """Return the state of the clocks at this moment; a running call of ``onClock`` counts as finished."""
+        """Return the state of the clocks at this moment; a call of ``onClock`` that ends now counts as finished."""
         with self.lock:
             called = self.clocks.called if self._calling is None else self._calling + 1
             return Cut(tuple(self.clocks.applied), called, self.journal, self.report_log.since(called))

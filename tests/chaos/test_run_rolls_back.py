@@ -13,6 +13,7 @@ import pytest
 from faults import processes
 
 from ps2 import DCV, PS2Conf, PS2Context
+from ps2.coordinator.steps import Steps
 
 CLOCKS = 10
 CLOCK_S = 0.02
@@ -95,13 +96,20 @@ def test_run_when_server_dies_before_checkpoint_then_restarts(spark, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"conf": PS2Conf(recover="shard")}], ids=["replicas", "shard"])
-def test_run_when_killed_server_returns_then_workers_continue(settings, spark, tmp_path):
+def test_run_when_killed_server_returns_then_workers_continue(settings, spark, tmp_path, monkeypatch):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
         total = DCV.dense(DIM, dtype="int64")
-        kills = KillOnce(ps, 4, lambda clock: ps.checkpoint() if clock == 4 else None)
+        kills = KillOnce(ps, 4)
+
+        def end_clock(steps, clock, original=Steps.end_clock):
+            original(steps, clock)
+            kills(clock)
+
+        monkeypatch.setattr(Steps, "end_clock", end_clock)
         rows = spark.sparkContext.parallelize(range(2), 2)
-        clocks = list(ps.run(rows, counting(total, tmp_path), workers=2, onClock=kills))
-        # All waited for onClock, so that nothing came after the checkpoint.
+        saves = lambda clock: ps.checkpoint() if clock == 4 else None  # noqa: E731
+        clocks = list(ps.run(rows, counting(total, tmp_path), workers=2, onClock=saves))
+        # All waited for the checkpoint, so that nothing came after it.
         assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
         assert clocks == [list(range(CLOCKS))] * 2
         assert [recovery.rolledBack for recovery in ps.recoveries] == [False]

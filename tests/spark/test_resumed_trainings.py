@@ -14,6 +14,7 @@ from boosting import PROBLEM, RECIPE, digest, facts_of, table
 from faults import processes
 from faults.while_training import DriverLost
 from training import make
+from trainings import TRAININGS
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms.graph import LINE
@@ -29,6 +30,24 @@ pytestmark = pytest.mark.usefixtures("no_fleet")
 
 TREES = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees")
 LINEAR = SolverOptions(solver="minibatch", optimizer="ftrl", steps=60, step_size=0.5, validate=True, name="linear")
+
+
+# -- trainings of which the driver says when they end -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clusters/k-means", "dictionary/dictionary"])
+def test_training_when_extended_at_its_end_then_as_in_one_go(spark, tmp_path, name):
+    """Of the last checkpoints, workers know in one that there is no more to do, and another one is of after STOP."""
+    training, folder = TRAININGS[name], str(tmp_path)
+    often = {"checkpointDir": folder, "checkpointEverySteps": 1, "conf": PS2Conf(keep=100)}
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        expected = training.on(ps, spark)(more=2)
+    with PS2Context.getOrCreate(spark, servers=2, **often) as ps:
+        training.on(ps, spark)(name="extended", on_step=lambda step: ps.checkpoint())
+    for found in folders.find(folder)[-5:]:
+        with PS2Context.getOrCreate(spark, servers=1, restore=found.url) as ps:
+            result = training.on(ps, spark)(name="extended", more=2)
+        training.check(result, expected, 0.0)
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------

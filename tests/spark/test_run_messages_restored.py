@@ -9,6 +9,7 @@ import time
 import pytest
 
 from ps2 import DCV, STOP, Message, PS2Context
+from ps2.storage import folders
 
 WORKERS, WAIT_S = 2, 60.0
 
@@ -73,16 +74,16 @@ def test_run_when_a_new_driver_restores_it_then_hears_the_same(spark, ps, by_val
 
     def on_clock(clock):
         if clock == 4:
-            paths.append(ps.checkpoint(str(tmp_path)).path)
+            assert ps.checkpoint(str(tmp_path)) is None  # until this call has returned its message
         return STOP if clock == 5 else Message([clock])
 
-    paths = []
     ps.run(rows, work, onClock=on_clock, timeoutS=WAIT_S)
+    (cut,) = folders.find(str(tmp_path))
     ps.stop()
-    with PS2Context.getOrCreate(spark, servers=1, restore=paths[0]) as restored:
+    with PS2Context.getOrCreate(spark, servers=1, restore=cut.url) as restored:
         assert restored.nextStep == 5
         result = restored.run(rows, work, onClock=on_clock, firstClock=5, timeoutS=WAIT_S)
-        assert list(result) == [([], [(5, [[0], [1], [2], [3]])], [])] * WORKERS
+        assert list(result) == [([], [(5, [[0], [1], [2], [3], [4]])], [])] * WORKERS
     with PS2Context.getOrCreate(spark, servers=1, restore=folder, checkpointDir=str(tmp_path / "on")) as restored:
         assert restored.nextStep == 6
         result = restored.run(rows, work, onClock=on_clock, firstClock=6, timeoutS=WAIT_S)

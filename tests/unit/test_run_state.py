@@ -406,6 +406,34 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
     assert workers.run.cut().called == 1
 
 
+def test_checkpoint_when_asked_in_a_call_then_noted_until_end(start):
+    workers = start(1, staleness=1, calls=True)
+    assert not workers.run.ask_checkpoint(None, None)
+    workers.arrive(0, 1).result(5)
+    workers.run.call_due()
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(workers.run.ask_checkpoint, None, None).result(5)
+    assert workers.run.ask_checkpoint("there", 3)
+    assert (workers.run.take_asked(), workers.run.take_asked()) == ([("there", 3)], [])
+    assert workers.run.ask_checkpoint("there", 4)
+    workers.run.called_back(0)
+    assert workers.run.call_due() is None
+    assert workers.run.take_asked() == []
+
+
+def test_holding_calls_when_one_is_due_then_it_begins_later(start):
+    workers = start(1, staleness=1, calls=True)
+    with workers.run.holding_calls() as is_free:
+        assert is_free
+        workers.arrive(0, 1).result(5)
+        announced = workers.run.listener.due
+        assert workers.run.call_due() is None
+    assert workers.run.listener.due == announced + 1
+    assert workers.run.call_due() == (0, 0)
+    with workers.run.holding_calls() as is_free:
+        assert not is_free
+
+
 def test_cut_when_workers_are_ahead_then_next_driver_hears_it(start):
     """Clock 1 is finished, and ``onClock`` was not called for it; rank 0 has finished clock 2, which is done again."""
     workers = start(2, staleness=2, calls=True)

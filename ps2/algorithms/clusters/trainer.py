@@ -142,7 +142,7 @@ class _Driver:
         highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
         of_features = highs, lows, vector(dim), vector(dim), vector(dim)
         self._fleet = Fleet(centres, sums, vector(clusters), vector(clusters), *of_features)
-        clocks = OTHER_CLOCKS + 2 * (options.rounds + 1) + options.iterations
+        clocks = OTHER_CLOCKS + 2 * (options.rounds + 1) + options.iterations + names.begun
         self.program = ClusteringProgram(options, self._fleet, clocks)
         self.phases = Phases(_State(), self._follow, self.journal, record, keeps_end=bool(options.name))
         record.completed = f"all {options.iterations} iterations were made"
@@ -240,6 +240,8 @@ class _Driver:
 
     def _ended(self, state: _State, reports: Sequence[Any]) -> _State:
         heard = self.journal.hear(lambda: {**self._evaluated(state, reports[1:]), **reports[0]})
+        if not state.reason and state.iteration < self._options.iterations:  # more than an earlier driver wanted
+            return replace(state, do=STEP)
         self._record.reason = state.reason
         self._note(heard)
         return replace(state, do=END, sizes=heard["sizes"])

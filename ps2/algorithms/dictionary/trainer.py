@@ -135,7 +135,7 @@ class _Driver:
             return names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name))
 
         self._fleet = Fleet(matrix(), matrix(), vector(), vector())
-        self.program = DictionaryProgram(options, self._fleet, OTHER_CLOCKS + 2 * options.iterations)
+        self.program = DictionaryProgram(options, self._fleet, OTHER_CLOCKS + 2 * options.iterations + names.begun)
         self.phases = Phases(_State(), self._follow, self.journal, record, keeps_end=bool(options.name))
         record.completed = f"all {options.iterations} iterations were made"
 
@@ -176,15 +176,16 @@ class _Driver:
         with np.errstate(over="ignore"):
             objective = float(np.ldexp(now, 2 * state.scale.exponent))
         self._record.evaluated(objective, heard["seconds"] if self.journal.is_replaying else None)
+        chosen = _placed(heard[CHOSEN], np.flatnonzero(heard[LARGEST] == 0.0))
+        following = replace(state, do=SUM, objective=now, largest=heard[LARGEST], chosen=chosen)
         is_still = before is not None and before - now <= limit * before
         if is_still or state.iteration >= self._options.iterations:
             if before is not None and now > before * (1.0 + ROUNDING):
                 log.warning("iteration %d has raised the objective, by roundings, and is the last one", state.iteration)
             done = f"iteration {state.iteration} lessened the objective by no more than tol={limit:g} of it"
             self._record.reason = done if is_still else ""
-            return replace(state, do=END, objective=now, reason=self._record.reason)
-        chosen = _placed(heard[CHOSEN], np.flatnonzero(heard[LARGEST] == 0.0))
-        return replace(state, do=SUM, objective=now, largest=heard[LARGEST], chosen=chosen)
+            return replace(following, do=END, reason=self._record.reason)
+        return following
 
     def _summed(self, state: _State, reports: Sequence[Any]) -> _State:
         def ask() -> int:

@@ -8,6 +8,7 @@ rollback repeats clocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -16,10 +17,11 @@ from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, WorkerProgram, run_training
 from ps2.algorithms.training.table import Table
+from ps2.coordinator.training_host import training_host
 from ps2.run.message import STOP, Message, Stop
 
-# The task of workers in a clock after the training has ended: none.
-END = "end"
+# The field of a message with the workers' task, and their task in a clock after the training has ended: none.
+DO, END = "do", "end"
 
 
 class Phase(Protocol):
@@ -30,7 +32,7 @@ class Phase(Protocol):
         """The workers' task in the clock; ``END`` if the training is over."""
 
     def message(self) -> dict[str, Any]:
-        """Return the message to the workers."""
+        """Return the message to the workers; its field "do" is their task."""
 
 
 P = TypeVar("P", bound=Phase)
@@ -58,6 +60,7 @@ class Phases(Generic[P]):
         self._journal = journal
         self._record = record
         self._keeps_end = keeps_end
+        self._skipped: set[int] = set()
 
     @property
     def last(self) -> P:
@@ -68,10 +71,24 @@ class Phases(Generic[P]):
         return self.last.do == END
 
     def replay(self, clocks: int) -> None:
-        """Repeat the driver's work of an earlier driver's clocks, with the answers in its journal."""
+        """Repeat the driver's work of an earlier driver's clocks, with the answers in its journal.
+
+        That driver may have wanted more iterations, or fewer: its workers do what it has told them. If that was
+        nothing, since its training was over, and this driver's is not, the next clock is skipped.
+        """
         self._record.start()
         for clock in range(clocks):
             self.on_clock(clock)
+            wanted = self._phases[clock + 1]
+            # Of a clock that was skipped, the message after it has the task.
+            told = self._journal.told.get(clock + self._journal.is_skipped(clock + 1))
+            do = wanted.do if told is None else told[DO]
+            if do == END:
+                self._phases, self._skipped = {clocks: wanted}, {clocks}
+                for over in range(clock + 1, clocks):
+                    self._record.enter(over)
+                return
+            self._phases[clock + 1] = wanted if do == wanted.do else replace(wanted, do=do)  # type: ignore[type-var]
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | Stop | None:
         """Do the driver's work after a clock, counted from ``FIRST_CLOCK``. A rollback repeats clocks."""
@@ -80,8 +97,12 @@ class Phases(Generic[P]):
         if phase.do == END:
             return STOP
         self._phases = {at: one for at, one in self._phases.items() if at <= clock}
-        with self._journal.page(clock):
-            following = self._following(phase, reports)
+        if clock in self._skipped or self._journal.is_skipped(clock):
+            following = phase
+            self._journal.skip(clock)
+        else:
+            with self._journal.page(clock):
+                following = self._following(phase, reports)
         self._phases[clock + 1] = following
         if following.do == END and not self._keeps_end:
             return STOP
@@ -122,6 +143,8 @@ def run_phases(
         driver.phases.replay(names.called - FIRST_CLOCK)
         if driver.phases.is_over:
             return driver.fitted()
+        if names.begun:
+            training_host(ps).forget_stop()
         training = Training(
             *(table, form, driver.program, driver.phases.on_clock, 0, seed, names.begun, driver.journal)
         )

@@ -20,6 +20,8 @@ T = TypeVar("T")
 # The journal's field in a message to the workers, and the fields of a journal entry.
 JOURNAL = "journal"
 TRAINING, SETTINGS, BEFORE, CLOCK, HEARD = "training", "settings", "before", "clock", "heard"
+# Instead of what was heard: the clock counts for nothing.
+SKIPPED = "skipped"
 
 
 class ReplayJournal:
@@ -33,11 +35,14 @@ class ReplayJournal:
         name: str = "",
         settings: str = "",
         before: list[Any] | None = None,
-        pages: Mapping[int, list[Any]] | None = None,
+        pages: Mapping[int, Any] | None = None,
+        told: Mapping[int, dict[str, Any]] | None = None,
     ) -> None:
         """Args:
         before, pages: the answers that an earlier driver heard before the first clock, and in each clock.
+        told: the messages that it sent to the workers after clocks.
         """
+        self.told = told or {}
         self._name, self._settings, self._pages = name, settings, dict(pages or {})
         self._before: list[Any] = []
         self._heard = self._before  # of the open page
@@ -59,11 +64,12 @@ class ReplayJournal:
         wanted = json.dumps(settings)
         if not names.begun:
             return ReplayJournal(names.prefix, wanted)
-        mine, opening = _opened(names)
+        messages, opening = _opened(names)
         if differing := _differing(json.loads(opening[SETTINGS]), json.loads(wanted)):
             raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {differing}")
-        pages = {one[CLOCK]: one[HEARD] for one in mine if CLOCK in one}
-        return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages)
+        told = {one[JOURNAL][CLOCK]: one for one in messages if CLOCK in one[JOURNAL]}
+        pages = {clock: one[JOURNAL][HEARD] for clock, one in told.items()}
+        return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages, told)
 
     @staticmethod
     def settings_of(names: CheckpointNames) -> dict[str, Any]:
@@ -79,6 +85,14 @@ class ReplayJournal:
     def is_replaying(self) -> bool:
         """True if the open page is an earlier driver's, whose effects need not be repeated."""
         return self._replayed is not None
+
+    def is_skipped(self, clock: int) -> bool:
+        """Return True if an earlier driver has skipped a clock."""
+        return bool(self._pages.get(clock) == SKIPPED)
+
+    def skip(self, clock: int) -> None:
+        """Note for a later driver that a clock counts for nothing: its workers had no task."""
+        self._page = {CLOCK: clock, HEARD: SKIPPED}
 
     @contextmanager
     def page(self, clock: int) -> Iterator[None]:
@@ -124,10 +138,10 @@ class ReplayJournal:
 
 
 def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:
-    """Return the entries of an earlier driver's journal, and the first entry with settings."""
-    kept = [one[JOURNAL] for one in names.messages if isinstance(one, dict) and JOURNAL in one]
-    mine = [one for one in kept if one[TRAINING] == names.prefix]
-    opening = next((one for one in mine if SETTINGS in one), None)
+    """Return the messages with an earlier driver's journal, and the first entry of this with settings."""
+    kept = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
+    mine = [one for one in kept if one[JOURNAL][TRAINING] == names.prefix]
+    opening = next((one[JOURNAL] for one in mine if SETTINGS in one[JOURNAL]), None)
     if opening is None:
         raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
     return mine, opening
