@@ -44,7 +44,7 @@ from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spans import Spans
 from ps2.run.spark import python_workers
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver
+from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver, worker_error
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -379,6 +379,7 @@ class _RunDriver:
             # To a task that Spark ends, its rows may end in an error.
             if isinstance(self._run.error, WorkerError):
                 self._raise_if_stopped(self._job.join(CANCELLED_S))
+                raise worker_error(str(self._run.error))
             raise self._run.error
         failed = self._job.join()
         missing = [rank for rank in range(self._job.workers) if rank not in self._run.results]
@@ -390,7 +391,7 @@ class _RunDriver:
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
             # Not chained to Spark's error, which repeats all of this inside Java's.
-            raise WorkerError(failure_message(rank, clock, traceback)) from None
+            raise worker_error(failure_message(rank, clock, traceback)) from None
         if (error := unreachable_driver(str(failed))) is not None:
             raise error from None
         if (python_error := self._spark.python_error(str(failed))) is not None:

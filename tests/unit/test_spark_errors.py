@@ -6,10 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, InputError, SpillError, WorkerError
 from ps2.run.spark.classic import ClassicSpark
-from ps2.run.spark.errors import MAX_CHARS, failed_task, unreachable_driver
+from ps2.run.spark.errors import (
+    MAX_CHARS,
+    failed_task,
+    failure_message,
+    plain_job_errors,
+    unreachable_driver,
+    worker_error,
+)
 
 WITHOUT_NUMPY = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/usr/lib/ps2/client/worker.py", line 11, in <module>
@@ -70,6 +78,64 @@ def test_reach_when_worker_reported_it_then_config_error():
     assert isinstance(error, ConfigError)
     assert str(error) == "run: the driver's run at 127.0.0.1:4000 was never reached"
     assert unreachable_driver(WITHOUT_NUMPY) is None
+
+
+FAULT = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "columns.py", line 141, in check
+    raise InputError(
+ps2.errors.InputError: column 'x', row 3: expected numbers, got null
+
+	at org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+"""
+DISK = """An error occurred while calling o67.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times
+Caused by: java.io.IOException: No space left on device
+	at java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "sentence"),
+    [
+        (FAULT, InputError, "column 'x', row 3: expected numbers, got null"),
+        (
+            DISK,
+            SpillError,
+            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times: a local disk of Spark is full: give "
+            "it larger ones (spark.local.dir)",
+        ),
+    ],
+)
+def test_job_when_error_is_of_ps2_or_disk_then_raises_a_sentence(text, error, sentence):
+    with pytest.raises(error) as raised, plain_job_errors():
+        raise PySparkException(text)
+    assert str(raised.value) == sentence
+
+
+def test_job_when_a_user_function_fails_then_raises_spark_error():
+    with pytest.raises(PySparkException, match="ModuleNotFoundError"), plain_job_errors():
+        raise PySparkException(WITHOUT_NUMPY)
+
+
+@pytest.mark.parametrize(
+    ("raised", "lines"),
+    [
+        ("ps2.errors.SpillError: 12 bytes do not fit", 1),
+        ("ps2.errors.LostError: server 1 is lost", 1),
+        ("ps2.errors.ShapeError: values: expected 3", 4),
+        ("ValueError: mine", 4),
+    ],
+)
+def test_run_when_worker_fails_then_traceback_only_of_its_own(raised, lines):
+    """No change of the worker's function helps against a full disk, or a lost server."""
+    traceback = f'Traceback (most recent call last):\n  File "f.py", line 1, in work\n{raised}\n'
+    error = worker_error(failure_message(2, 3, traceback))
+    assert isinstance(error, WorkerError)
+    first, *rest = str(error).splitlines()
+    assert (len(rest) + 1, first.startswith("run: rank 2 failed in clock 3: ")) == (lines, True)
+    assert first.endswith(raised.partition(": ")[2])
 
 
 @pytest.mark.parametrize(("failing", "stopped"), [(0, False), (1, False), (2, True)])

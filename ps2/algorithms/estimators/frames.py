@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, is_connect
+from ps2.run.spark.errors import plain_job_errors
 
 
 def check_frame(dataset: Any) -> None:
@@ -24,9 +25,9 @@ def check_frame(dataset: Any) -> None:
 
 @contextmanager
 def spark_calls(dataset: Any) -> Iterator[None]:
-    """Raise StoppedError instead of what Spark raises because the application of a DataFrame is over."""
+    """Raise plain errors of PS2 for what Spark's jobs fail of: StoppedError if the DataFrame's application is over."""
     if not (isinstance(dataset, DataFrame) or is_connect(dataset)):
         yield
         return
-    with backend_of(dataset).calling():
+    with backend_of(dataset).calling(), plain_job_errors():
         yield

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ps2.errors import ConfigError, UnreachableError
+from ps2 import errors
+from ps2.errors import (
+    ConfigError,
+    PS2Error,
+    RecoveryError,
+    RolledBack,
+    SpillError,
+    TransientError,
+    UnreachableError,
+    WorkerError,
+)
+
+log = logging.getLogger(__name__)
 
 # Most that is quoted of Spark's words.
 MAX_CHARS = 300
@@ -17,6 +32,7 @@ LED_TO = re.compile(
     r"During handling of the above exception, another exception occurred):\n\n\Z"
 )
 RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
+DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
 
@@ -57,3 +73,53 @@ def unreachable_driver(message: str) -> ConfigError | None:
     """Return the run's error if a worker says that it could not reach the driver, else None."""
     match = UNREACHED.search(message)
     return ConfigError(f"run: {match[1]}") if match else None
+
+
+def error_class(name: str) -> type[PS2Error] | None:
+    """Return PS2's error class with this qualified name; None if it has none."""
+    module, _, own = name.rpartition(".")
+    cls = getattr(errors, own, None) if module == errors.__name__ else None
+    return cls if isinstance(cls, type) and issubclass(cls, PS2Error) else None
+
+
+def worker_error(message: str) -> WorkerError:
+    """Return the error that ends a run because a worker failed.
+
+    The traceback of an error of PS2's that no change of the worker's function helps against goes to the log.
+
+    Args:
+        message: the result of ``failure_message``.
+    """
+    sentence = message.partition("\n")[0]
+    match = re.fullmatch(r"(run: rank \d+ failed in clock \d+: )(\S+): (.*)", sentence)
+    cls = None if match is None else error_class(match[2])
+    if match is None or cls is None or not issubclass(cls, (TransientError, RecoveryError)) or cls is RolledBack:
+        return WorkerError(message)
+    log.info("%s", message)
+    return WorkerError(f"{match[1]}{match[3]}")
+
+
+@contextmanager
+def plain_job_errors() -> Iterator[None]:
+    """Raise what a task of a Spark job raised, if that is an error of PS2, as one sentence; the rest goes to the log.
+
+    Raises:
+        SpillError: a local disk of Spark is full.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        name, _, sentence = (outermost_error(text) or "").partition(": ")
+        cls = error_class(name)
+        if cls is None and DISK_FULL.search(text) is None:
+            raise
+        log.info("%s", text)
+        if cls is not None:
+            raise cls(sentence) from None
+        raise SpillError(
+            f"{failed_task(error)[1]}: a local disk of Spark is full: give it larger ones (spark.local.dir)"
+        ) from None

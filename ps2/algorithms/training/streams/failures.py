@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ps2 import errors
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
-from ps2.run.spark.errors import MAX_CHARS, cancellation, failed_task, outermost_error
+from ps2.run.spark.errors import MAX_CHARS, cancellation, error_class, failed_task, outermost_error
 
 # Messages of Spark and Java about executors, Python workers and connections that are lost.
 LOST = re.compile(
@@ -61,7 +60,7 @@ def job_failure(error: Exception, batch: int) -> PS2Error:
         words = f"batch {batch}: Spark's job failed: {failed_task(error)[1]}"
         return UnavailableError(words) if LOST.search(text) else WorkerError(words)
     name, _, said = raised.partition(": ")
-    known = _class_named(name)
+    known = error_class(name)
     if known is not None:
         return known(f"batch {batch}: {said}")
     words = f"batch {batch}: a task raised {raised}"
@@ -80,10 +79,3 @@ def query_failure(error: Exception, learned: int) -> PS2Error:
     cause = found[1] if found else text.partition("\n")[0]
     words = f"after batch {learned}: Spark's query failed: {cause[:MAX_CHARS]}"
     return UnavailableError(words) if LOST.search(text) else WorkerError(words)
-
-
-def _class_named(name: str) -> type[PS2Error] | None:
-    """Return PS2's error class with this qualified name; None if it has none."""
-    module, _, own = name.rpartition(".")
-    found = getattr(errors, own, None) if module == errors.__name__ else None
-    return found if isinstance(found, type) and issubclass(found, PS2Error) else None

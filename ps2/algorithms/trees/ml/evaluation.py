@@ -21,6 +21,7 @@ from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import InputError
+from ps2.run.spark.errors import plain_job_errors
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
@@ -30,7 +31,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
         loss: one that the model's margins are meant for.
 
     Raises:
-        InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
+        InputError: a column is missing or of another type, or rows cannot be used.
     """
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
@@ -47,7 +48,8 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
     rows = frame.select(*chosen)
     if columns.group is not None:
         rows = rows.repartition(column(columns.group))
-    parts = rows.mapInArrow(summed, "sums array<double>").collect()
+    with plain_job_errors():
+        parts = rows.mapInArrow(summed, "sums array<double>").collect()
     *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
     if not weight > 0:
         raise InputError("expected rows to evaluate, got none with a weight above 0")
