@@ -20,6 +20,7 @@ import numpy as np
 from ps2.client import plans, requests
 from ps2.config import WireConfig, split_address
 from ps2.errors import PS2Error
+from ps2.listening import open_files
 from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.pb import server_pb2
@@ -27,7 +28,7 @@ from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import NAME
 from ps2.transport.exchange import InFlightRequests
 from ps2.transport.handshake import handshake
-from ps2.transport.sockets import PlainSocket, connect, open_files, tune
+from ps2.transport.sockets import PlainSocket, connect, tune
 from ps2.transport.worker_channel import framed
 
 TIMEOUT_S = 60.0

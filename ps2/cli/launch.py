@@ -183,9 +183,9 @@ def launch(
     """Start servers, on this host or in containers of a cluster, for Spark applications to attach to."""
     from ps2.cli.processes import ServerOptions, ServerProcesses
     from ps2.cli.state import LaunchedServer, claim, remove
+    from ps2.listening import loopback_host, reachable_host
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
-    from ps2.transport.sockets import loopback_host, reachable_host
     from ps2.transport.tls import check_serving
 
     host = None if host is None else host_of(host, "--host")

@@ -180,11 +180,11 @@ def server(
     tls: TlsFiles | None,
 ) -> None:
     """Run one server in the foreground, until it is told to stop."""
+    from ps2.listening import loopback_host
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
     from ps2.server.process import Home, Parent, serve
     from ps2.server.tokens import kept_tokens
-    from ps2.transport.sockets import loopback_host
 
     if token_file is None and not insecure:
         raise ConfigError(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ps2.config import Binding, host_of, is_loopback, is_wildcard, split_address
 from ps2.coordinator.conf import PS2Conf
+from ps2.listening import has_ipv6, loopback_host, reachable_host
 from ps2.run.spark.backend import SparkBackend
-from ps2.transport.sockets import has_ipv6, loopback_host, reachable_host
 
 BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
 LOOPBACK_NAME = "localhost"

@@ -14,7 +14,8 @@ from ps2.config import is_loopback, is_wildcard, join_address
 from ps2.dashboard.browser_sessions import BrowserSessions
 from ps2.dashboard.publisher import SnapshotPublisher
 from ps2.errors import LaunchError
-from ps2.transport.sockets import give_up_unanswered, listening_socket
+from ps2.listening import listening_socket
+from ps2.transport.sockets import give_up_unanswered
 
 if TYPE_CHECKING:
     import uvicorn

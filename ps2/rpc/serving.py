@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2
 
 from ps2.config import WireConfig, is_loopback, join_address, split_listen
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
+from ps2.listening import is_free, open_files, resolve
 from ps2.protocol.error_details import internal_error
 from ps2.protocol.pb import auth_pb2
 from ps2.rpc import channel
@@ -24,7 +25,6 @@ from ps2.rpc.credentials import server_credentials
 from ps2.rpc.execute import MAX_HEADER_BYTES
 from ps2.rpc.status import MAX_METADATA_BYTES, to_status
 from ps2.transport.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
-from ps2.transport.sockets import is_free, open_files, resolve
 
 log = logging.getLogger(__name__)
 

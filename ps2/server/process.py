@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, unencrypted
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
+from ps2.listening import reachable_host
 from ps2.logs import JSON, JsonLog, log_format
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
@@ -34,7 +35,6 @@ from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import reachable_host
 from ps2.transport.tls import fault_of
 from ps2.version import __version__
 

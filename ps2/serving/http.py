@@ -14,6 +14,7 @@ from typing import Any
 
 from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
+from ps2.listening import listening_socket
 from ps2.logs import JSON, log_format
 from ps2.serving.exposition import ScoringMetrics
 from ps2.serving.scorer import Scorer
@@ -35,6 +36,7 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 128
 MAX_BODY_BYTES = 16 << 20
 # A client that has not sent the whole head of a request by then loses its connection: uvicorn has no such limit.
 HEAD_S = 10.0
@@ -199,14 +201,10 @@ def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
     """
     if tokens is None and not is_loopback(host):
         raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    failure: OSError | None = None
-    for port in ports:
-        try:
-            return socket.create_server((host, port), family=family, backlog=128)
-        except OSError as error:
-            failure = error
-    raise LaunchError(f"cannot listen at {host}, port {ports[0]}..{ports[-1]}: {failure}")
+    try:
+        return listening_socket(host, ports, BACKLOG)
+    except OSError as error:
+        raise LaunchError(f"cannot listen at {host}, port {ports[0]}..{ports[-1]}: {error}") from error
 
 
 def http_server(service: ScoringService, certificate: tuple[str, str] | None = None) -> uvicorn.Server:

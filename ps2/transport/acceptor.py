@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
+from ps2.listening import listening_socket
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import admit, refusal
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import close, hang_up, listening_socket, send_all, tune
+from ps2.transport.sockets import close, hang_up, send_all, tune
 from ps2.transport.tls import Renewed, server_context
 from ps2.transport.tls_connection import TlsConnection
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
+from ps2.listening import open_files
 from ps2.protocol.binary import ReplyParts, error_parts, reply_parts
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.error_details import internal_error
@@ -31,7 +32,7 @@ from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_input
 from ps2.transport.liveness import Carried, carried
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import abstract, close, hang_up, open_files, receive, send_all
+from ps2.transport.sockets import abstract, close, hang_up, receive, send_all
 
 log = logging.getLogger(__name__)
 

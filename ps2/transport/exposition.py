@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from ps2.config import join_address, said_of
 from ps2.errors import LaunchError
-from ps2.transport.sockets import hang_up, listening_socket
+from ps2.listening import listening_socket
+from ps2.transport.sockets import hang_up
 
 # The default scrape timeout of Prometheus.
 SCRAPE_TIMEOUT_S = 10.0

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import resource
 import socket
 import struct
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from contextlib import suppress
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
-import psutil
-
-from ps2.config import LOOPBACK, WireConfig, is_loopback, is_wildcard
+from ps2.config import WireConfig
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles
 from ps2.transport.connection import Connection
@@ -23,27 +18,12 @@ from ps2.transport.liveness import new_name
 # Maximum number of buffers in one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
 UNIX_BUFFER_BYTES = 1 << 20
-# Assumed number of files if there is no limit.
-MANY_FILES = 1 << 20
 # A timeout of 0 would make the socket non-blocking.
 MIN_TIMEOUT_S = 0.001
 
 KEEPALIVE_PROBES = 3
 
 T = TypeVar("T")
-
-
-def open_files() -> int:
-    """Raise this process's limit of open files and connections to the maximum, and return it.
-
-    A shell's default (usually 1,024) is meant for programs that cannot handle more.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):  # some systems report a limit that they do not allow
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return MANY_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def tune(connection: socket.socket, wire: WireConfig) -> None:
@@ -195,103 +175,6 @@ def _connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
             connection.close()
         raise
     return connection
-
-
-def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
-    """Return a socket that listens on the first free port of ``ports``; raises OSError."""
-    family, (place, _, *rest) = resolve(host, ports[0])
-    for port in ports:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if is_wildcard(place) and family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind((place, port, *rest))
-            listener.listen(backlog)
-            return listener
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE or port == ports[-1]:
-                raise
-    raise OSError(errno.EADDRINUSE, "no port was given")
-
-
-def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the family and the address to listen on. A name means its first address that belongs to this host.
-
-    ``::`` means all IPv4 and IPv6 addresses; on a host without IPv6, all IPv4 addresses.
-
-    Raises:
-        OSError: the host has no address of this machine.
-    """
-    if is_wildcard(host) and ":" in host and not has_ipv6():
-        host = "0.0.0.0"
-    first: OSError | None = None
-    for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address[0], 0, *address[2:]))
-        except OSError as error:
-            first = first or error
-        else:
-            return family, address
-    raise first or OSError(f"{host} has no address")
-
-
-def is_free(family: int, address: Any) -> bool:
-    """Return True if no process listens on an address of this host, without disturbing processes that connect to it."""
-    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-        return True
-    return False
-
-
-def has_ipv6() -> bool:
-    """Return True if IPv6 works between processes of this host."""
-    return _is_own("::1")
-
-
-def loopback_host() -> str:
-    """Return the address by which processes of this host reach each other."""
-    return LOOPBACK if _is_own(LOOPBACK) or not has_ipv6() else "::1"
-
-
-def reachable_host() -> str:
-    """Return a name or address by which other hosts reach this one: its name, unless that means loopback only.
-
-    On a host that has only loopback addresses, return one of these.
-    """
-    name = socket.gethostname()
-    with suppress(OSError):
-        if any(
-            _is_own(str(place[0])) and not is_loopback(str(place[0])) for *_, place in socket.getaddrinfo(name, None)
-        ):
-            return name
-    return next(_own_addresses(), loopback_host())
-
-
-def _own_addresses() -> Iterator[str]:
-    """Yield addresses of this host that others may reach, first the source addresses of its outgoing connections."""
-    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((elsewhere, 9))  # nothing is sent
-            yield str(probe.getsockname()[0])
-    is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, found in psutil.net_if_addrs().items():
-        for each in found:
-            if name in is_up and each.family in (socket.AF_INET, socket.AF_INET6):
-                address = ip_address(each.address)
-                if not address.is_loopback and not address.is_link_local:
-                    yield each.address
-
-
-def _is_own(address: str) -> bool:
-    """Return True if an address belongs to this host."""
-    with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        return True
-    return False
 
 
 def hang_up(connection: Connection) -> None:

@@ -29,7 +29,7 @@ def test_fleet_when_at_ipv6_then_all_of_it_is_on_the_given_ports():
 
 
 def test_fleet_when_all_ports_are_taken_then_error_names_them():
-    from ps2.transport.sockets import listening_socket
+    from ps2.listening import listening_socket
 
     first = free_port(4)
     taken = [listening_socket("127.0.0.1", [port], 1) for port in range(first, first + 4)]

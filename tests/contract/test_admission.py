@@ -10,13 +10,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError
+from ps2.listening import resolve
 from ps2.protocol import framing
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
 from ps2.transport import proof
 from ps2.transport.data_server import DataServer
-from ps2.transport.sockets import resolve
 from tests.contract.servers import (
     DIM,
     SOCKETS,

@@ -31,7 +31,7 @@ from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms import LogisticRegression, LogisticRegressionModel, OnlineLogisticRegression
 from ps2.config import new_token, write_token
 from ps2.errors import PS2Error
-from ps2.transport.sockets import is_free
+from ps2.listening import is_free
 
 port, pid, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 # Of this host, where nobody listens.

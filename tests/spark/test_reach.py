@@ -11,7 +11,7 @@ import pytest
 from ps2 import PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.errors import ConfigError
-from ps2.transport.sockets import is_free
+from ps2.listening import is_free
 from tests.ports import free_port
 
 # Of this host, where nobody listens.

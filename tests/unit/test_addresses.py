@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from ps2 import listening
 from ps2.config import (
     Binding,
     host_of,
@@ -18,8 +19,8 @@ from ps2.config import (
     split_listen,
 )
 from ps2.errors import ConfigError
-from ps2.transport import sockets
-from ps2.transport.sockets import connect, is_free, listening_socket, reachable_host, resolve
+from ps2.listening import is_free, listening_socket, reachable_host, resolve
+from ps2.transport.sockets import connect
 
 ONLY_V6 = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))]
 
@@ -117,14 +118,14 @@ def test_ports_when_the_first_is_taken_then_the_next_one_is():
 
 def test_name_when_first_address_is_not_local_then_uses_next(monkeypatch):
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.77", "127.0.0.1")]
-    monkeypatch.setattr(sockets.socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(listening.socket, "getaddrinfo", lambda *_, **__: found)
     assert resolve("host1", 0) == (socket.AF_INET, ("127.0.0.1", 0))
 
 
 def test_name_when_it_has_only_ipv6_then_is_reached(monkeypatch):
     with listening_socket("::1", [0], 1) as listener:
         place = listener.getsockname()
-        monkeypatch.setattr(sockets.socket, "getaddrinfo", lambda *_, **__: [(*ONLY_V6[0][:4], place)])
+        monkeypatch.setattr(listening.socket, "getaddrinfo", lambda *_, **__: [(*ONLY_V6[0][:4], place)])
         with connect(socket.AF_UNSPEC, ("host1", place[1]), 5.0) as connection:
             assert connection.family == socket.AF_INET6
 
@@ -137,7 +138,7 @@ def test_name_when_first_address_does_not_listen_then_tries_next():
 
 
 def test_wildcard_when_host_has_no_ipv6_then_uses_ipv4(monkeypatch):
-    monkeypatch.setattr(sockets, "has_ipv6", lambda: False)
+    monkeypatch.setattr(listening, "has_ipv6", lambda: False)
     assert resolve("::", 0) == (socket.AF_INET, ("0.0.0.0", 0))
 
 
@@ -152,8 +153,15 @@ def test_reachable_when_name_does_not_resolve_then_is_address(monkeypatch, resol
             raise socket.gaierror("no such name")
         return [(socket.AF_INET, 1, 6, "", (address, 0)) for address in resolved]
 
-    monkeypatch.setattr(sockets.socket, "gethostname", lambda: "host1")
-    monkeypatch.setattr(sockets.socket, "getaddrinfo", found)
-    monkeypatch.setattr(sockets, "_is_own", lambda address: address in ("10.9.8.7", "127.0.1.1", "127.0.0.1"))
-    monkeypatch.setattr(sockets, "_own_addresses", lambda: iter(["10.9.8.7"]))
+    monkeypatch.setattr(listening.socket, "gethostname", lambda: "host1")
+    monkeypatch.setattr(listening.socket, "getaddrinfo", found)
+    monkeypatch.setattr(listening, "_is_own", lambda address: address in ("10.9.8.7", "127.0.1.1", "127.0.0.1"))
+    monkeypatch.setattr(listening, "_own_addresses", lambda: iter(["10.9.8.7"]))
     assert reachable_host() == expected
+
+
+def test_listener_when_it_accepts_then_small_parts_go_at_once():
+    with listening_socket("127.0.0.1", [0], 1) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
