@@ -1,10 +1,13 @@
-"""Logs as lines of JSON, one an event: ``PS2_LOG=json`` (docs/logs.md)."""
+"""Logs as lines of JSON, one an event: ``PS2_LOG=json`` (docs/logs.md). Warnings that do not fill a log."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import threading
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Literal, get_args
@@ -94,3 +97,23 @@ class JsonLog:
             self._handler = None
             level, self._logger.propagate = self._before
             self._logger.setLevel(level)
+
+
+class SparseWarning:
+    """A warning that is logged at most once in ``PERIOD_S``, however often its cause occurs. Thread-safe."""
+
+    PERIOD_S = 60.0
+
+    def __init__(self, logger: logging.Logger, text: str) -> None:
+        """``text``: of the warning, with the places of its arguments."""
+        self._logger, self._text = logger, text
+        self._lock = threading.Lock()
+        self._logged_s = -math.inf
+
+    def log(self, *args: object) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - self._logged_s < self.PERIOD_S:
+                return
+            self._logged_s = now_s
+        self._logger.warning(self._text, *args)

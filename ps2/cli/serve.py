@@ -13,6 +13,8 @@ from ps2.errors import ConfigError
 from ps2.logs import JSON, JsonLog, log_format
 
 DEFAULT_LISTEN = "127.0.0.1:8501"
+# Proxies keep idle connections for 60 s, and answer 502 for a request that meets the end of one.
+KEEP_ALIVE_S = 75
 EPILOG = """\b
 Examples:
   ps2 serve --model /models/clicks
@@ -54,6 +56,14 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     metavar="SECONDS",
     help="Time between two looks for a newer export.",
 )
+@click.option(
+    "--keep-alive",
+    type=click.IntRange(1),
+    default=KEEP_ALIVE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A connection without a further request is closed after this time: longer than proxies keep it.",
+)
 @click.option("--cache-dir", type=click.Path(), help="Local folder for files of an export that is elsewhere.")
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate of this endpoint (PEM): HTTPS.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key (PEM).")
@@ -62,6 +72,7 @@ def serve(
     listen: str,
     token_file: str | None,
     refresh: float,
+    keep_alive: int,
     cache_dir: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -83,7 +94,7 @@ def serve(
         # The HTTP server ends by itself, and then raises the signal again for the handler that was there before.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        server = http.http_server(http.ScoringService(scorer, tokens), certificate)
+        server = http.http_server(http.ScoringService(scorer, tokens), keep_alive, certificate)
         address = join_address(*listener.getsockname()[:2])
         click.echo(f"{scorer!r}\nlistening at {'http' if certificate is None else 'https'}://{address}")
         server.run(sockets=[listener])

@@ -15,20 +15,17 @@ from ps2.dashboard.browser_sessions import BrowserSessions
 from ps2.dashboard.publisher import SnapshotPublisher
 from ps2.errors import LaunchError
 from ps2.listening import listening_socket
-from ps2.transport.sockets import give_up_unanswered
 
 if TYPE_CHECKING:
-    import uvicorn
+    from ps2.http_server import HttpServer
 
 log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:4070-4169"
 BACKLOG = 128
-# Open requests, streams included; others are answered by 503.
+# Streams included.
 MAX_CONNECTIONS = 400
 STOP_S = 5.0
-# The system ends a connection whose peer takes no data for so long.
-UNANSWERED_S = 60.0
 
 
 class PageServer:
@@ -63,7 +60,7 @@ class PageServer:
         self._listener = _listener(self._host, ports)
         self.port: int = self._listener.getsockname()[1]
         self.is_first = self.port == ports[0] or ports[0] == 0
-        self._server: uvicorn.Server | None = None
+        self._server: HttpServer | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._wake, self._woken = socket.socketpair()
@@ -105,6 +102,7 @@ class PageServer:
             import uvicorn
 
             from ps2.dashboard.http import PageResources, application
+            from ps2.http_server import HttpServer
         except ImportError as error:
             log.warning("the live page needs starlette and uvicorn: %s", error)
             return
@@ -117,20 +115,17 @@ class PageServer:
             access_log=False,
             lifespan="off",
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=2,
         )
         with self._lock:
             if self._stopping.is_set():
                 return
-            self._server = uvicorn.Server(config)
+            self._server = HttpServer(config, MAX_CONNECTIONS)
         self._server.run(sockets=[self._listener])
 
 
 def _listener(host: str, ports: range) -> socket.socket:
     try:
-        listener = listening_socket(host, [*ports, 0], BACKLOG)
+        return listening_socket(host, [*ports, 0], BACKLOG)
     except OSError as error:
         raise LaunchError(f"the live page cannot listen at {host}: {error}") from error
-    give_up_unanswered(listener, UNANSWERED_S)  # accepted connections have it, too
-    return listener

@@ -28,7 +28,8 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    from ps2.http_server import BACKLOG, HttpServer
 except ImportError as error:
     raise ConfigError(
         f"scores over HTTP need starlette and uvicorn: pip install starlette uvicorn ({error})"
@@ -36,10 +37,8 @@ except ImportError as error:
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 128
 MAX_BODY_BYTES = 16 << 20
-# A client that has not sent the whole head of a request by then loses its connection: uvicorn has no such limit.
-HEAD_S = 10.0
+MAX_CONNECTIONS = 16_384
 # A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
 BODY_S = 30.0
 # More rows than these are scored in a thread, so that other requests need not wait for them.
@@ -147,8 +146,10 @@ class ScoringService:
         return JSONResponse(content | ({} if failure is None else {"refresh": str(failure)}))
 
     async def _scrape(self, request: Request) -> Response:
+        if (refused := self._refused(request)) is not None:
+            return refused
         text, kind = self._metrics.text()
-        return self._refused(request) or Response(text, media_type=kind)
+        return Response(text, media_type=kind)
 
     def _refused(self, request: Request) -> Response | None:
         if self._tokens is None:
@@ -161,35 +162,6 @@ class ScoringService:
             401,
             {"WWW-Authenticate": "Bearer"},
         )
-
-
-class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """A connection that ends when the head of a request has not come ``HEAD_S`` after its first byte, or its opening.
-
-    uvicorn itself limits the time between two requests (``timeout_keep_alive``), but only until the first byte.
-    """
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._timer = self.loop.call_later(HEAD_S, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
-            self._stop_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEAD_S, self.transport.close)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
@@ -207,10 +179,11 @@ def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
         raise LaunchError(f"cannot listen at {host}, port {ports[0]}..{ports[-1]}: {error}") from error
 
 
-def http_server(service: ScoringService, certificate: tuple[str, str] | None = None) -> uvicorn.Server:
+def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[str, str] | None = None) -> HttpServer:
     """Return the server, whose ``run(sockets=[listener])`` answers requests until SIGINT, SIGTERM or ``should_exit``.
 
     Args:
+        keep_alive_s: a connection without a further request is closed after this time.
         certificate: files of a certificate and its key (PEM), for HTTPS.
 
     Raises:
@@ -219,7 +192,6 @@ def http_server(service: ScoringService, certificate: tuple[str, str] | None = N
     cert, key = certificate or (None, None)
     config = uvicorn.Config(
         service.application(),
-        http=TimedProtocol,
         # None: what uvicorn logs goes where the log of the process goes.
         log_config=None if log_format() == JSON else uvicorn.config.LOGGING_CONFIG,
         log_level="warning",
@@ -228,13 +200,15 @@ def http_server(service: ScoringService, certificate: tuple[str, str] | None = N
         server_header=False,
         ssl_certfile=cert,
         ssl_keyfile=key,
+        timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=5,
     )
+    server = HttpServer(config, MAX_CONNECTIONS)
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"--tls-cert {cert}, --tls-key {key}: expected a certificate and its key: {error}") from error
-    return uvicorn.Server(config)
+    return server
 
 
 async def _body(request: Request) -> bytes:

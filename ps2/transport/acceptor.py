@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.listening import listening_socket
+from ps2.listening import listening_socket, open_files
+from ps2.logs import SparseWarning
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import admit, refusal
 from ps2.transport.proof import Tokens
@@ -87,6 +88,9 @@ class Acceptor:
         self._shut = threading.Event()
         self._lock = threading.Lock()
         self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
+        self._max_unauthenticated = min(MAX_UNAUTHENTICATED, open_files() // 8)
+        self._not_accepted = SparseWarning(log, "a connection could not be accepted: %s")
+        self._no_thread = SparseWarning(log, "a connection is refused, because no thread can be started: %s")
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
             for listener in listeners
@@ -117,7 +121,7 @@ class Acceptor:
                 if self._shut.is_set():
                     return
                 # For example out of descriptors: connections that end will free some.
-                log.warning("a connection could not be accepted: %s", error)
+                self._not_accepted.log(error)
                 self._shut.wait(PAUSE_S)
                 continue
             if not self._add_unauthenticated(connection):
@@ -126,7 +130,7 @@ class Acceptor:
             try:
                 threading.Thread(target=self._authenticate, args=(connection,), name="ps2-data", daemon=True).start()
             except (RuntimeError, MemoryError) as error:  # out of threads: some will end
-                log.warning("a connection is refused, because no thread can be started: %s", error)
+                self._no_thread.log(error)
                 self._remove_unauthenticated(connection)
                 close(connection)
                 self._shut.wait(PAUSE_S)
@@ -136,7 +140,7 @@ class Acceptor:
         with self._lock:
             if self._shut.is_set():
                 return False
-            if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            if len(self._unauthenticated) >= self._max_unauthenticated:
                 oldest = next(iter(self._unauthenticated))
                 del self._unauthenticated[oldest]
                 hang_up(oldest)  # its thread closes it

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import select
 import socket
 import statistics
 import threading
 import time
+from contextlib import ExitStack
 from http.client import HTTPConnection
 
 import numpy as np
@@ -13,9 +17,12 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from ps2 import http_server
 from ps2.config import write_token
 from ps2.errors import ConfigError, LaunchError
 from ps2.serving import Scorer, http
+from ps2.serving.exposition import ScoringMetrics
+from tests import certificates
 from tests.exporting import export, values_of
 
 TOKEN = "a-token-of-enough-characters-0123456789"
@@ -24,15 +31,15 @@ TOKEN = "a-token-of-enough-characters-0123456789"
 class Endpoint:
     """A running endpoint: ``url``, and ``folder`` of its export."""
 
-    def __init__(self, folder, tokens=None):
+    def __init__(self, folder, tokens=None, certificate=None, listener=None, keep_alive_s=75):
         self.folder = folder
         export(folder, np.arange(0, 1000, 2))
         self.scorer = Scorer(str(folder))
-        self.listener = http.listen("127.0.0.1", range(1), tokens)
-        self.server = http.http_server(http.ScoringService(self.scorer, tokens))
+        self.listener = listener or http.listen("127.0.0.1", range(1), tokens)
+        self.server = http.http_server(http.ScoringService(self.scorer, tokens), keep_alive_s, certificate)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
         self.thread.start()
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.listener.getsockname()[1]}"
 
     def post(self, path, **how):
         with requests.post(self.url + path, timeout=10, **how) as answer:
@@ -126,7 +133,7 @@ def test_body_when_half_is_sent_then_408(endpoint, monkeypatch):
 
 def test_head_when_half_is_sent_then_the_connection_ends(endpoint, monkeypatch):
     """Of a connection's first request, and of a later one; a request whose head has come is answered."""
-    monkeypatch.setattr(http, "HEAD_S", 0.1)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.1)
     monkeypatch.setattr(http, "BODY_S", 0.5)
     with socket.create_connection(("127.0.0.1", endpoint.listener.getsockname()[1]), timeout=10) as client:
         client.sendall(b"POST /vectors HTTP/1.1\r\nHost: a")
@@ -140,6 +147,85 @@ def test_head_when_half_is_sent_then_the_connection_ends(endpoint, monkeypatch):
     with socket.create_connection(("127.0.0.1", endpoint.listener.getsockname()[1]), timeout=10) as client:
         client.sendall(b"POST /vectors HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
         assert client.recv(4096).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+def test_idle_connections_when_too_many_then_the_oldest_end(tmp_path, monkeypatch, caplog, is_tls):
+    """They have sent nothing, not even what begins TLS. A request after them is answered, and the log has one line."""
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
+    files = certificates.write(tmp_path / "tls")
+    endpoint = Endpoint(tmp_path / "export", certificate=(files.cert, files.key) if is_tls else None)
+    try:
+        with ExitStack() as stack:
+            idle = [
+                stack.enter_context(socket.create_connection(endpoint.listener.getsockname(), timeout=10))
+                for _ in range(50)
+            ]
+            for ended in idle[:42]:
+                assert ended.recv(1) == b""
+            assert not select.select(idle[42:], [], [], 0)[0]
+            assert endpoint.get("/healthz", verify=files.ca)[0] == 200
+            assert idle[42].recv(1) == b""
+    finally:
+        endpoint.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "the limit of 8 connections is reached: idle ones are closed"
+    ]
+
+
+def test_new_connection_when_all_are_answered_then_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 1)
+    endpoint = Endpoint(tmp_path)
+    address = endpoint.listener.getsockname()
+    try:
+        with socket.create_connection(address, timeout=10) as busy:
+            busy.sendall(b"POST /vectors HTTP/1.1\r\nHost: h\r\nContent-Length: 13\r\nExpect: 100-continue\r\n\r\n")
+            assert busy.recv(4096).startswith(b"HTTP/1.1 100")
+            with socket.create_connection(address, timeout=10) as late:
+                assert late.recv(1) == b""
+            busy.sendall(b'{"keys": [4]}')
+            assert busy.recv(4096).startswith(b"HTTP/1.1 200")
+    finally:
+        endpoint.stop()
+
+
+class ListenerWithoutFiles(socket.socket):
+    """Cannot accept ``failures`` times, as in a process whose open files are at their limit."""
+
+    failures = 3
+
+    def accept(self):
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_connection_when_files_run_out_then_one_line_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(http_server, "PAUSE_S", 0.01)
+    listener = ListenerWithoutFiles(fileno=http.listen("127.0.0.1", range(1), None).detach())
+    endpoint = Endpoint(tmp_path, listener=listener)
+    try:
+        assert endpoint.get("/healthz")[0] == 200
+    finally:
+        endpoint.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "a connection could not be accepted: [Errno 24] Too many open files"
+    ]
+
+
+def test_connection_when_kept_alive_then_ends_after_that_time(tmp_path):
+    endpoint = Endpoint(tmp_path, keep_alive_s=0.2)
+    client = HTTPConnection(*endpoint.listener.getsockname(), timeout=10)
+    try:
+        client.request("GET", "/healthz")
+        client.getresponse().read()
+        began_s = time.monotonic()
+        assert client.sock.recv(1) == b""
+        assert 0.1 < time.monotonic() - began_s < 4  # uvicorn's own time is 5 s
+    finally:
+        client.close()
+        endpoint.stop()
 
 
 def test_metrics_when_parsed_then_are_valid(endpoint):
@@ -162,9 +248,27 @@ def test_token_when_needed_then_401_without_it(tmp_path):
         assert endpoint.post("/vectors", json={"keys": [4]})[0] == 401
         assert endpoint.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}x"})[0] == 401
         assert endpoint.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
+    finally:
+        endpoint.stop()
+
+
+def test_request_when_it_has_no_token_then_costs_no_work(tmp_path, monkeypatch):
+    """Neither is the token file looked at, nor are figures collected."""
+    work = []
+
+    class CountingTokens:
+        def accepts(self, token):
+            work.append(token)
+
+    monkeypatch.setattr(ScoringMetrics, "text", lambda self: work.append("text"))
+    endpoint = Endpoint(tmp_path, CountingTokens())
+    try:
+        assert endpoint.get("/metrics")[0] == 401
+        assert endpoint.post("/vectors", json={"keys": [4]})[0] == 401
         assert endpoint.get("/healthz")[0] == 200
     finally:
         endpoint.stop()
+    assert work == []
 
 
 def test_other_hosts_when_there_is_no_token_then_refused():
