@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from fsspec.implementations.local import LocalFileSystem
 
 from ps2.array_types import Float32s
 from ps2.data.key_rows import KeyRows
@@ -34,6 +37,7 @@ from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
 from ps2.serving.turns import short_turns
 from ps2.storage.exports import ExportManifest, read_manifest
+from ps2.storage.files import place
 
 if TYPE_CHECKING:
     from ps2.data.hashing import Field, FieldHasher
@@ -56,6 +60,8 @@ class _Model:
 
 class Scorer:
     """Scores rows with an exported model. Thread-safe: scores go on during a refresh, and each uses one export only.
+
+    It pickles as its path and settings, so that it can be used in tasks of Spark: they load the export themselves.
 
     Attributes:
         path: the folder of the export.
@@ -84,6 +90,7 @@ class Scorer:
             )
         self.path = path
         self._cache = cacheDir
+        self._refresh_s = refreshS
         self._refreshing = threading.Lock()
         warm()
         self._model = self._load(None)
@@ -91,9 +98,10 @@ class Scorer:
         self._thread: threading.Thread | None = None
         self.failure: PS2Error | None = None
         if refreshS is not None:
-            self._thread = threading.Thread(
-                target=self._refresh_every, args=(refreshS,), name="ps2-refresh", daemon=True
-            )
+            # The thread does not keep the scorer: one that a task has unpickled ends with the task.
+            weakref.finalize(self, self._ended.set)
+            arguments = (weakref.ref(self), self._ended, refreshS)
+            self._thread = threading.Thread(target=_refresh_every, args=arguments, name="ps2-refresh", daemon=True)
             self._thread.start()
 
     @property
@@ -183,6 +191,11 @@ class Scorer:
         if self._thread is not None:
             self._thread.join()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        file_system, path = place(self.path)  # a task has another working folder
+        cache = None if self._cache is None else os.path.abspath(self._cache)
+        return type(self), (path if isinstance(file_system, LocalFileSystem) else self.path, self._refresh_s, cache)
+
     def __enter__(self) -> Scorer:
         return self
 
@@ -218,18 +231,24 @@ class Scorer:
             return model
         raise AssertionError("the last attempt returns or raises")
 
-    def _refresh_every(self, seconds: float) -> None:
-        while not self._ended.wait(seconds):
-            try:
-                self.refresh()
-                self.failure = None
-            except PS2Error as error:
-                if str(error) != str(self.failure):
-                    log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
-                self.failure = error
-            except Exception as error:  # a bug, or out of memory: without this thread, scores would grow old in silence
-                log.exception("%s: export %d stays in use", self.path, self.number)
-                self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
+    def _try_refresh(self) -> None:
+        """Refresh, and keep the error in ``failure`` instead of raising it."""
+        try:
+            self.refresh()
+            self.failure = None
+        except PS2Error as error:
+            if str(error) != str(self.failure):
+                log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
+            self.failure = error
+        except Exception as error:  # a bug, or out of memory: without this thread, scores would grow old in silence
+            log.exception("%s: export %d stays in use", self.path, self.number)
+            self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
+
+
+def _refresh_every(scorer: weakref.ref[Scorer], ended: threading.Event, seconds: float) -> None:
+    while not ended.wait(seconds) and (found := scorer()) is not None:
+        found._try_refresh()
+        del found
 
 
 def _scores(model: _Model, rows: KeyRows) -> npt.NDArray[Any]:

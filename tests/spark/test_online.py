@@ -203,9 +203,17 @@ def test_export_when_scored_elsewhere_then_same_probabilities(ps, spark, tmp_pat
     model = estimator.fit(rows)
     model.export(str(tmp_path / "export"))
     some = rows.limit(20).collect()
-    found = Scorer(str(tmp_path / "export")).score([row.asDict() for row in some])
+    scorer = Scorer(str(tmp_path / "export"), refreshS=60)
+    found = scorer.score([row.asDict() for row in some])
     expected = [row["probability"][1] for row in model.transform(rows.limit(20)).collect()]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def scores(batches):
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pa.array(scorer.score(batch))], ["score"])
+
+    in_tasks = [row.score for row in rows.limit(20).mapInArrow(scores, "score double").collect()]
+    np.testing.assert_array_equal(in_tasks, found)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         # The application whose tasks have the parameters, these, and the broadcast that brings them.
         self._shared: tuple[SparkBackend, Any, Any] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickles is what ``save`` writes: a summary has the DataFrame, which Spark's driver alone can have."""
+        return vars(self) | {"_summary": None, "_shared": None}
+
     def _share(self, spark: SparkBackend) -> Callable[[], Any]:
         """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
         fitted = self._predicting

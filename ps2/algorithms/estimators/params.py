@@ -9,6 +9,7 @@ import inspect
 import math
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -60,18 +61,23 @@ def one_of(names: Sequence[str]) -> Check:
     return lambda name: name in names, f"one of {', '.join(names)}"
 
 
-def any_case(names: Iterable[str]) -> Callable[[Any], str]:
+@dataclass(frozen=True)
+class AnyCase:
+    """The converter of a param whose values are names in any case, as in pyspark.ml. Unlike a closure, it pickles."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        name = TypeConverters.toString(value)
+        return next((known for known in self.names if known.lower() == name.lower()), name)
+
+
+def any_case(names: Iterable[str]) -> AnyCase:
     """Return the converter of a param whose values are names in any case, as in pyspark.ml.
 
     The converter returns the name as listed here; ``check_ranges`` rejects unknown names.
     """
-    written = {name.lower(): name for name in names}
-
-    def convert(value: Any) -> str:
-        name = TypeConverters.toString(value)
-        return written.get(name.lower(), name)
-
-    return convert
+    return AnyCase(tuple(names))
 
 
 def own_param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
