@@ -16,6 +16,7 @@ from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import TreeBuilder
 from ps2.errors import UsageError
+from ps2.onnx.checking import check_scores
 from ps2.onnx.graph import FEATURES, Graph
 from ps2.onnx.heads import add_head
 from ps2.onnx.trees import add_trees
@@ -37,13 +38,17 @@ def export(model: Any, path: str) -> None:
     ``transform``; a runtime refuses float32 input. NaN is a missing value for trees; rows with NaN or infinity, which
     other models refuse in ``transform``, have the prediction NaN.
 
+    The file needs ONNX Runtime 1.18; with trees 1.21; with sets of categories 1.23. Where the package onnxruntime is
+    installed, it scores a sample of rows before the file is written; an older one logs a warning instead.
+
     Args:
         model: what ``fit`` or ``load`` returned: a linear model (LogisticRegression, LinearSVC, LinearRegression), a
             factorization machine, boosted trees, a random forest, or k-means by Euclidean distances.
         path: file, local or a URL that fsspec knows; what is there is replaced, once all is written.
 
     Raises:
-        UsageError: ONNX cannot say the same as the model; the message says why.
+        UsageError: ONNX cannot say the same as the model, or ONNX Runtime scores the sample otherwise; the message says
+            why, and nothing is written.
         RecoveryError: the file system refuses.
     """
     made = as_onnx(model)
@@ -52,7 +57,9 @@ def export(model: Any, path: str) -> None:
         raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, which an ONNX file may have, got {size:,}")
     onnx.checker.check_model(made)
     fs, place_of_file = place(path, "path")
-    write_whole(fs, place_of_file, [made.SerializeToString()])
+    file = made.SerializeToString()
+    check_scores(file, model.scoring(), model.fitted)
+    write_whole(fs, place_of_file, [file])
 
 
 def as_onnx(model: Any) -> onnx.ModelProto:

@@ -37,9 +37,10 @@ class _Ensemble:
         """Add a tree whose leaves add ``values``, by node, to a target."""
         self.roots.append(len(self.features))
         inner = np.flatnonzero(tree.feature != LEAF)
-        if not len(inner):  # the operator wants a node at least: both of its branches are the leaf
+        # ONNX Runtime before 1.30 takes a root whose branches have one number, of a leaf or a node, for a leaf itself.
+        if not len(inner):  # the operator wants a node at least
             self._node(0, LEQ, 0.0, False)
-            self._link(0, [True, True], [self._leaf(float(values[0]), target)] * 2)
+            self._link(0, [True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
             return
         first = len(self.features)
         places = {int(node): first + at for at, node in enumerate(inner)}
@@ -52,6 +53,9 @@ class _Ensemble:
                 self._leaf(float(values[child]), target) if is_leaf else places[child]
                 for child, is_leaf in zip(children, are_leaves, strict=True)
             ]
+            if ends[0] == ends[1]:  # a leaf and a node: another leaf, and nothing leads to the first
+                leaf = are_leaves.index(True)
+                ends[leaf] = self._leaf(float(values[children[leaf]]), target)
             self._link(node, are_leaves, ends)
 
     def _split(self, tree: Tree, node: int) -> bool:

@@ -128,6 +128,52 @@ def test_onnx_file_when_scored_then_as_transform(kind, tmp_path):
     for name, what in scoring.outputs:
         exact = {"rtol": 0, "atol": 0} if what == "prediction" and model.fitted.classes else {}
         np.testing.assert_allclose(found[name], expected[what], **{"rtol": 1e-12, "atol": 1e-12, **exact})
+    for name, values in scored(model, x[:0], tmp_path / "model.onnx").items():
+        assert values.shape == (0, *found[name].shape[1:])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if "gbt" in kind or "forest" in kind] + ["small trees"])
+def test_trees_when_exported_then_branches_have_two_numbers(kind, tmp_path):
+    """ONNX Runtime before 1.30 takes a root whose branches have the same number for a leaf, of the root's number."""
+    small = [tree(splits) for splits in RNG.integers(0, 3, 200)]
+    model = (
+        GBTRegressionModel(GBTModel(Forest(tuple(small), np.ones(1), DIM))) if kind == "small trees" else MODELS[kind]
+    )
+    ps2.onnx.export(model, str(tmp_path / "model.onnx"))
+    nodes = onnx.load(str(tmp_path / "model.onnx")).graph.node
+    found = {one.name: one.ints for node in nodes if node.op_type == "TreeEnsemble" for one in node.attribute}
+    assert not (np.array(found["nodes_truenodeids"]) == np.array(found["nodes_falsenodeids"])).any()
+
+
+def test_export_when_runtime_scores_otherwise_then_refused(tmp_path):
+    # The squares exceed float64 in the graph; KMeansClusters scales rows.
+    model = KMeansModel(KMeansClusters(np.diag([1e200, -1e200])))
+    with pytest.raises(
+        UsageError, match=r"scores \d+ of 64 rows of a sample otherwise .*'prediction': expected \[1\.\]"
+    ):
+        ps2.onnx.export(model, str(tmp_path / "model.onnx"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "oldest"), [("binomial", "1.17.3", "1.18.0"), ("gbt classes", "1.22.1", "1.23.0")]
+)
+def test_export_when_the_runtime_is_too_old_then_warns(kind, version, oldest, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    ps2.onnx.export(MODELS[kind], str(tmp_path / "model.onnx"))
+    assert f"ONNX Runtime {version}, which is installed, cannot score the file: it needs {oldest}" in caplog.text
+
+
+def test_export_when_centres_are_equally_near_then_written(tmp_path):
+    centres = (1e6 + RNG.normal(size=(50, DIM)) * np.geomspace(1e-3, 1.0, DIM)).astype(np.float32)
+    ps2.onnx.export(KMeansModel(KMeansClusters(centres)), str(tmp_path / "model.onnx"))
+
+
+def test_export_when_scores_differ_by_rounding_then_written(tmp_path):
+    ties = [TreeBuilder(0.1, 1.0, 1).finish() for _ in range(300)]
+    shares = tuple(np.array([share]) for share in RNG.permutation([[0.1, 0.9], [0.9, 0.1]] * 150))
+    model = RandomForestClassificationModel(RandomForest(Forest(tuple(ties), np.zeros(1), DIM), shares))
+    ps2.onnx.export(model, str(tmp_path / "model.onnx"))
 
 
 @pytest.mark.parametrize("kind", ["binomial", "multinomial", "svc", "regression", "fm classes", "clusters"])

@@ -1,0 +1,116 @@
+"""Scores a sample of rows with ONNX Runtime, where it is installed, before ``export`` writes the file."""
+
+from __future__ import annotations
+
+import logging
+import re
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.clusters.model import KMeansClusters
+from ps2.algorithms.estimators.heads import ClassHead, VotesHead
+from ps2.algorithms.estimators.predictions import predicted
+from ps2.algorithms.estimators.scoring import FeatureScoring
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.tree import LEAF, Bools
+from ps2.array_types import Float64s
+from ps2.errors import UsageError
+from ps2.onnx.graph import FEATURES
+
+log = logging.getLogger(__name__)
+
+# The sample: rows, and the most numbers in them.
+ROWS, MAX_NUMBERS = 64, 1 << 20
+# Sums are rounded otherwise in another order: a difference that counts, as a share of an output's largest number.
+TOLERANCE = 1e-9
+# The oldest ONNX Runtime for graphs without trees, with trees, and with sets of categories. Before the last one,
+# a set of n categories becomes n copies of what lies below it, so that deep trees do not load in a minute.
+OLDEST, OLDEST_TREES, OLDEST_SETS = (1, 18, 0), (1, 21, 0), (1, 23, 0)
+
+
+def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
+    """Compare what ONNX Runtime and the model compute of a sample of rows. Without the runtime, nothing happens.
+
+    Raises:
+        UsageError: they differ; the message names output, row and values.
+    """
+    if find_spec("onnxruntime") is None:
+        return
+    import onnxruntime
+
+    oldest = _oldest(fitted)
+    if tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:3])) < oldest:
+        needed = ".".join(map(str, oldest))
+        log.warning(
+            "export: ONNX Runtime %s, which is installed, cannot score the file: it needs %s or later",
+            onnxruntime.__version__,
+            needed,
+        )
+        return
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    x = sample(fitted, scoring.dim)
+    with np.errstate(all="ignore"):
+        expected = predicted(fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
+    names = [name for name, _ in scoring.outputs]
+    for (name, what), found in zip(scoring.outputs, session.run(names, {FEATURES: x}), strict=True):
+        right = expected[what].reshape(len(x), -1)
+        largest = np.max(np.abs(right), initial=0.0, where=np.isfinite(right))
+        same = np.isclose(found.reshape(right.shape), right, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True)
+        is_other = ~same.all(axis=1)
+        if what == "prediction" and isinstance(scoring.head, (ClassHead, VotesHead)):
+            is_other &= ~_is_close(scoring.head, expected)
+        if isinstance(fitted, KMeansClusters):
+            is_other &= ~_is_as_near(fitted, x, found, right[:, 0])
+        if is_other.any():
+            row = int(np.argmax(is_other))
+            raise UsageError(
+                f"export: ONNX Runtime {onnxruntime.__version__} scores {is_other.sum()} of {len(x)} rows of a sample "
+                f"otherwise than the model, so nothing was written: output {name!r}: expected {right[row]}, got "
+                f"{found[row]}, of the row {x[row][:20]}"
+            )
+
+
+def sample(fitted: Any, dim: int) -> Float64s:
+    """Draw rows to score, always the same: near centres, or at the thresholds and categories of trees, some missing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(max(1, min(ROWS, MAX_NUMBERS // max(dim, 1))), dim))
+    if isinstance(fitted, KMeansClusters):
+        ends, share = fitted.centres[rng.integers(fitted.k, size=(2, len(x)))], rng.random((len(x), 1))
+        return share * ends[0] + (1.0 - share) * ends[1]
+    if isinstance(fitted, (GBTModel, RandomForest)):
+        for tree in fitted.forest.trees:
+            feature, categories = (values[tree.feature != LEAF] for values in (tree.feature, np.diff(tree.set_begin)))
+            cuts = np.where(categories, rng.integers(categories + 2), tree.threshold[tree.feature != LEAF])
+            x[rng.integers(len(x), size=len(cuts)), feature] = cuts
+        x[rng.random(x.shape) < 1 / 8] = np.nan
+    return x
+
+
+def _oldest(fitted: Any) -> tuple[int, int, int]:
+    if not isinstance(fitted, (GBTModel, RandomForest)):
+        return OLDEST
+    return OLDEST_SETS if any(len(tree.set_flags) for tree in fitted.forest.trees) else OLDEST_TREES
+
+
+def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bools:
+    """Find the rows whose two centres are equally near, up to rounding, of which that of float32 is the largest."""
+    scale = max(float(np.abs(clusters.centres).max()), np.finfo(np.float64).tiny)
+    x, centres = x / scale, clusters.centres.astype(np.float64) / scale
+    one, other = (np.linalg.norm(x - centres[choice.astype(int)], axis=1) for choice in choices)
+    return np.abs(one - other) <= 1e-6 * np.linalg.norm(x, axis=1)
+
+
+def _is_close(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:
+    """Find the rows of which rounding may decide the class."""
+    score = expected.get("probability", expected["raw"])
+    if isinstance(head, ClassHead) and head.threshold is not None:
+        return np.isclose(score[:, 1], head.threshold, rtol=TOLERANCE, atol=TOLERANCE)
+    with np.errstate(all="ignore"):
+        best = np.sort(score / np.array(head.thresholds or 1.0), axis=1)
+        return ~(best[:, -1] - best[:, -2] > TOLERANCE * np.abs(best[:, -1]))
