@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.array_types import Float64s, Int64s
+from ps2.data.sparse_rows import canonical, sparse_matrix
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -28,8 +29,8 @@ class Features:
 
     Attributes:
         lengths: int64, shape (n,): number of entries of each row.
-        columns: int32 or int64, shape (nnz,).
-        values: float32 or float64, shape (nnz,), finite; NaN for a missing value.
+        columns: int32 or int64, shape (nnz,), ascending in each row, each once.
+        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. Those of one place are added up.
         size: number of columns of each row; None if there is no row.
     """
 
@@ -223,7 +224,15 @@ def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], place: _Place) -
     if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
         entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
         place.fail(_row_of(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
-    return Features(lengths, columns, entries, size)
+    x = sparse_matrix(entries, columns, np.concatenate([[0], np.cumsum(lengths)]), size or 0)
+    if x.has_canonical_format:
+        return Features(lengths, columns, entries, size)
+    x = canonical(x)
+    lengths = np.diff(x.indptr).astype(np.int64)
+    if (wild := np.isinf(x.data)).any():
+        row = _row_of(int(np.argmax(wild)), lengths)
+        place.fail(row, "values of one index that add up to infinity", f"finite features that fit {dtype}")
+    return Features(lengths, x.indices, x.data, size)
 
 
 def _is_list(kind: pa.DataType) -> bool:

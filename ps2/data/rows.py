@@ -16,7 +16,7 @@ use. So no step sorts anything, and a step's gradient is as long as its set of k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.sparse_rows import canonical, sparse_matrix
 from ps2.data.used_columns import renumber
 from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError
 from ps2.ops.kernels import kernel
@@ -70,7 +71,8 @@ class Rows:
         Args:
             batches: ``pyarrow.RecordBatch``, with any number of rows each.
             features: a column of ``pyspark.ml`` vectors (sparse, dense or mixed) or of arrays of numbers; or the names
-                of columns of numbers, which become columns 0, 1, ... of the matrix.
+                of columns of numbers, which become columns 0, 1, ... of the matrix. Indices of sparse vectors may come
+                in any order; values of the same index are added up.
             label: column of numbers or booleans; None if there is none.
             weight: column of non-negative numbers; None if there is none.
             dtype: of the features.
@@ -124,7 +126,8 @@ class Rows:
         columns_of_numbers = np.array(numbers).T
         parts.y.append(columns_of_numbers[0])
         parts.weights += list(columns_of_numbers[1:])
-        return parts.joined(has_y=True, has_weights=bool(parts.weights))
+        rows = parts.joined(has_y=True, has_weights=bool(parts.weights))
+        return replace(rows, x=canonical(rows.x))
 
     def localize(self) -> LocalRows:
         """Number the columns that these rows use from 0; the used columns are the keys to pull.
@@ -366,13 +369,6 @@ class RowParts:
             _joined(self.y, np.float64) if has_y else None,
             _joined(self.weights, np.float64) if has_weights else None,
         )
-
-
-def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
-    """Return a sparse matrix; scipy would copy all columns to 64 bits if any index array had 64 bits."""
-    narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
-    indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
-    return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
 
 
 def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:

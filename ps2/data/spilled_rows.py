@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from ps2.array_types import Int32s, Int64s
 from ps2.data.block_file import BlockFile, BlockPlace, load
-from ps2.data.rows import LocalRows, drawn_rows, row_numbers, sparse_matrix
+from ps2.data.rows import LocalRows, drawn_rows, row_numbers
+from ps2.data.sparse_rows import sparse_matrix
 from ps2.data.used_columns import Places, UsedColumns
 from ps2.errors import OutOfRangeError
 

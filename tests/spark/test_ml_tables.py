@@ -9,11 +9,15 @@ import pytest
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DoubleType, StructField, StructType
 
+from ps2.algorithms import FMRegressionModel
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.tables import check_columns, survey
+from ps2.algorithms.estimators.unlabelled import survey_rows
 from ps2.algorithms.estimators.vector_columns import for_arrow
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, SlotsError
 from ps2.run.spark.backend_lookup import backend_of
@@ -83,6 +87,33 @@ def test_for_arrow_when_a_vector_is_null_then_null(spark):
 def test_survey_when_vectors_have_metadata_then_dim_is_from_it(spark):
     frame = VectorAssembler(inputCols=["label", "weight"], outputCol="both").transform(table(spark, [(0.0, 1.0)] * 2))
     assert survey(frame, ColumnNames("both"), None).dim == 2
+
+
+@pytest.fixture(scope="module")
+def unsorted(spark, tmp_path_factory):
+    """A vector whose indices do not ascend: Spark refuses to make it, other writers of files do not."""
+    path = str(tmp_path_factory.mktemp("unsorted") / "rows")
+    vector = "named_struct('type', 0Y, 'size', 4, 'indices', array(3, 0, 3), 'values', array(1D, 2D, .5D))"
+    spark.sql(f"select 1D as label, {vector} as features").write.parquet(path)
+    fields = [StructField("label", DoubleType()), StructField("features", VectorUDT())]
+    return spark.read.schema(StructType(fields)).parquet(path)
+
+
+def test_survey_when_indices_do_not_ascend_then_dim_is_known(unsorted):
+    assert survey(unsorted, COLUMNS, None).dim == 4
+    assert survey_rows(unsorted, ColumnNames(label=None)).dim == 4
+
+
+def test_survey_when_a_row_is_faulty_then_its_vector_is_shown(unsorted):
+    with pytest.raises(InputError, match=r"got 1 no such class in 1 rows; such a row: .*indices=\[3, 0, 3\]"):
+        survey(unsorted.withColumn("label", F.lit(-1.0)), COLUMNS, 2)
+
+
+def test_transform_when_indices_do_not_ascend_then_summed(unsorted):
+    problem = Problem("fmSquared", 4, width=3)
+    model = FMRegressionModel(Weights(problem, np.arange(12.0).reshape(4, 3), np.ones(1)))
+    expected = model.predict(Vectors.sparse(4, [0, 3], [2.0, 1.5]))
+    assert model.transform(unsorted).select("prediction").head()[0] == expected
 
 
 BAD = [

@@ -55,6 +55,13 @@ def test_read_when_rows_are_valid_then_builds_matrix_with_keys():
     assert error_of(reading.faults[None]) is None
 
 
+def test_read_when_an_index_adds_up_to_no_category_then_fault():
+    twice = {"type": 0, "size": 2, "indices": [1, 0, 1], "values": [1.0, 1.0, 2.0]}
+    assert read([batch([twice])], PLAIN, Form(categories={1: 4})).training.x.toarray().tolist() == [[1.0, 3.0]]
+    with pytest.raises(InputError, match="features: expected categories"):
+        read([batch([twice])], PLAIN, Form(categories={1: 3}))
+
+
 def test_read_when_rows_are_marked_for_validation_then_held_out():
     one = batch([sparse(9, {1: 2.0}), sparse(9, {8: 3.0})], [1.0, 0.0], weight=[2.0, 3.0], validation=[False, True])
     two = batch([sparse(9, {1: 4.0})], [1.0], weight=[1.0], validation=[True])

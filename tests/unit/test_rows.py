@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.ml.linalg import DenseVector, SparseVector
 
+from ps2.algorithms.estimators.predict import rows_of
 from ps2.data.columns import read_features
 from ps2.data.rows import LocalRows, Rows, number_columns, renumber
 from ps2.errors import ConfigError, InputError, OutOfRangeError
@@ -99,6 +102,28 @@ def test_from_batches_when_features_are_arrays_then_matches(shape, kind, begin):
     np.testing.assert_array_equal(rows.x.toarray().reshape(-1), x[begin:].reshape(-1))
     assert rows.y is None
     assert rows.weights is None
+
+
+UNSORTED, SUMMED = {"type": SPARSE, "size": 4, "indices": [3, 0, 3], "values": [1.0, 2.0, 0.5]}, [2.0, 0.0, 0.0, 1.5]
+
+
+def test_vectors_when_indices_do_not_ascend_then_summed():
+    batch = batch_of([sparse(4, {1: 5.0}), UNSORTED, dense([1.0, 2.0, 3.0, 4.0])])
+    vector = SimpleNamespace(**UNSORTED | {"indices": np.array([3, 0, 3]), "values": np.array([1.0, 2.0, 0.5])})
+    for rows, before in (
+        (Rows.fromBatches([batch]), 1),
+        (Rows.fromRecords([(0.0, vector), (1.0, [1.0, 2.0, 3.0, 4.0])]), 0),
+    ):
+        assert rows.x.toarray()[before:].tolist() == [SUMMED, [1.0, 2.0, 3.0, 4.0]]
+        assert rows.x.indices[rows.x.indptr[before] :].tolist() == [0, 3, 0, 1, 2, 3]
+    assert rows_of(vector, 4, missing=False).toarray().tolist() == [SUMMED]
+    assert batch["features"][1].as_py() == UNSORTED
+
+
+def test_vectors_when_an_index_adds_up_to_infinity_then_fault():
+    huge = {**UNSORTED, "values": [3e38, 0.0, 3e38]}
+    with pytest.raises(InputError, match="row 1: expected finite features that fit float32, got values of one index"):
+        Rows.fromBatches([batch_of([dense(SUMMED), huge])], dtype="float32")
 
 
 def test_from_batches_when_features_are_columns_then_keeps_order():

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.data.plain_arrays import as_array
+from ps2.data.sparse_rows import canonical
 from ps2.errors import DTypeError, InputError, ShapeError
 
 
@@ -76,8 +77,4 @@ def _canonical(expected: str, x: Any) -> sp.csr_array:
             x.check_format(full_check=True)
         except ValueError as error:
             raise ShapeError(f"{expected}, got a malformed sparse matrix: {error}") from error
-    rows = sp.csr_array(x)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
+    return canonical(sp.csr_array(x))

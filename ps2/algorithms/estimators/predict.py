@@ -22,6 +22,7 @@ from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
+from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
 
 _WHOLE = "ps2 predictions"
@@ -63,7 +64,7 @@ def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
         raise InputError(f"features: expected a vector of size {dim}, got {value!r:.100}")
     if not (np.isfinite(values) | (missing & np.isnan(values))).all():
         raise InputError(f"features: expected finite numbers, got {value!r:.100}")
-    return sp.csr_array((values, columns, [0, len(values)]), shape=(1, dim))
+    return canonical(sp.csr_array((values, columns, [0, len(values)]), shape=(1, dim)))
 
 
 def with_predictions(

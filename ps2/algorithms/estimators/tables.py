@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructField,
     TimestampNTZType,
     TimestampType,
+    UserDefinedType,
 )
 
 from ps2.algorithms.estimators.labels import (
@@ -235,11 +236,20 @@ def survey_of(  # noqa: PLR0913
 
 
 def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
-    """Return the named columns of the first row; InputError if there is none."""
-    first = frame.select(*map(column, names_of(columns))).head()
+    """Return the named columns of the first row, as ``_as_stored`` has them; InputError if there is none."""
+    first = frame.select(*_as_stored(frame, columns)).head()
     if first is None:
         raise InputError(NO_ROWS)
     return first
+
+
+def _as_stored(frame: DataFrame, columns: ColumnNames) -> list[Column]:
+    """Return the named columns, vectors as structs: pyspark refuses to make vectors of indices that do not ascend."""
+    stored = []
+    for name in names_of(columns):
+        is_vector = isinstance(field(frame, name).dataType, UserDefinedType)
+        stored.append(unwrapped(column(name)).alias(name) if is_vector else column(name))
+    return stored
 
 
 def _aggregate(
@@ -344,7 +354,7 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, found:
 
 def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, faults: str, total: int, mend: str = "") -> NoReturn:
     """Raise InputError with counts, one of the faulty rows, and advice."""
-    row = wrong.select(*map(column, names_of(columns))).head()
+    row = wrong.select(*_as_stored(wrong, columns)).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
     raise InputError(f"{expected}, got {faults} in {total} rows{sample}{mend}")
 
@@ -376,7 +386,7 @@ def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int
         raise InputError(
             f"column {features!r}: expected vectors or arrays, got null in {nulls} rows; such a row: {first}"
         )
-    dim = len(value)
+    dim = len(value) if isinstance(value, list) else value["size"] or len(value["values"])
     if not dim:
         raise InputError(f"column {features!r}: expected features, got a vector of size 0 in the first row")
     return dim

@@ -1,0 +1,29 @@
+"""Sparse rows as scipy's CSR matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+Array = npt.NDArray[Any]
+
+
+def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
+    """Return a sparse matrix; scipy would copy all columns to 64 bits if any index array had 64 bits."""
+    narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
+    indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
+    return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
+
+
+def canonical(x: sp.csr_array) -> sp.csr_array:
+    """Return the same rows with ascending columns, each once in a row: values of one place are added up, as scipy does.
+
+    The given arrays are not changed.
+    """
+    if not x.has_canonical_format:
+        x = x.copy()
+        x.sum_duplicates()
+    return x
