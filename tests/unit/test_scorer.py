@@ -388,6 +388,15 @@ def test_dicts_and_batches_then_have_the_same_scores(clicks):
     assert found[1] == pytest.approx(1 / (1 + np.exp(-0.25)))
 
 
+def test_rows_when_there_are_none_then_no_scores(clicks):
+    hasher, scorer = clicks
+    batch = pa.RecordBatch.from_pylist([{"user": "u3", "item": 4, "price": 0.001}]).slice(0, 0)
+    untyped = pa.RecordBatch.from_pydict({name: pa.nulls(0) for name in ("user", "item", "price")})
+    for rows in ([], batch, untyped, pa.Table.from_batches([batch]), batch.schema.empty_table(), hasher.rows(batch)):
+        scores = scorer.score(rows)
+        assert (scores.shape, scores.dtype) == ((0,), np.float64)
+
+
 def test_column_when_missing_then_named(clicks):
     with pytest.raises(InputError, match="item"):
         clicks[1].score([{"user": "u3", "price": 1.0}])

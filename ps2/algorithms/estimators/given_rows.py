@@ -32,6 +32,8 @@ def given_rows(name: str, x: Any, features: int | None = None, what: str = "numb
     rows = _as_array(name, expected, x)
     if rows.ndim != 2 or features not in (None, rows.shape[1]):
         raise ShapeError(f"{expected}, got {rows.shape}")
+    if not rows.shape[0] and rows.dtype == object:  # pandas does not know the types of columns without rows
+        rows = rows.astype(np.float64)
     if rows.dtype.kind not in "biuf":
         raise DTypeError(f"{name}: expected {what}, got {rows.dtype}")
     return rows

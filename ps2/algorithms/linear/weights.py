@@ -179,7 +179,7 @@ def margins_by_key(
 
 
 def _margins(problem: Problem, x: sp.csr_array, w: npt.NDArray[Any], biases: Float64s) -> Float64s:
-    return np.asarray(loss_of(problem).margins(x, w, biases)).reshape(x.shape[0], -1)
+    return np.asarray(loss_of(problem).margins(x, w, biases)).reshape(x.shape[0], problem.outputs)
 
 
 def _check_features(problem: Problem, x: sp.csr_array) -> None:
