@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.array_types import Int64s
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
 
     lines = spark.read.text(path)
     of_line = _file().alias("file"), F.input_file_block_start().alias("block"), F.col("value")
-    pieces = lines.select(*of_line).mapInArrow(_parse, OF_PIECES).persist()
+    pieces = with_python(lines).select(*of_line).mapInArrow(_parse, OF_PIECES).persist()
     try:
         words, entries, tokens = _check(spark, path, lines, pieces)
         if vocabulary not in (None, words):
@@ -93,7 +93,7 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
             .groupBy("file", "id")
             .agg(*(F.flatten(F.collect_list(name)).alias(name) for name in ("words", "counts")))
         )
-        frame = whole.select("id", "words", "counts").mapInArrow(_Vectors(words), _form()).persist()
+        frame = with_python(whole).select("id", "words", "counts").mapInArrow(_Vectors(words), _form()).persist()
         return BagOfWords(path, frame, frame.count(), words, tokens)
     finally:
         pieces.unpersist()

@@ -53,7 +53,7 @@ from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.plot_extra import PlotPath
 from ps2.run.slots import cores_of_one
-from ps2.run.spark.backend_lookup import active_session, backend_of
+from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
 from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
 from ps2.server.memory import available_bytes
 
@@ -192,7 +192,7 @@ class LDAModel(FittedModel, LDAParams, Model):
             terms = [] if vocabulary is None else [[vocabulary[word] for word in words]]
             rows.append((topic, words.tolist(), weights.tolist(), *terms))
         columns = DESCRIBED if vocabulary is None else StructType([*DESCRIBED.fields, TERMS])
-        return _session().createDataFrame(rows, columns)
+        return with_python(_session()).createDataFrame(rows, columns)
 
     def plotTopics(
         self,

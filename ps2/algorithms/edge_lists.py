@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 
 FORM = "'source target' or 'source target weight'"
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -126,7 +127,7 @@ def fault_of(line: str, size: int) -> str | None:
 
 def _fault_in(spark: Any, lines: Any, size: int) -> str | None:
     """Find a malformed line. Spark may read the parts of a file in any order, so this takes two passes."""
-    faulty = lines.rdd.filter(lambda row: fault_of(row[1], size) is not None).take(1)
+    faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], size) is not None).take(1)
     if not faulty:
         return None
     file = unquote(faulty[0][0])

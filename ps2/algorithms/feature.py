@@ -60,7 +60,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, WorkerError
 from ps2.run.slots import cores_of_one
-from ps2.run.spark.backend_lookup import active_session, backend_of
+from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -167,7 +167,7 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
             InputError: the word has no vector.
             ConfigError: ``num`` is below 1.
         """
-        return active_session().createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
+        return with_python(active_session()).createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
 
     def findSynonymsArray(self, word: Any, num: int) -> list[tuple[str, float]]:
         """Like ``findSynonyms``, but return a list of pairs."""
@@ -185,7 +185,7 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
             raise InputError(f"column {output!r}: it is there already; choose another name for the vectors")
         sentence = column(name)
         fault = F.raise_error(F.lit(f"column {name!r}: expected arrays of strings, got null"))
-        mean = _means(self._share(backend_of(dataset)))(sentence)
+        mean = _means(self._share(backend_of(with_python(dataset))))(sentence)
         vector = array_to_vector(F.when(sentence.isNull(), fault.cast("array<double>")).otherwise(mean))
         described = {"ml_attr": {"num_attrs": self.embedding.dim}}
         return dataset.select("*", vector.alias(output, metadata=described))

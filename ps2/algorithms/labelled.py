@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
@@ -161,7 +162,7 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
 def _find_fault(spark: Any, path: str, features: int) -> str | None:
     from pyspark.sql import functions as F
 
-    lines = spark.read.text(path).select(F.input_file_name(), "value").rdd
+    lines = with_python(spark).read.text(path).select(F.input_file_name(), "value").rdd
     faulty = lines.filter(lambda row: fault_of(row[1], features) is not None).take(1)
     if faulty:
         # Spark may read the parts of a file in any order; Hadoop returns lines in the order of the text.

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 
 LINES = "'user item' or 'user item rating'"
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -299,7 +300,7 @@ def _bare(line: Any) -> Any:
 
 def _fault_in(spark: Any, lines: Any, form: LineForm) -> str | None:
     """Find a malformed line. Spark may read the parts of a file in any order, so this takes two passes."""
-    faulty = lines.rdd.filter(lambda row: fault_of(row[1], form) is not None).take(1)
+    faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], form) is not None).take(1)
     if not faulty:
         return None
     file = unquote(faulty[0][0])

@@ -142,6 +142,8 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         else:
             held = read(worker, rows)
             loop.again(lambda: finish(held))
+    except _UnreadRowsError:
+        raise  # Spark knows why, and its error tells it
     except (Exception, SystemExit) as error:
         for kind in (InputError, LimitError):
             if isinstance(error, kind):
@@ -179,10 +181,19 @@ class _FatalError(Exception):
     """An error that every attempt would meet again: its class name and message."""
 
 
+class _UnreadRowsError(Exception):
+    """A task's rows cannot be read, as what computes them has failed."""
+
+
 def _nonempty(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
     """Return the rows. A worker without rows is an error: it would look like a worker that has finished."""
-    for first in (rows := iter(rows)):
-        return itertools.chain([first], rows)
+    from pyarrow import ArrowInvalid
+
+    try:
+        for first in (rows := iter(rows)):
+            return itertools.chain([first], rows)
+    except ArrowInvalid as error:  # Spark has closed the stream before its first message
+        raise _UnreadRowsError("the rows were not computed") from error
     if worker.workers == 1:
         raise _FatalError("InputError: the data have no rows, and a worker needs one at least")
     raise _FatalError(

@@ -30,7 +30,7 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DTypeError, InputError, UsageError
 from ps2.run.slots import cores_each
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import RemoteOptimizer
@@ -233,7 +233,7 @@ class TorchModel(TorchParams, Model):
         kind = "double" if self.width is None or self.width == 1 else "array<double>"
         predict = _predictor(self.module, self.outputFn, (inputs, tuple(self.getRaggedCols())), kind)
         given = F.struct(*(_numbers(dataset, name).alias(f"c{at}") for at, name in enumerate(inputs)))
-        return dataset.select("*", predict(given).alias(output))
+        return with_python(dataset).select("*", predict(given).alias(output))
 
 
 def _inputs(params: TorchParams) -> tuple[str, ...]:

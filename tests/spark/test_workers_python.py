@@ -1,5 +1,5 @@
-"""The Python of Spark's workers: the driver's own on this host, forks of PS2's daemon, started early; one that cannot
-work is named at once.
+"""The Python of Spark's workers: the driver's own on this host, with or without a context; forks of PS2's daemon,
+started early. One that cannot work is named at once, and rows that another one computes stay as they are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from pathlib import Path
 import pyspark
 import pytest
 from faults.sparks import QUICK_SQL, submit_options
+from pyspark.sql import functions as F
 
 from ps2 import PS2Context
-from ps2.errors import ConfigError
+from ps2.algorithms.classification import LogisticRegression
+from ps2.errors import ConfigError, WorkerError
 from ps2.run.spark import python_workers
 
 DEADLINE_S = 60.0
@@ -20,18 +22,25 @@ PROGRAM = """\
 import os
 from pyspark.sql import SparkSession
 from ps2 import DCV, PS2Context
+from ps2.algorithms.classification import LogisticRegression
+from ps2.algorithms.graph import RandomWalks
 
 def daemon(_):
     return open(f"/proc/{os.getppid()}/cmdline").read().split(chr(0))[2]
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+old = spark.createDataFrame([(float(n % 2), [float(n)]) for n in range(8)], "label double, features array<double>")
+assert old.count() == 8
+print("walks", RandomWalks().transform(spark.sql("select id src, (id + 1) % 4 dst from range(4)")).count())
+tracker = spark.sparkContext.statusTracker()
+earlier = len(tracker.getJobIdsForGroup())
 with PS2Context.getOrCreate(spark, servers=1) as ps:
     total = DCV.dense(2, dtype="int64")
     spark.sparkContext.parallelize(range(3), 1).foreachPartition(lambda rows: total.add([1, sum(rows)]))
     print("total", total.pull().tolist())
-    tracker = spark.sparkContext.statusTracker()
-    print("jobs", len(tracker.getJobIdsForGroup()))
+    print("jobs", len(tracker.getJobIdsForGroup()) - earlier)
     print("daemon", spark.sparkContext.parallelize([0], 1).map(daemon).first())
+    print("fit", LogisticRegression(maxIter=2).fit(old).numFeatures, "count", old.count())
 """
 
 
@@ -63,6 +72,14 @@ def test_program_when_environment_is_bare_then_has_driver_python(bare):
     assert "daemon ps2.run.daemon" in bare.stdout
 
 
+def test_walks_when_no_context_was_there_then_have_driver_python(bare):
+    assert "walks 40" in bare.stdout, bare.stderr
+
+
+def test_rows_when_python_objects_made_before_context_then_stay(bare):
+    assert "fit 1 count 8" in bare.stdout, bare.stderr
+
+
 def test_program_when_folder_has_file_named_types_then_says_so(bare):
     assert "types.py in the current folder" in bare.stderr
 
@@ -88,6 +105,37 @@ def test_run_when_worker_python_cannot_work_then_names_both(name, fault, ps, sc,
     with pytest.raises(ConfigError, match=f"{fault}; the driver's is") as caught:
         ps.run(sc.parallelize(range(2), 2), lambda worker, rows: worker.rank)
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON"))
+
+
+@pytest.fixture
+def of_another_version(tmp_path, sc, spark, monkeypatch):
+    """A DataFrame whose rows come of Python workers of another version."""
+    code = "import sys; sys.argv[1:] = sys.argv[-1:]; from pyspark.daemon import manager; sys.version_info = (2, 0); "
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code} manager()" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sc, "pythonExec", str(python))
+    frame = spark.createDataFrame(
+        [(float(n % 2), [float(n)]) for n in range(8)], "label double, features array<double>"
+    )
+    monkeypatch.undo()
+    return frame
+
+
+def test_fit_when_rows_come_of_another_python_then_says_so(ps, of_another_version):
+    with pytest.raises(ConfigError, match=r"theirs, python3 at local.*another version.*set PYSPARK_PYTHON"):
+        LogisticRegression(maxIter=2).fit(of_another_version)
+
+
+def test_run_when_rows_come_of_another_python_then_says_so(ps, of_another_version):
+    with pytest.raises(ConfigError, match=r"theirs, python3 at local.*another version.*set PYSPARK_PYTHON"):
+        ps.run(of_another_version, lambda worker, batches: sum(batch.num_rows for batch in batches))
+
+
+def test_run_when_rows_raise_then_error_names_what(ps, spark):
+    rows = spark.range(4).select(F.udf(lambda n: 1 // (n - n), "long")("id"))
+    with pytest.raises(WorkerError, match=r"ZeroDivisionError"):
+        ps.run(rows, lambda worker, batches: sum(batch.num_rows for batch in batches))
 
 
 def test_daemon_when_user_has_chosen_one_then_it_stays(sc):

@@ -19,6 +19,7 @@ from ps2.algorithms.estimators.params import SaysParams, check_ranges, getter, o
 from ps2.algorithms.estimators.tables import column
 from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
         """
         hasher = self._prepared(dataset)
         rows = dataset.select(*(column(name) for name in hasher.columns))
-        named: DataFrame = map_in_arrow(rows, _namer(hasher), NAMES)
+        named: DataFrame = map_in_arrow(with_python(rows), _namer(hasher), NAMES)
         return named.distinct()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -88,7 +89,9 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
             if field.name in dataset.columns:
                 raise InputError(f"column {field.name!r}: it is there already; choose another name for the new column")
         names = [field.name for field in new]
-        added: DataFrame = map_in_arrow(dataset, _adder(hasher, names), StructType([*dataset.schema.fields, *new]))
+        added: DataFrame = map_in_arrow(
+            with_python(dataset), _adder(hasher, names), StructType([*dataset.schema.fields, *new])
+        )
         return added
 
     def _prepared(self, dataset: DataFrame) -> FieldHasher:

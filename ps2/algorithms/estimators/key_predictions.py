@@ -18,6 +18,7 @@ from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
@@ -74,7 +75,7 @@ def with_key_predictions(
             yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)
 
     new = [StructField(name, _type(what), False) for name, what in wanted]
-    whole = map_in_arrow(frame, predicted, StructType([*frame.schema.fields, *new]))
+    whole = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
     # By number: columns that came twice, or that differ in case only, keep their names.
     numbered = whole.toDF(*(f"c{number}" for number in range(len(whole.columns))))
     kept = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]

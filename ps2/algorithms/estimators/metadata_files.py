@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
-from ps2.run.spark.backend_lookup import is_connect
+from ps2.run.spark.backend_lookup import is_connect, with_python
 from ps2.run.spark.files import file_system_of
 from ps2.storage.files import place, reported, shared_url, write_whole
 
@@ -36,7 +36,9 @@ def _plain(url: str) -> str:
 def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
     """Write pyspark's description of an object to the folder ``metadata`` in its own."""
     if not is_connect(spark):
-        DefaultParamsWriter.saveMetadata(instance, path, spark.sparkContext, extraMetadata=extra, paramMap=params)
+        DefaultParamsWriter.saveMetadata(
+            instance, path, with_python(spark).sparkContext, extraMetadata=extra, paramMap=params
+        )
         return
     write_metadata(instance, path, spark, extra, params)
 

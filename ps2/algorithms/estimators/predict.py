@@ -24,6 +24,7 @@ from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
 from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
+from ps2.run.spark.backend_lookup import with_python
 
 _WHOLE = "ps2 predictions"
 # Of the struct that a task gets; vectors have no field of this name.
@@ -100,7 +101,7 @@ def with_predictions(
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
     of_trees = {what for _, what in names} & {"leaf", "contrib"}
-    whole = _vectorised(_predictor(share, head, columns, of_trees))(_input(frame, columns))
+    whole = _vectorised(_predictor(share, head, columns, of_trees))(_input(with_python(frame), columns))
     with_all = frame.select("*", whole.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)

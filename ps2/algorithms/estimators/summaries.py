@@ -18,6 +18,7 @@ from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
 from ps2.data.row_spill import Spilled
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.jvm import metrics_of
 
 if TYPE_CHECKING:
@@ -236,7 +237,9 @@ class BinaryClassificationSummary(ClassificationSummary):
 
     def _curve(self, points: Any, *names: str) -> DataFrame:
         pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
-        return self.predictions.sparkSession.createDataFrame(pairs, ", ".join(f"`{name}` double" for name in names))
+        return with_python(self.predictions.sparkSession).createDataFrame(
+            pairs, ", ".join(f"`{name}` double" for name in names)
+        )
 
 
 class HistorySummary:

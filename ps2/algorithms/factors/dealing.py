@@ -21,7 +21,7 @@ from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
 
@@ -117,7 +117,7 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorO
                 source = row["part"], row["number"]
                 yield packed(Chunk.from_row(row), users, items, deal, keys, source)
 
-    rows = survey.chunks.mapInArrow(pack, schema_of(PACKED)).repartition(workers, "key")
+    rows = with_python(survey.chunks).mapInArrow(pack, schema_of(PACKED)).repartition(workers, "key")
     spark.set_partitions(rows, workers)
     return DealtRatings(rows, deal)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 from ps2.errors import ConfigError
 from ps2.run.spark.backend import SparkBackend
+
+T = TypeVar("T")
 
 
 def is_connect(given: Any) -> bool:
@@ -49,6 +51,19 @@ def active_session() -> Any:
     if "pyspark.sql.connect.session" in sys.modules and (backend := active_backend()) is not None:
         return backend.session
     return SparkSession.builder.getOrCreate()
+
+
+def with_python(given: T) -> T:
+    """Return a SparkSession or a DataFrame whose later Python functions run with this process's Python.
+
+    Everything here that runs Python in tasks outside ``ps.run`` begins with this, as there may be no PS2Context: it
+    surrounds each DataFrame that Python functions read, and each SparkSession that makes one of Python's objects.
+
+    Raises:
+        ConfigError: tasks on this host cannot run with it.
+    """
+    backend_of(given).configure_python()
+    return given
 
 
 def require_classic(what: str, given: Any, instead: str) -> None:

@@ -96,16 +96,19 @@ class ClassicSpark:
             yield
         except PS2Error:
             raise
-        except Exception:  # of py4j or the operating system, if Java has ended
-            if not self.is_stopped():
-                raise
-            raise StoppedError(self.end_reason()) from None
+        except Exception as error:  # of py4j or the operating system, if Java has ended
+            if self.is_stopped():
+                raise StoppedError(self.end_reason()) from None
+            if (python_error := self.python_error(str(error))) is not None:
+                raise python_error from None
+            raise
 
     def check_alive(self) -> None:
         """Nothing: py4j raises at once if Java has ended."""
 
     def configure_python(self) -> None:
-        interpreter.choose_python(self.context, import_folders(self.context))
+        if not interpreter.is_checked(self.context):
+            interpreter.choose_python(self.context, import_folders(self.context))
 
     def start_python(self, access: str) -> threading.Thread | None:
         is_first = ACCESS_VARIABLE not in self.context.environment  # no context of this application was there before
@@ -115,7 +118,7 @@ class ClassicSpark:
         return python_workers.start(self.context)
 
     def python_error(self, message: str) -> ConfigError | None:
-        return interpreter.python_error(self.context.pythonExec, self.master, message)
+        return interpreter.python_error(self.context, message)
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ps2.errors import ConfigError
 from ps2.programs import hiding
@@ -16,10 +21,23 @@ from ps2.version import __version__
 log = logging.getLogger(__name__)
 
 VARIABLE = "PYSPARK_PYTHON"
+# The interpreter that pyspark takes without that variable: the first of the PATH.
+DEFAULT = "python3"
 # Python 3.11 and later: do not import from the current folder.
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
 CHECK_TIMEOUT_S = 60.0
+MISSING = re.compile(r"No module named '(ps2|numpy|scipy|numba|pandas|pyarrow|grpc)'")
+# Spark has one daemon module for all interpreters of an application. PS2's would end the DataFrames that were made
+# before, whose rows another interpreter computes. So this program, which runs as the interpreter, chooses the module.
+PROGRAM = "ps2-python"
+PROGRAM_TEXT = """\
+#!/bin/sh
+[ "$1 $2" = "-m pyspark.daemon" ] && shift 2 && set -- -m ps2.run.daemon "$@"
+exec {python} "$@"
+"""
+# The interpreter of each SparkContext that was found to be right.
+_checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
@@ -28,23 +46,25 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``.
 
     Args:
-        folders: where tasks find files that the application ships.
+        folders: where tasks find files that the application ships; the first one is this application's own.
 
     Raises:
-        ConfigError: the chosen interpreter lacks ps2, has another version or cannot be started.
+        ConfigError: the chosen interpreter lacks ps2, has another version or cannot be started. Nothing has changed.
     """
-    if not spark_context.master.startswith("local"):
+    if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
-    if VARIABLE not in os.environ and sys.executable:
-        # Spark would take the first python3 of the PATH.
-        spark_context.pythonExec = sys.executable
-    fault = _fault(spark_context, folders)
+    chosen = os.environ.get(VARIABLE)
+    # Without the variable, or if it was set after the SparkContext was made, pyspark has taken its default.
+    is_default = spark_context.pythonExec == DEFAULT != chosen
+    python = (chosen or sys.executable or DEFAULT) if is_default else spark_context.pythonExec
+    environment = {**os.environ, **spark_context.environment}
+    fault = _fault(python, environment, folders)
     hidden = hiding(os.getcwd()) if fault is not None else []
     if hidden and hasattr(sys.flags, "safe_path"):
         # Spark starts the workers in this folder, which comes first in their import path.
-        spark_context.environment.setdefault(SAFE_PATH_VARIABLE, "1")
-        fault = _fault(spark_context, folders)
+        fault = _fault(python, {SAFE_PATH_VARIABLE: "1", **environment}, folders)
         if fault is None:
+            spark_context.environment.setdefault(SAFE_PATH_VARIABLE, "1")
             log.warning(
                 "%s in the current folder, %s, hides a module of Python's own: tasks import nothing from there",
                 hidden[0],
@@ -52,33 +72,67 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
             )
     if fault is not None:
         why = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of Python's own" if hidden else ""
-        raise _error(spark_context.pythonExec, spark_context.master, f"{fault}{why}")
+        raise _error(python, spark_context.master, f"{fault}{why}")
+    if is_default:
+        spark_context.pythonExec = _program(folders[0], python) if _is_elsewhere(python) else python
+    _checked[spark_context] = spark_context.pythonExec
 
 
-def python_error(python: str, master: str, message: str) -> ConfigError | None:
+def is_checked(spark_context: Any) -> bool:
+    """Return whether ``choose_python`` has found the interpreter of tasks to be right."""
+    return _checked.get(spark_context) == spark_context.pythonExec
+
+
+def has_program(spark_context: Any) -> bool:
+    """Return whether tasks run with a program that chooses PS2's daemon for its own interpreter alone."""
+    return Path(spark_context.pythonExec).name == PROGRAM
+
+
+def python_error(spark_context: Any, message: str) -> ConfigError | None:
     """Return an error if tasks failed because of their interpreter.
 
     Args:
-        python, master: the interpreter of tasks, and Spark's master.
         message: Spark's error message.
     """
-    faults = {  # by a sign of it in the message of a task that never called a function of ours
-        "No module named 'ps2'": "has no ps2",
-        "PYTHON_VERSION_MISMATCH": "is of another version",
-        f'Cannot run program "{python}"': "cannot be started",
-    }
-    found = next((fault for sign, fault in faults.items() if sign in message), None)
-    return None if found is None else _error(python, master, found)
+    # One that was right failed for rows of Python objects that are older than the choice of it.
+    python = DEFAULT if is_checked(spark_context) else spark_context.pythonExec
+    missing = MISSING.search(message)
+    if missing is not None:
+        fault = f"has no {missing[1]}"
+    elif "PYTHON_VERSION_MISMATCH" in message:
+        fault = "is of another version"
+    elif f'Cannot run program "{python}"' in message:
+        fault = "cannot be started"
+    else:
+        return None
+    return _error(python, spark_context.master, fault)
 
 
-def _fault(spark_context: Any, folders: Sequence[str]) -> str | None:
-    """Return what is wrong with the chosen interpreter, or None."""
-    environment = {**os.environ, **spark_context.environment}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, environment.get("PYTHONPATH")]))
+def _is_elsewhere(python: str) -> bool:
+    """Return whether pyspark's default interpreter is of another environment than this one.
+
+    Interpreters of two environments may be links to one file, so the links' folders tell.
+    """
+    default = shutil.which(DEFAULT)
+    return default is None or Path(default).parent != Path(python).parent
+
+
+def _program(folder: str, python: str) -> str:
+    """Write a program that runs an interpreter, with PS2's daemon of workers in place of pyspark's; return its path."""
+    program = Path(folder, PROGRAM)
+    program.write_text(PROGRAM_TEXT.format(python=shlex.quote(python)))
+    program.chmod(0o755)
+    # In a file system mounted with "noexec", nobody may run it.
+    return str(program) if os.access(program, os.X_OK) else python
+
+
+def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) -> str | None:
+    """Return what is wrong with an interpreter, or None."""
+    path = os.pathsep.join(filter(None, [*folders, environment.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
-            [spark_context.pythonExec, "-c", CHECK],
-            env=environment,
+            [python, "-c", CHECK],
+            env={**environment, "PYTHONPATH": path},
             capture_output=True,
             text=True,
             timeout=CHECK_TIMEOUT_S,

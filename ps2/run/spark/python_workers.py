@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from ps2.run.spark.interpreter import has_program
+
 log = logging.getLogger(__name__)
 
 SETTING = "spark.python.daemon.module"
@@ -18,11 +20,14 @@ DESCRIPTION = "PS2 starts Spark's Python workers"
 def fork_from_daemon(spark_context: Any) -> bool:
     """Let the Python workers of a local Spark be forks of PS2's daemon, unless the user has chosen another one.
 
-    Spark's Java, which is this driver's, reads the setting before it starts a worker.
+    Spark's Java, which is this driver's, reads the setting before it starts a worker. It is not needed where tasks'
+    interpreter chooses the daemon itself.
 
     Returns:
         Whether they are.
     """
+    if has_program(spark_context):
+        return True
     settings = spark_context._conf  # that of the running application
     if not settings.contains(SETTING):
         settings.set(SETTING, DAEMON)

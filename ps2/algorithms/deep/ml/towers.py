@@ -23,6 +23,7 @@ from ps2.array_types import Float32s
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ class TwoTowerModel(DeepFittedModel, TowerParams, Model):
         predictor = self._predictor()
         added = StructField(name, ArrayType(FloatType(), False), False)
         schema = StructType([*dataset.schema.fields, added])
-        whole: DataFrame = map_in_arrow(dataset, _adding(lambda batch: predictor.tower(batch, right), name), schema)
+        whole: DataFrame = map_in_arrow(
+            with_python(dataset), _adding(lambda batch: predictor.tower(batch, right), name), schema
+        )
         return whole
 
 

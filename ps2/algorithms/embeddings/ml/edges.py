@@ -22,7 +22,7 @@ from ps2.algorithms.estimators.tables import column, field
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 # From narrow to wide: types of Spark and of Arrow.
 INTEGERS: dict[type[DataType], pa.DataType] = {
@@ -119,7 +119,7 @@ class EdgeTable:
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from make(edges_of(batches, vertices.value))
 
-        return self.frame.mapInArrow(made, schema)
+        return with_python(self.frame).mapInArrow(made, schema)
 
 
 def look(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
@@ -212,7 +212,9 @@ def collected(frame: DataFrame) -> pa.Table:
                 stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
-    parts = [pa.ipc.open_stream(row[0]).read_all() for row in frame.mapInArrow(packed, "batch binary").collect()]
+    parts = [
+        pa.ipc.open_stream(row[0]).read_all() for row in with_python(frame).mapInArrow(packed, "batch binary").collect()
+    ]
     return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
 
 

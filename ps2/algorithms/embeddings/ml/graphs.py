@@ -21,7 +21,7 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids
 from ps2.data.names import Names
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 # Visited vertices that suffice to estimate frequencies.
 SOME_VISITS = 1 << 20
@@ -133,7 +133,7 @@ def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: WalkSet
                 yield pa.RecordBatch.from_pydict({"visits": pa.array([visits.tobytes()], pa.binary())})
 
     spark: Any = table.frame.sparkSession
-    counted = spark.range(0, workers, 1, workers).mapInArrow(count, "visits binary").collect()
+    counted = with_python(spark).range(0, workers, 1, workers).mapInArrow(count, "visits binary").collect()
     visits = np.sum([np.frombuffer(row["visits"], np.int64) for row in counted], axis=0)
     return np.asarray(visits * settings.epochs // passes, np.int64)
 

@@ -19,7 +19,7 @@ from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.plot_extra import PlotPath
-from ps2.run.spark.backend_lookup import active_session, backend_of
+from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
 from ps2.run.spark.jvm import jvm_context, word2vec_model
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class EmbeddingModel(FittedModel, EmbeddingParams):
                     yield pa.record_batch([names, as_vectors(found.vectors[some])], names=[name, "vector"])
 
         parts = max(1, min(backend_of(spark).total_slots(), len(embedding) // SOME))
-        frame: DataFrame = spark.range(0, len(embedding), 1, parts).mapInArrow(made, schema)
+        frame: DataFrame = with_python(spark).range(0, len(embedding), 1, parts).mapInArrow(made, schema)
         return frame
 
     @property

@@ -36,7 +36,7 @@ from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 SCORE = "score"
 
@@ -188,7 +188,7 @@ class VertexModel(EmbeddingModel, GraphParams):
             raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {given.simpleString()}")
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
-        of_pairs = _scores(self._share(backend_of(pairs)), self.getDirected())
+        of_pairs = _scores(self._share(backend_of(with_python(pairs))), self.getDirected())
         ends = column(source), column(target)
         # pandas turns integers beside nulls into floats, which changes ids above 2**53.
         none = F.lit("" if isinstance(given, StringType) else 0)

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
 from ps2.data.ids import Ids
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 # graphOn="auto" places larger graphs on the servers.
 MAX_ON_WORKER = 256 << 20
@@ -50,7 +50,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: WalkSett
                 for walks in walks_of(share(), settings, rank, workers):
                     yield from _batches(walks, shared.value, arrow_id)
 
-    made: Any = spark.range(0, workers, 1, workers).mapInArrow(walk, walk_type)
+    made: Any = with_python(spark).range(0, workers, 1, workers).mapInArrow(walk, walk_type)
     return made
 
 

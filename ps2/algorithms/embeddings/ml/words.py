@@ -22,6 +22,7 @@ from ps2.algorithms.estimators.tables import TableSurvey, column, field
 from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
+from ps2.run.spark.backend_lookup import with_python
 
 SHOWN_CHARS = 200
 # Columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
@@ -113,7 +114,9 @@ def check_sentences(frame: DataFrame, name: str) -> None:
 def _surveyed(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
     """Return the work of each partition, and each word with its count; raise InputError for what is wrong."""
     sentences = sentences_of(frame, name)
-    surveyed = sentences.mapInArrow(survey, f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {OF_SURVEY}")
+    surveyed = with_python(sentences).mapInArrow(
+        survey, f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {OF_SURVEY}"
+    )
     rows = surveyed.collect()
     _check(frame, name, rows)
     if all(row["words"] is not None for row in rows):

@@ -31,7 +31,7 @@ from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.factors.model import MatrixFactors, Side
 from ps2.array_types import Int64s
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Share = Callable[[], MatrixFactors]
 
@@ -114,7 +114,7 @@ def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, directi
         for batch in batches:
             yield from _recommended(share(), direction, batch.column(0).to_numpy(), k)
 
-    frame: DataFrame = spark.range(0, len(own), 1, tasks).mapInArrow(made, direction.schema(factors))
+    frame: DataFrame = with_python(spark).range(0, len(own), 1, tasks).mapInArrow(made, direction.schema(factors))
     return frame
 
 
@@ -130,7 +130,7 @@ def recommended_to_some(
             places = direction.sides(share())[0].names.places(batch.column(0))
             yield from _recommended(share(), direction, places[places >= 0], k)
 
-    return ids.mapInArrow(made, direction.schema(factors))
+    return with_python(ids).mapInArrow(made, direction.schema(factors))
 
 
 def with_ratings(
@@ -148,7 +148,7 @@ def with_ratings(
     """
     for each, side in zip(columns, (factors.user, factors.item), strict=True):
         check_ids(dataset, each, side)
-    if name in dataset.columns:
+    if name in with_python(dataset).columns:
         raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
     make: Any = pandas_udf
     # Spark would compute it twice to filter by it.
@@ -223,5 +223,5 @@ def _over_places(
                 yield make(places[begin : begin + some])
 
     parts = max(1, min(backend_of(spark).total_slots(), count // some))
-    frame: DataFrame = spark.range(0, count, 1, parts).mapInArrow(made, schema)
+    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(made, schema)
     return frame

@@ -16,6 +16,7 @@ from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.errors import InputError
 from ps2.ops.kernels import Float64s
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
 Numbers = Mapping[str, npt.ArrayLike]
@@ -56,5 +57,5 @@ def over_documents(
             yield pa.RecordBatch.from_pydict({"names": [list(arrays)], "numbers": [list(arrays.values())]})
 
     chosen = frame.select(*map(column, names_of(columns)))
-    rows = map_in_arrow(chosen, computed, "names array<string>, numbers array<array<double>>").collect()
+    rows = map_in_arrow(with_python(chosen), computed, "names array<string>, numbers array<array<double>>").collect()
     return [dict(zip(row["names"], map(np.array, row["numbers"]), strict=True)) for row in rows]

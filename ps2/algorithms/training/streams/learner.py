@@ -24,7 +24,7 @@ from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProg
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, with_python
 from ps2.run.spark.frames import map_in_arrow
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class BatchLearner:
             frame = frame.coalesce(self._options.workers)
         # Without this, Spark would send every column to Python, used or not.
         frame = frame.select(*map(quoted, self._reader.columns))
-        reports = self._reports(map_in_arrow(frame, task, SCHEMA), batch)
+        reports = self._reports(map_in_arrow(with_python(frame), task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
         rows = sum(report.rows for report in reports)

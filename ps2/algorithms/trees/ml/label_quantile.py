@@ -12,6 +12,7 @@ from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import from_bits, ordered_bits
 from ps2.algorithms.trees.ml.label_sums import rows_of
+from ps2.run.spark.backend_lookup import with_python
 
 # A label's ordered bits are looked at in three parts, the first ones first.
 PARTS = (22, 21, 21)
@@ -59,7 +60,9 @@ def _weights_by_part(table: Table, unit: float, before: int, below: int, bits: i
             np.add.at(sums, place, counts[mine])
             yield pa.RecordBatch.from_pydict({"cell": cells.astype(np.int64), "weight": sums})
 
-    found = rows_of(table).mapInArrow(summed, "cell long, weight long").groupBy("cell").agg(F.sum("weight"))
+    found = (
+        with_python(rows_of(table)).mapInArrow(summed, "cell long, weight long").groupBy("cell").agg(F.sum("weight"))
+    )
     cells, weights = np.array(found.collect(), np.int64).reshape(-1, 2).T
     order = np.argsort(cells)
     return cells[order], weights[order]

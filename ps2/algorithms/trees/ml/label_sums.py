@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.table import Table
+from ps2.run.spark.backend_lookup import with_python
 
 # A float64 is a whole number of 53 bits times a power of two; its lower bits are summed up beside the upper ones.
 BITS, LOW_BITS = 53, 27
@@ -68,7 +69,7 @@ def _parts(rows: DataFrame, of_classes: bool) -> Any:
             for kind, values in ((WEIGHT, w), (WEIGHTED, w * y)):
                 yield _summed(labels, kind, values)
 
-    parts = rows.mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
+    parts = with_python(rows).mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
     return parts.groupBy("label", "kind", "exponent").agg(F.sum("high"), F.sum("low")).collect()
 
 

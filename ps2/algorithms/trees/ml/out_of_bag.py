@@ -21,6 +21,7 @@ from ps2.algorithms.trees.rows import row_ids
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
+from ps2.run.spark.backend_lookup import with_python
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def out_of_bag_score(
         yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
 
     rows = table.frame.select(*map(column, names_of(columns)))
-    found = rows.mapInArrow(scored, "sums array<double>").collect()
+    found = with_python(rows).mapInArrow(scored, "sums array<double>").collect()
     sums = np.sum([row["sums"] for row in found], axis=0)
     if left := int(sums[ROWS] - sums[SCORED]):
         log.warning(

@@ -19,6 +19,7 @@ from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.ranking_kernels import LABELS
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.errors import ConfigError, InputError
+from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
 
 NONE = np.empty(0)
@@ -62,7 +63,7 @@ class RankingSummary(Summary):
             yield pa.RecordBatch.from_pydict({"total": [total], "groups": [count]})
 
         with plain_job_errors():
-            parts = ranked.repartition("g").mapInArrow(summed, "total double, groups double").collect()
+            parts = with_python(ranked).repartition("g").mapInArrow(summed, "total double, groups double").collect()
         return float(sum(part["total"] for part in parts) / sum(part["groups"] for part in parts))
 
 
