@@ -44,7 +44,15 @@ from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spans import Spans
 from ps2.run.spark import python_workers
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.errors import cancellation, failed_task, failure_message, unreachable_driver, worker_error
+from ps2.run.spark.errors import (
+    cancellation,
+    failed_task,
+    failure_message,
+    memory_advice,
+    unreachable_driver,
+    worker_error,
+)
+from ps2.run.spark.interpreter import MEMORY_SETTING
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -399,7 +407,8 @@ class _RunDriver:
         applied = self._run.applied()
         lost = [rank] if rank is not None else missing
         named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"
-        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}") from None
+        advice = memory_advice(self._spark.setting(MEMORY_SETTING), str(failed))
+        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}{advice}") from None
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
         """Raise StoppedError if Spark's application is over, or somebody cancelled the job."""

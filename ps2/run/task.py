@@ -29,7 +29,7 @@ from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
 from ps2.run.compiled import keep_compiled, measure_kernel_loads
 from ps2.run.process_age import python_ages_s
 from ps2.run.run_ref import RunRef
-from ps2.run.spark.errors import failure_message
+from ps2.run.spark.errors import MIN_WORKER_MEMORY, NO_ADDRESS_SPACE, failure_message
 from ps2.run.worker import Worker
 from ps2.run.worker_log import LineCollector
 
@@ -43,6 +43,8 @@ WENT_BACK = (
     "1. With ps.run(..., read=) an attempt rolls back by itself.\n"
 )
 
+# Of each later thread of a worker whose address space is limited; Linux reserves 8 MiB.
+STACK_BYTES = 1 << 20
 # Appended to the error of an attempt that has no memory left; the limit is in bytes.
 NO_MEMORY = (
     "This Python worker could take no more memory: {limit}. Use more workers, so that each has fewer rows, or give "
@@ -124,6 +126,8 @@ def _logging(loop: ClockLoop) -> Iterator[None]:
 
 def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: bool) -> None:
     worker = Worker(loop)
+    if _has_memory_limit():
+        threading.stack_size(STACK_BYTES)
     keep_compiled()  # before the users' modules are imported
     measure_kernel_loads(loop.session.stopwatch)
     try:
@@ -152,7 +156,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         report = str(error) if fatal else "".join(traceback.format_exception(error))
         if not fatal and goes_back:
             report += WENT_BACK
-        if isinstance(error, MemoryError):
+        if isinstance(error, MemoryError) or (_has_memory_limit() and NO_ADDRESS_SPACE.search(repr(error))):
             report += NO_MEMORY.format(limit=_memory_limit())
         # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
         reported = False
@@ -169,12 +173,20 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         raise
 
 
+def _has_memory_limit() -> bool:
+    """Return whether this process's address space is limited."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+
+
 def _memory_limit() -> str:
     """Say how much memory this process may take."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
+    if not _has_memory_limit():
         return "the machine has none left"
-    return f"spark.executor.pyspark.memory, or another limit of its address space, allows {limit:,} bytes"
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return (
+        f"spark.executor.pyspark.memory, or another limit of its address space, allows {limit:,} bytes, and it needs "
+        f"{MIN_WORKER_MEMORY} at least, and what its rows take"
+    )
 
 
 class _FatalError(Exception):

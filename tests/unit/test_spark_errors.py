@@ -14,6 +14,7 @@ from ps2.run.spark.errors import (
     MAX_CHARS,
     failed_task,
     failure_message,
+    memory_advice,
     plain_job_errors,
     unreachable_driver,
     worker_error,
@@ -149,3 +150,14 @@ def test_stopped_when_a_cut_connection_answers_then_asks_again(failing, stopped)
 
     spark = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=ask)))
     assert ClassicSpark(spark).is_stopped() == stopped
+
+
+@pytest.mark.parametrize("words", ["can't start new thread", "Python worker exited unexpectedly (crashed)"])
+def test_memory_advice_when_a_limited_worker_died_then_names_it(words):
+    assert "spark.executor.pyspark.memory=2g" in memory_advice("2g", words)
+    assert "1g at least" in memory_advice("2g", words)
+
+
+@pytest.mark.parametrize(("limit", "words"), [(None, "can't start new thread"), ("2g", "ZeroDivisionError")])
+def test_memory_advice_when_memory_was_not_limited_then_none(limit, words):
+    assert memory_advice(limit, words) == ""

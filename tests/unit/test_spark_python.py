@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkConf
 
 from ps2.errors import ConfigError
-from ps2.run.spark.interpreter import choose_python, python_error
+from ps2.run.spark.interpreter import choose_python, python_error, save_address_space
 
 ROOT = Path(__file__).parents[2] / "ps2"
 # What makes Spark run Python in tasks.
@@ -64,6 +65,15 @@ def test_python_when_named_one_lacks_ps2_then_nothing_changes(named_late, elsewh
     with pytest.raises(ConfigError, match=f"theirs, {elsewhere} at local.*No module named 'ps2'.*PYSPARK_PYTHON"):
         choose_python(context, [str(tmp_path)])
     assert context.pythonExec == before
+
+
+@pytest.mark.parametrize(("settings", "pool"), [({"spark.executor.pyspark.memory": "1g"}, "system"), ({}, None)])
+def test_arrow_when_workers_memory_is_limited_then_reserves_none(settings, pool, monkeypatch):
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    context = LocalContext("python3")
+    context._conf = SparkConf(loadDefaults=False).setAll(settings.items())
+    save_address_space(context)
+    assert context.environment.get("ARROW_DEFAULT_MEMORY_POOL") == pool
 
 
 @pytest.mark.parametrize("module", ["ps2", "pandas", "pyarrow", "numpy"])

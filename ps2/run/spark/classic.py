@@ -107,6 +107,7 @@ class ClassicSpark:
         """Nothing: py4j raises at once if Java has ended."""
 
     def configure_python(self) -> None:
+        interpreter.save_address_space(self.context)
         if not interpreter.is_checked(self.context):
             interpreter.choose_python(self.context, import_folders(self.context))
 

@@ -35,6 +35,29 @@ RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
+# What fails for want of address space says one of these.
+NO_ADDRESS_SPACE = re.compile(
+    r"MemoryError|can't start new thread|error return without exception set|annot allocate memory|"
+    r"failed to map segment|Python worker exited unexpectedly|Resource temporarily unavailable"
+)
+# The least that leaves room for rows: a worker's libraries take 0.6 GiB.
+MIN_WORKER_MEMORY = "1g"
+
+
+def memory_advice(limit: str | None, message: str) -> str:
+    """Return what to add to the error of a worker that may have died for want of address space, or "".
+
+    Args:
+        limit: ``spark.executor.pyspark.memory``, or None.
+        message: Spark's error message.
+    """
+    if limit is None or NO_ADDRESS_SPACE.search(message) is None:
+        return ""
+    return (
+        f"; spark.executor.pyspark.memory={limit}, divided by spark.executor.cores, limits the address space of each "
+        f"Python worker: it needs {MIN_WORKER_MEMORY} at least, and what its rows take"
+    )
+
 
 def cancellation(error: Exception | None) -> str | None:
     """Return Spark's words if the job was cancelled: by its group or tag, or on Spark's web page."""

@@ -36,6 +36,10 @@ PROGRAM_TEXT = """\
 [ "$1 $2" = "-m pyspark.daemon" ] && shift 2 && set -- -m ps2.run.daemon "$@"
 exec {python} "$@"
 """
+MEMORY_SETTING = "spark.executor.pyspark.memory"
+# That setting limits a worker's address space, of which allocators reserve more than they use: Arrow's own one GiB, and
+# the C library's 64 MiB for each thread.
+SPARING = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 # The interpreter of each SparkContext that was found to be right.
 _checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
@@ -76,6 +80,13 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     if is_default:
         spark_context.pythonExec = _program(folders[0], python) if _is_elsewhere(python) else python
     _checked[spark_context] = spark_context.pythonExec
+
+
+def save_address_space(spark_context: Any) -> None:
+    """Let later tasks reserve less address space, if their workers' is limited, unless the user has said how much."""
+    if spark_context._conf.contains(MEMORY_SETTING):
+        for name in SPARING.keys() - os.environ.keys():
+            spark_context.environment.setdefault(name, SPARING[name])
 
 
 def is_checked(spark_context: Any) -> bool:
