@@ -74,15 +74,16 @@ def test_gradients_when_dropped_then_finite_differences(kind):
 
 
 def test_margins_when_deepfm_then_the_definition():
-    """A DeepFM's margin is linear weights, inner products of all pairs, and layers of the fields' vectors."""
+    """A DeepFM's margin is linear weights, inner products of pairs of keys, and layers of the fields' vectors."""
     architecture, layers, batch, table = _made("deepfm")
     margins = Pass(architecture, layers, batch, table).margins()
     for i, margin in enumerate(margins):
         part = slice(batch.indptr[i], batch.indptr[i + 1])
         blocks, x, fields = table[batch.inverse[part]], batch.x[part], batch.field[part]
         vectors = x[:, None] * blocks[:, 1:]
-        gram = vectors @ vectors.T
-        expected = x @ blocks[:, 0] + (gram.sum() - np.trace(gram)) / 2
+        keys = batch.inverse[part]
+        pairs = (vectors @ vectors.T)[keys[:, None] != keys]
+        expected = x @ blocks[:, 0] + pairs.sum() / 2
         h = np.concatenate([vectors[fields == f].sum(axis=0) for f in range(3)])
         for layer in layers[:-1]:
             h = np.maximum(h @ layer[:-1] + layer[-1], 0)

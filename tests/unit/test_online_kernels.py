@@ -12,12 +12,13 @@ from ps2.algorithms.online import kernels, ops
 from ps2.algorithms.online.program import check_changes
 from ps2.algorithms.online.scoring import BIAS, score
 from ps2.algorithms.online.settings import OnlineSettings
+from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 
 ROWS, WIDTH, KEYS = 300, 4, 20
 RNG = np.random.default_rng(0)
-PLACES = RNG.integers(0, KEYS, ROWS * WIDTH).astype(np.int32)
+PLACES = np.concatenate([RNG.permutation(KEYS)[:WIDTH] for _ in range(ROWS)]).astype(np.int32)
 VALUES = RNG.normal(size=ROWS * WIDTH).astype(np.float32)
 LABELS = (RNG.random(ROWS) < 0.3).astype(np.float32)
 WEIGHTS = RNG.random(ROWS).astype(np.float32)
@@ -132,13 +133,8 @@ def test_params_when_seed_is_negative_then_settings_have_one():
 
 
 def test_score_when_there_is_an_intercept_then_it_is_added():
-    class Rows:
-        indptr, values = INDPTR, VALUES
-
-        def __len__(self):
-            return ROWS
-
+    rows = KeyRows(INDPTR, PLACES.astype(np.int64), VALUES, np.zeros(ROWS * WIDTH, np.int32))
     weights = RNG.normal(size=(KEYS, 1)).astype(np.float32)
     margins = (weights[PLACES, 0] * VALUES).reshape(ROWS, WIDTH).sum(axis=1, dtype=float) + 0.5
-    found = score({}, Rows(), weights[PLACES], {BIAS: np.array([0.5])})
+    found = score({}, rows, weights[PLACES], {BIAS: np.array([0.5])})
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-margins)), rtol=1e-5)

@@ -13,12 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
 # Steps of SplitMix64 (Steele et al., 2014), whose hash of an element's number decides on dropout.
 GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+@inline
+def sum_values(indptr: Int64s, inverse: Int32s, x: Array, row: int, x_of: Array) -> None:
+    """Add up a row's values by key in ``x_of``, which is 0 for the row's keys."""
+    for p in range(indptr[row], indptr[row + 1]):
+        x_of[inverse[p]] += x[p]
+
+
+@inline
+def clear_values(indptr: Int64s, inverse: Int32s, row: int, x_of: Array) -> None:
+    """Set to 0 what ``sum_values`` has changed."""
+    for p in range(indptr[row], indptr[row + 1]):
+        x_of[inverse[p]] = 0
 
 
 @kernel
@@ -33,27 +47,30 @@ def embed(
         deep: fields below this one are inputs of the layers.
         linear: of each row, the sum of x w, shape (n,); 0 without linear weights.
         sums: of each row, the sum of x v, shape (n, k).
-        pairs: of each row, the sum over pairs of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1).
+        pairs: of each row, the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010,
+            Lemma 3.1); the x of a key that comes several times in a row is the sum of its values.
         inputs: of each row, the sum of x v in each deep field, shape (n, deep * k).
     """
     k, zero = table.shape[1] - first, table.dtype.type(0)
-    squares = np.empty(k, table.dtype)
+    squares, x_of = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
         total, row, of_inputs = zero, sums[i], inputs[i]
         row[:] = 0
         squares[:] = 0
         of_inputs[:] = 0
+        sum_values(indptr, inverse, x, i, x_of)
         for p in range(indptr[i], indptr[i + 1]):
-            block, value, at = table[inverse[p]], x[p], field[p] * k
+            block, value, at, of_key = table[inverse[p]], x[p], field[p] * k, x_of[inverse[p]]
             if first:
                 total += value * block[0]
             for j in range(k):
                 v = value * block[first + j]
                 row[j] += v
-                squares[j] += v * v
+                squares[j] += v * (of_key * block[first + j])
             if field[p] < deep:
                 for j in range(k):
                     of_inputs[at + j] += value * block[first + j]
+        clear_values(indptr, inverse, i, x_of)
         linear[i] = total
         half = zero
         for j in range(k):
@@ -74,19 +91,22 @@ def embed_slopes(
         has_pairs: whether the margin has the term of pairs.
         gradient: shape of the table; added to.
     """
-    k = table.shape[1] - first
+    k, x_of = table.shape[1] - first, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
         slope, row, below = slopes[i], sums[i], of_inputs[i]
+        sum_values(indptr, inverse, x, i, x_of)
         for p in range(indptr[i], indptr[i + 1]):
             block, out, value, at = table[inverse[p]], gradient[inverse[p]], x[p], field[p] * k
             if first:
                 out[0] += slope * value
             if has_pairs:
+                of_key = x_of[inverse[p]]
                 for j in range(k):
-                    out[first + j] += slope * value * (row[j] - value * block[first + j])
+                    out[first + j] += slope * value * (row[j] - of_key * block[first + j])
             if field[p] < deep:
                 for j in range(k):
                     out[first + j] += value * below[at + j]
+        clear_values(indptr, inverse, i, x_of)
 
 
 @kernel

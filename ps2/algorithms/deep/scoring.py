@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Batch, Pass
+from ps2.algorithms.deep.network import Pass
+from ps2.algorithms.deep.rows import batch_of
 from ps2.array_types import Float64s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, ShapeError
@@ -36,8 +37,10 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
     if embeddings.shape != expected:
         raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
     check_fields(rows, architecture.fields)
-    batch = Batch(rows.indptr, np.arange(len(rows.keys), dtype=np.int32), rows.fields, rows.values)
-    found = Pass(architecture, layers, batch, embeddings).margins()
+    batch, keys = batch_of(rows)
+    of_keys = np.empty((len(keys), architecture.width), np.float32)
+    of_keys[batch.inverse] = embeddings
+    found = Pass(architecture, layers, batch, of_keys).margins()
     check_margins(found)
     margins = found.astype(np.float64)
     if architecture.has_towers:

@@ -1,7 +1,7 @@
 """Compiled passes over rows of keys: predict a row, then learn from it.
 
-A row is a list of (key, value) pairs. The model is a logistic regression (k = 1), or a factorization machine whose
-vectors have k - 1 numbers (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
+A row is a list of (key, value) pairs of distinct keys. The model is a logistic regression (k = 1), or a factorization
+machine whose vectors have k - 1 numbers (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
 
 ``blocks`` holds what an ``EmbeddingTable`` has of each distinct key: k weights (w, then v), n of each, and z of w if w
 takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights take steps of Adagrad.
@@ -199,11 +199,37 @@ def predict_rows(
 
 
 @kernel
-def with_intercept(
-    indptr: Int64s, inverse: Array, values: Float32s, last: Any, all_inverse: Int32s, all_values: Float32s
-) -> None:
-    """Copy rows, each with one more pair at its end: ``last`` and 1."""
-    for row in range(indptr.size - 1):
+def merge_pairs(
+    indptr: Int64s, inverse: Array, values: Float32s, keys: int, intercept: bool
+) -> tuple[Int64s, Int32s, Float32s]:
+    """Return rows in which each key comes once: the values of pairs of one row and key add up.
+
+    A row is a vector of features, and a key is one of them. So a key has one weight, one gradient and one step a row.
+
+    Args:
+        keys: the number of distinct keys.
+        intercept: each row gets one more pair at its end: ``keys`` and 1.
+
+    Returns:
+        The rows' bounds, and the key's number and the value of each pair.
+    """
+    n = indptr.size - 1
+    size = inverse.size + n if intercept else inverse.size
+    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(size, np.int32), np.empty(size, np.float32)
+    pair_of = np.full(keys, -1, np.int64)  # the last pair of each key
+    count = 0
+    for row in range(n):
+        begin = count
         for i in range(indptr[row], indptr[row + 1]):
-            all_inverse[i + row], all_values[i + row] = inverse[i], values[i]
-        all_inverse[indptr[row + 1] + row], all_values[indptr[row + 1] + row] = last, np.float32(1.0)
+            pair = pair_of[inverse[i]]
+            if pair >= begin:
+                sums[pair] += values[i]
+                continue
+            pair_of[inverse[i]] = count
+            numbers[count], sums[count] = inverse[i], values[i]
+            count += 1
+        if intercept:
+            numbers[count], sums[count] = keys, np.float32(1.0)
+            count += 1
+        bounds[row + 1] = count
+    return bounds, numbers[:count], sums[:count]

@@ -20,7 +20,7 @@ from ps2.ops.guards import readable
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows of (key, value) pairs whose keys are given as numbers of distinct keys.
+    """Rows of (key, value) pairs whose keys are given as numbers of distinct keys. A row has a key once.
 
     Attributes:
         indptr: int64 of shape (n + 1,): bounds of the rows.
@@ -108,7 +108,9 @@ def check_changes(changes: Float32s, keys: Int64s) -> None:
 
 
 def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
-    """Number the keys of rows; with an intercept, each row gets one more pair at its end.
+    """Number the keys of rows, and add up the values of a key that a row has several times.
+
+    With an intercept, each row gets one more pair at its end.
 
     Raises:
         InputError: a row has the key of the intercept, 2**63 - 1.
@@ -116,9 +118,7 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
         raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
-    if not intercept:
-        return NumberedRows(readable(rows.indptr), readable(inverse.astype(np.int32)), readable(rows.values), keys)
-    indptr = rows.indptr + np.arange(len(rows.indptr))
-    some = np.empty(len(inverse) + len(rows), np.int32), np.empty(len(inverse) + len(rows), np.float32)
-    kernels.with_intercept(readable(rows.indptr), readable(inverse), readable(rows.values), np.int32(len(keys)), *some)
-    return NumberedRows(readable(indptr), readable(some[0]), readable(some[1]), np.append(keys, INTERCEPT))
+    given = readable(rows.indptr), readable(inverse), readable(rows.values)
+    bounds, numbers, values = kernels.merge_pairs(*given, len(keys), intercept)
+    all_keys = np.append(keys, INTERCEPT) if intercept else keys
+    return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)

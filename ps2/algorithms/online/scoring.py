@@ -25,8 +25,12 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
         dense: arrays by name: "bias" is the intercept, of shape (1,).
     """
     margins = np.empty(len(rows))
-    inverse = np.arange(len(embeddings), dtype=np.int32)
-    kernels.predict_rows(readable(rows.indptr), inverse, readable(rows.values), readable(embeddings), 0, margins)
+    keys, inverse = rows.numbered()
+    of_keys = np.empty((len(keys), embeddings.shape[1]), np.float32)
+    of_keys[inverse] = embeddings
+    given = readable(rows.indptr), readable(inverse), readable(rows.values)
+    bounds, numbers, values = kernels.merge_pairs(*given, len(keys), False)
+    kernels.predict_rows(readable(bounds), readable(numbers), readable(values), readable(of_keys), 0, margins)
     return probabilities(margins + float(dense[BIAS][0]))
 
 

@@ -12,17 +12,14 @@ from ps2.ops.guards import readable
 def warm() -> None:
     """Call the kernels on one row, in the forms in which workers and servers hold it."""
     bounds, one = readable(np.array([0, 1])), readable(np.ones(1, np.float32))
-    inverse, margins, rates = np.zeros(1, np.int32), np.zeros(1), np.ones(7)
-    for own in (inverse, readable(inverse)):
-        for k in (1, 2):
-            pulled = readable(np.ones((1, k), np.float32))
-            kernels.predict_rows(bounds, own, one, pulled, 0, margins)
-            kernels.sum_gradients(bounds, own, one, one, one, pulled, np.zeros((1, k), np.float32), 0, margins)
-            blocks, changes = readable(np.ones((1, 2 * k + 1), np.float32)), np.zeros((1, 2 * k), np.float32)
-            kernels.learn_rows(bounds, own, one, one, one, blocks, changes, 0, True, rates, margins)
-    more = np.zeros(2, np.int32), np.zeros(2, np.float32)
-    for given in (np.zeros(1, np.int64), np.zeros(1, np.int32)):
-        kernels.with_intercept(bounds, readable(given), one, np.int32(1), *more)
+    inverse, margins, rates = readable(np.zeros(1, np.int32)), np.zeros(1), np.ones(7)
+    for k in (1, 2):
+        pulled = readable(np.ones((1, k), np.float32))
+        kernels.predict_rows(bounds, inverse, one, pulled, 0, margins)
+        kernels.sum_gradients(bounds, inverse, one, one, one, pulled, np.zeros((1, k), np.float32), 0, margins)
+        blocks, changes = readable(np.ones((1, 2 * k + 1), np.float32)), np.zeros((1, 2 * k), np.float32)
+        kernels.learn_rows(bounds, inverse, one, one, one, blocks, changes, 0, True, rates, margins)
+    kernels.merge_pairs(bounds, readable(np.zeros(1, np.int64)), one, 1, True)
     tally_of(margins, one, one)
     slots, changes = np.zeros(1, np.int64), np.ones((1, 2), np.float32)
     for ftrl in (True, False):
