@@ -75,6 +75,29 @@ def test_sampled_when_document_moves_then_topics_are_the_same(sampled, x):
     assert (LDATopics(sampled.counts, ALPHA, BETA, seed=1).transform(x) != shares).any()
 
 
+def test_sampled_when_a_document_is_long_then_topics_are_the_same(sampled, monkeypatch):
+    """Its cost depends on its distinct words only; the topics are those of sampling token by token."""
+    times = np.array([3, 0, 9, 5, 0, 7, 1, 0, 4, 0, 2, 6])
+    monkeypatch.setattr(inference, "KEPT", 20_000)
+    expected = sampled.transform([times])[0]
+    monkeypatch.setattr(inference, "MAX_TOKENS", 0)
+    np.testing.assert_allclose(sampled.transform([times])[0], expected, atol=0.02)
+
+
+def test_sampled_when_counts_are_in_billions_then_shares_are_most_likely(sampled):
+    """With so many tokens the prior says nothing; the rows beside it have the topics that they have alone."""
+    times = np.array([3, 0, 9, 5, 0, 7, 1, 0, 4, 0, 2, 6])
+    rows = np.stack([times, times * 3_000_000_000, times])
+    short, long, again = sampled.transform(rows)
+    np.testing.assert_array_equal([short, again], [sampled.transform([times])[0]] * 2)
+    found = sampled.transform([times * 2**45])[0]
+    np.testing.assert_allclose(found, long, atol=0.01)
+    words = sampled.chances() @ np.stack([long, np.full(TOPICS, 1 / TOPICS)], axis=1)
+    better, worse = times @ np.log(words)
+    assert better > worse
+    assert np.isfinite(sampled.logPerplexity(rows))
+
+
 def test_transform_when_documents_are_lists_or_pandas_then_same(sampled, x):
     rows = x[:3].toarray()
     for given in (rows.tolist(), pd.DataFrame(rows)):

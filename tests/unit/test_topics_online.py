@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from topics_training import TOPICS, WORDS, arrays, documents
 from variational import expectation, inferred
 
@@ -115,6 +116,22 @@ def test_online_when_a_batch_has_no_document_then_lambda_stays(recipe):
     found = trained(replace(recipe, fraction=1e-9, iterations=2))
     np.testing.assert_allclose(found.counts, counts_at_start(), rtol=0 if recipe is ONLINE else 1e-6)
     assert np.isnan(found.history.objective).all()
+
+
+def test_online_when_some_batches_are_empty_then_history_is_of_numbers():
+    """One document of one token, which is in few batches, neither in the first nor in the last one."""
+    one = sp.csr_array(([1.0], ([0], [2])), shape=(1, WORDS))
+    ids = ids_of(LocalRows(np.arange(WORDS), one))
+
+    def drawn(seed):
+        return [bool(online_kernels.draw(ids, key_of(seed, step), 0.2)[0]) for step in range(12)]
+
+    seed = next(seed for seed in range(100) if any(drawn(seed)) and not (drawn(seed)[0] or drawn(seed)[-1]))
+    with training_context() as ps:
+        found = train_online(ps, arrays(one, 1), replace(ONLINE, fraction=0.2, iterations=12, seed=seed))
+    objective, known = found.history.objective, np.flatnonzero(drawn(seed))
+    assert np.isfinite(objective).all()
+    assert (objective[0], objective[-1]) == (objective[known[0]], objective[known[-1]])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

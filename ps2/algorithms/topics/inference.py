@@ -25,6 +25,11 @@ InferenceName = Literal["sampled", "variational"]
 
 # Sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
 LEFT_OUT, KEPT = 10, 20
+# In documents of more tokens, all tokens of a word are drawn at once. Topics come to rest more slowly then, so the
+# burn-in is longer.
+MAX_TOKENS, LEFT_OUT_LONG = 1 << 20, 200
+# Up to this many tokens of a document are counted; the shares of more are those of as many.
+COUNTED = 2.0**53
 # Cost of a token in a sweep, in additions.
 TOKEN_COST = 64
 # Up to this many weights of words and topics are computed once; beyond, a batch's words at a time.
@@ -47,12 +52,12 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
     x = given_rows("x", x, vocabulary, "counts")
     found = sp.csr_array(x, dtype=np.float64, copy=True)
     found.sum_duplicates()
-    wrong = ~((found.data >= 0) & (found.data == np.floor(found.data)) & np.isfinite(found.data))
+    wrong = ~((found.data >= 0) & (found.data == np.floor(found.data)) & (found.data <= COUNTED))
     if wrong.any():
         of_row = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))[wrong]
         raise InputError(
             f"x: {len(np.unique(of_row)):,} of {found.shape[0]:,} documents hold what is no count, such as "
-            f"{found.data[wrong][0]:g} in row {of_row[0]}; expected whole numbers from 0 on"
+            f"{found.data[wrong][0]:g} in row {of_row[0]}; expected whole numbers from 0 to 2**53"
         )
     found.eliminate_zeros()
     return found
@@ -75,7 +80,7 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
 
 
 class Sampling:
-    """Gibbs sampling with fixed topics.
+    """Gibbs sampling with fixed topics: token by token, or, in a document of many, all tokens of a word at once.
 
     Args:
         counts: int32 or float64, shape (vocabulary, topics).
@@ -96,11 +101,45 @@ class Sampling:
         """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
         matrix = _for_kernels(x)
         inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
-        out = np.empty((x.shape[0], len(self._alpha)))
-        cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (x.sum() + 1) / max(len(out), 1))
-        how = (matrix, _ids_of(matrix), self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
-        over_blocks(inference_kernels.sample_documents, (np.arange(len(out)), out), *how, cost=cost)
+        out, ids, tokens = np.empty((x.shape[0], len(self._alpha))), _ids_of(matrix), x.sum(axis=1)
+        some = np.flatnonzero(tokens <= MAX_TOKENS)
+        cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (tokens[some].sum() + 1) / max(len(some), 1))
+        how = (matrix, ids, self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
+        found = np.empty((len(some), len(self._alpha)))
+        over_blocks(inference_kernels.sample_documents, (some, found), *how, cost=cost)
+        out[some] = found
+        for row in np.flatnonzero(tokens > MAX_TOKENS):
+            part = slice(x.indptr[row], x.indptr[row + 1])
+            out[row] = self._shares_of_long(x.indices[part], x.data[part], int(ids[row]))
         return out
+
+    def _shares_of_long(self, words: Array, times: Float64s, id: int) -> Float64s:
+        """Return the topic proportions of one document, of many tokens; the cost depends on its distinct words only.
+
+        Theta is drawn of its Dirichlet, given the topics' tokens, and then each word's tokens of their multinomial,
+        given theta: the Gibbs sampler that does not integrate theta out.
+
+        Args:
+            words, times: the distinct words, and how often each comes.
+            id: the document's, for random numbers.
+        """
+        rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
+        total = times.sum()
+        times = np.floor(times * min(1.0, COUNTED / total)).astype(np.int64)
+        theta, mean = self._alpha, np.zeros(len(self._alpha))
+        rows = max(1, ROOM // len(theta))
+        for sweep in range(LEFT_OUT_LONG + KEPT):
+            tokens = np.zeros(len(theta))
+            for begin in range(0, len(words), rows):
+                part = slice(begin, begin + rows)
+                chances = theta * ((self._counts[words[part]] + self._beta) * self._scale)
+                chances /= chances.sum(axis=1, keepdims=True)
+                tokens += rng.multinomial(times[part], chances).sum(axis=0)
+            theta = rng.standard_gamma(tokens + self._alpha)
+            theta /= theta.sum()
+            if sweep >= LEFT_OUT_LONG:
+                mean += tokens / KEPT
+        return (mean + self._alpha) / (mean.sum() + self._alpha.sum())
 
     def scores(self, x: sp.csr_array, shares: Float64s) -> Float64s:
         """Return log p(w | theta, phi) of documents, summed over their tokens; shape (n,)."""

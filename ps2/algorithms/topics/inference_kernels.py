@@ -28,6 +28,8 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
+# Tokens of a word in a document that are drawn one by one.
+MAX_DRAWN = 1 << 20
 # Documents: rows of a CSR matrix: indptr, indices, data.
 Matrix = tuple[Array, Array, Array]
 # Counts, shape (words, topics); beta; alpha; 1 / (n_k + V beta).
@@ -162,9 +164,14 @@ def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None
         begin, end = indptr[row], indptr[row + 1]
         left = _length(data[begin:end])
         wanted = left // 2
+        # Of words that come very often, halves are taken as they are.
         for at in range(begin, end):
-            second[at] = 0.0
-            for nth in range(int(data[at])):
+            half = int(data[at]) // 2 if data[at] > MAX_DRAWN else 0
+            second[at] = half
+            wanted -= half
+            left -= 2 * half
+        for at in range(begin, end):
+            for nth in range(int(data[at]) - 2 * int(second[at])):
                 if uniform(key, ids[row], indices[at], nth) * left < wanted:
                     second[at] += 1.0
                     wanted -= 1

@@ -60,7 +60,8 @@ def train_online(
 
     Returns:
         The topics. The history's objective is minus the bound of a batch's log-likelihood per token, at the beginning
-        of its iteration.
+        of its iteration; of a batch without a document, that of the batch before, or of the first one with any. NaN if
+        no batch has a document.
 
     Raises:
         LimitError: lambda does not fit on the servers.
@@ -180,7 +181,12 @@ class _Driver:
                 "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
             )
         told = {"tokens_per_s": tokens / record.lap_s}
-        record.step(-report.bound / tokens if tokens else math.nan, told)
+        if tokens:
+            # Batches without a document that came before the first one with any looked at the same model.
+            record.objective[:] = [-report.bound / tokens if math.isnan(one) else one for one in record.objective]
+            record.step(-report.bound / tokens, told)
+        else:
+            record.step(record.objective[-1] if record.objective else math.nan, told)
 
     def _report(self, told: Any) -> BatchReport:
         return AveragedReport(**told) if self._options.sync == "average" else BatchReport(**told)
