@@ -78,6 +78,22 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_fit_when_partitions_are_many_then_tasks_fill_the_slots_once(ps, spark, rows):
+    """A Python task takes Spark some hundredths of a second, however few its rows."""
+    sc = spark.sparkContext
+    sc.setJobGroup("many partitions", "")
+    try:
+        made = OnlineLogisticRegression().fit(rows.repartition(40))
+    finally:
+        sc.setLocalProperty("spark.jobGroup.id", None)
+    tracker = sc.statusTracker()
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup("many partitions"))
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    assert max(stage.numTasks for stage in stages) == sc.defaultParallelism
+    assert made.progress[-1].rows == 4000
+    made.free()
+
+
 def test_training_when_on_terminal_then_line_shows_rows_and_loss(ps, rows, stream, tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")

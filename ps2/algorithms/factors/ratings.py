@@ -17,6 +17,7 @@ from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.frames import in_one_wave
 
 # Workers number users and items with 32 bits.
 MAX_IDS = 2**31 - 1
@@ -148,7 +149,7 @@ def _in_chunks(frame: Any, columns: RatingColumns, options: FactorOptions) -> An
         if surveyor.rows:
             yield pa.RecordBatch.from_pylist([surveyor.part(part)], schema)
 
-    return with_python(typed(frame, columns)).mapInArrow(survey, schema_of(schema))
+    return with_python(in_one_wave(typed(frame, columns))).mapInArrow(survey, schema_of(schema))
 
 
 def surveyor_for(columns: RatingColumns, options: FactorOptions) -> Surveyor:

@@ -25,7 +25,7 @@ from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
 from ps2.run.spark.backend_lookup import backend_of, with_python
-from ps2.run.spark.frames import map_in_arrow
+from ps2.run.spark.frames import in_one_wave, map_in_arrow
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,8 @@ class LearnerOptions:
 
     Attributes:
         rows: number of rows that a task learns from at once.
-        workers: number of tasks of a batch; None: one for each partition of the DataFrame.
+        workers: number of tasks of a batch; None: one for each partition of the DataFrame, but no more than Spark can
+            run at once.
         late_after_s: a row is late if it is older, by more seconds than this, than the newest row of earlier batches;
             None: no row is late.
     """
@@ -183,8 +184,7 @@ class BatchLearner:
         late_after_s = self._options.late_after_s
         least_s = NEVER if late_after_s is None else before.newest_s - late_after_s
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
-        if self._options.workers is not None:
-            frame = frame.coalesce(self._options.workers)
+        frame = frame.coalesce(self._options.workers) if self._options.workers else in_one_wave(frame)
         # Without this, Spark would send every column to Python, used or not.
         frame = frame.select(*map(quoted, self._reader.columns))
         reports = self._reports(map_in_arrow(with_python(frame), task, SCHEMA), batch)

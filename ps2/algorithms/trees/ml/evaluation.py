@@ -23,6 +23,7 @@ from ps2.array_types import Float64s
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
+from ps2.run.spark.frames import in_one_wave
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
@@ -50,7 +51,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
     if columns.group is not None:
         rows = rows.repartition(column(columns.group))
     with plain_job_errors():
-        parts = with_python(rows).mapInArrow(summed, "sums array<double>").collect()
+        parts = with_python(in_one_wave(rows)).mapInArrow(summed, "sums array<double>").collect()
     *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
     if not weight > 0:
         raise InputError("expected rows to evaluate, got none with a weight above 0")

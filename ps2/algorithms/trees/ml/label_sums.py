@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.table import Table
 from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.frames import in_one_wave
 
 # A float64 is a whole number of 53 bits times a power of two; its lower bits are summed up beside the upper ones.
 BITS, LOW_BITS = 53, 27
@@ -50,13 +51,13 @@ def label_sums(table: Table, of_classes: bool) -> LabelSums:
 
 
 def rows_of(table: Table) -> DataFrame:
-    """Return labels y and weights w of the rows that are trained on."""
+    """Return labels y and weights w of the rows that are trained on, for Python tasks."""
     columns, rows = table.columns, table.frame
     assert columns.label is not None
     if columns.validation is not None:
         rows = rows.where(~column(columns.validation))
     weight = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
-    return rows.select(column(columns.label).cast("double").alias("y"), weight.alias("w")).where("w > 0")
+    return in_one_wave(rows.select(column(columns.label).cast("double").alias("y"), weight.alias("w")).where("w > 0"))
 
 
 def _parts(rows: DataFrame, of_classes: bool) -> Any:

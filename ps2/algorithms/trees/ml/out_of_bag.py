@@ -22,6 +22,7 @@ from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.frames import in_one_wave
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def out_of_bag_score(
         yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
 
     rows = table.frame.select(*map(column, names_of(columns)))
-    found = with_python(rows).mapInArrow(scored, "sums array<double>").collect()
+    found = with_python(in_one_wave(rows)).mapInArrow(scored, "sums array<double>").collect()
     sums = np.sum([row["sums"] for row in found], axis=0)
     if left := int(sums[ROWS] - sums[SCORED]):
         log.warning(
