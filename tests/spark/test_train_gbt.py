@@ -121,7 +121,7 @@ def test_gbt_when_terminal_is_narrow_then_line_is_not_wrapped(seen):
     "told",
     [
         "300 rows, 4 features; label -1 is class 0 and label 1 is class 1",
-        "trees on 2 servers in ",
+        "trees in one worker in ",
         "tree    loss  validation  leaves",
         " trees are kept, the best of these",
         "all rows of  rows    loss  accuracy     AUC",

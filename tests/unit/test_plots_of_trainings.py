@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from ps2.algorithms.estimators.notebook import history_html
 from ps2.algorithms.estimators.plotting import draw_importances, draw_losses
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.training.by_step import best_step, by_step, cells, spaced, titles
+from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import TrainingHistory, Words
+from ps2.cli.training.printed import print_pace
 from ps2.errors import ConfigError
 
 
@@ -26,6 +29,20 @@ OF_TREES = history(metrics={"leaves": (4, 5, 6), "of features": (1.0, 2.0)}, wor
 
 def test_by_step_when_initial_loss_is_known_then_uses_loss_after():
     assert [step.objective for step in by_step(history())] == [0.5, 0.4, 0.3]
+
+
+def test_cells_when_a_metric_is_large_then_has_all_digits():
+    found = history(metrics={"ratings_per_s": (1649130.4, 12.5, 0.25)})
+    assert [row[3] for row in cells(found)] == ["1,649,130", "12.5", "0.25"]
+
+
+@pytest.mark.parametrize(
+    ("via", "servers", "where"),
+    [("local", 2, " in one worker"), ("servers", 1, " on 1 server"), ("rows", 3, " on 3 servers")],
+)
+def test_pace_when_printed_then_says_where_it_ran(via, servers, where, capsys):
+    print_pace(history(placement=Placement(1, 1, via, "")), "trees", SimpleNamespace(fleet=None, servers=servers))
+    assert capsys.readouterr().out.startswith(f"3 trees{where} in 0.3 s, 100.0 ms")
 
 
 def test_by_step_when_losses_precede_steps_then_each_has_its_own():

@@ -9,6 +9,7 @@ import pytest
 from ps2.algorithms.training.streams.durations import seconds_of
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
+from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
 from ps2.data.hashing import Field, FieldHasher
@@ -23,6 +24,15 @@ def next_batches(learned, offsets, commits):
     offsets, commits = set(offsets) - set(rewind.offsets), set(commits) - set(rewind.commits)
     newest = max(offsets, default=-1)
     return newest if newest not in commits and newest >= 0 else newest + 1
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "text"),
+    [(-3.0, "-3.0 s"), (9.25, "9.2 s"), (150.0, "2.5 minutes"), (7200.0, "2.0 hours"), (2297649.2, "26.6 days")],
+)
+def test_progress_when_rows_are_old_then_lag_has_a_unit_of_its_size(lag_s, text):
+    known = Progressive.of(np.zeros_like(tally_of(np.zeros(1), np.zeros(1, np.float32), np.ones(1, np.float32))))
+    assert BatchProgress(0, 5, 0, known, known, 1.0, {}, lag_s).described()[-1] == f"lag {text}"
 
 
 @pytest.mark.parametrize("committed", [-1, 0, 4, 5, 6, 7, 8])

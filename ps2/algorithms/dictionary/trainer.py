@@ -153,7 +153,8 @@ class _Driver:
         if (least := -heard["negative_least"]) < heard["largest"] / MAX_SPREAD:
             log.warning(
                 "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small "
-                "rows may count for nothing; scale rows, or leave outliers out",
+                "rows may count for nothing, and the training ends early, as the objective is that of the largest; "
+                "scale rows, or leave outliers out",
                 *(least, heard["largest"]),
             )
         exponent = exponent_of(heard["largest"])

@@ -62,7 +62,7 @@ def cells(history: TrainingHistory) -> list[list[str]]:
             str(step.number),
             f"{step.objective:.4f}",
             *([] if not history.validation else ["" if step.validation is None else f"{step.validation:.4f}"]),
-            *(f"{value:g}" for value in step.metrics.values()),
+            *(f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:g}" for value in step.metrics.values()),
             f"{1e3 * step.seconds:.1f}",
         ]
         for step in by_step(history)

@@ -34,11 +34,14 @@ def print_pace(history: TrainingHistory, what: str, setting: Setting) -> None:
     Args:
         what: they are, in the plural.
     """
-    on_servers = "" if setting.fleet else f" on {setting.servers or 2} servers"
+    servers = setting.servers or 2
+    where = "" if setting.fleet else f" on {servers} server{'s' * (servers != 1)}"
+    if history.placement is not None and history.placement.via == "local":
+        where = " in one worker"
     taken_s = sum(history.seconds)
     # A training that was restored may have had all of them.
     step_ms = 1e3 * taken_s / max(1, history.steps)
-    click.echo(f"{history.steps} {what}{on_servers} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
+    click.echo(f"{history.steps} {what}{where} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
 
 
 def print_steps(history: TrainingHistory) -> None:

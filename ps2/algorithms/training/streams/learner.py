@@ -81,7 +81,7 @@ class BatchProgress:
             f"log loss {found.logLoss:.4f}",
             f"calibration {found.calibration:.3f}",
             f"{self.rowsPerS:,.0f} rows/s",
-            *([] if self.lagS is None else [f"lag {self.lagS:.1f} s"]),
+            *([] if self.lagS is None else [f"lag {_spoken(self.lagS)}"]),
         ]
 
 
@@ -258,6 +258,13 @@ class BatchLearner:
     def _check_epoch(self) -> None:
         if self.has_rolled_back:
             raise RolledBack("the fleet rolled back to a checkpoint", None)
+
+
+def _spoken(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has two at least, else in seconds."""
+    units = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0}
+    found = next((name for name, size in units.items() if seconds >= 2 * size), None)
+    return f"{seconds:.1f} s" if found is None else f"{seconds / units[found]:.1f} {found}"
 
 
 def progress_line(progress: BatchProgress) -> dict[str, Any]:
