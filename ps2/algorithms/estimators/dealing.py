@@ -44,6 +44,8 @@ BUCKETS, MAX_BUCKETS = 64, 4096
 
 # The column that says where a row goes.
 WORKER = "ps2_worker"
+# The column that says in which order rows were.
+ORDER = "ps2_order"
 
 Dealing = Literal["keep", "coalesce", "shuffle", "balance", "deal"]
 
@@ -223,7 +225,7 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     """Deal the rows of a group to one worker, so that workers get about equal sums of costs; return how many they are.
 
     Groups go by their hash to buckets, and these, by falling cost, to the worker that has least. There are no more
-    workers than buckets with rows.
+    workers than buckets with rows. A worker's rows keep their order.
     """
     assert columns.group is not None
     count = min(BUCKETS * workers, max(MAX_BUCKETS, workers))
@@ -237,7 +239,13 @@ def _by_group(rows: DataFrame, columns: ColumnNames, workers: int) -> tuple[Data
     numbers = _numbers_with_hash(rows, workers)
     of_buckets = F.array(*(F.lit(numbers[owner]).cast("bigint") for owner in owners))
     dealt = rows.withColumn(WORKER, F.element_at(of_buckets, (bucket + 1).cast("int")))
-    return dealt.repartition(workers, WORKER).drop(WORKER), workers
+    return shuffled_in_order(dealt, workers, WORKER).drop(WORKER), workers
+
+
+def shuffled_in_order(rows: DataFrame, *how: Any) -> DataFrame:
+    """Return ``rows.repartition(*how)`` with the rows of each partition in the order in which they are now."""
+    ordered = rows.withColumn(ORDER, F.monotonically_increasing_id())
+    return ordered.repartition(*how).sortWithinPartitions(ORDER).drop(ORDER)
 
 
 def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:

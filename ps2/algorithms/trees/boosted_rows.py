@@ -42,6 +42,7 @@ class RowGroup:
 
     @staticmethod
     def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
+        """Return rows to train with: those of a group are ordered by what they hold, so that trees are the same."""
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = starting_margins(rows, problem.base, problem.initial)
@@ -90,6 +91,10 @@ class BoostedRows:
         # A feature without missing values in the training rows may have some here.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
+        if self.held_out is not None and self.held_out.groups is not None:
+            assert held_out is not None
+            assert held_out.groups is not None
+            self.held_out = replace(self.held_out, groups=RowGroups.in_order(held_out.groups))
         self.grown: NodeRows | None = None
         self.moving: list[tuple[NodeRows, Float64s]] = []
         self.quantised: Array | None = None

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.dealing import group_number
+from ps2.algorithms.estimators.dealing import group_number, shuffled_in_order
 from ps2.algorithms.estimators.tables import check_columns, column
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.row_groups import RowGroups
-from ps2.algorithms.trees.rows import row_ids, with_all_columns
+from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
@@ -49,7 +49,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
 
     rows = frame.select(*chosen)
     if columns.group is not None:
-        rows = rows.repartition(column(columns.group))
+        rows = shuffled_in_order(rows, column(columns.group))
     with plain_job_errors():
         parts = with_python(in_one_wave(rows)).mapInArrow(summed, "sums array<double>").collect()
     *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
@@ -70,7 +70,7 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     weights = NO_WEIGHTS if rows.weights is None else rows.weights
     groups = None
     if rows.groups is not None:
-        groups = RowGroups.of(rows.groups, row_ids(rows, forest.absent), weights)
+        groups = RowGroups.in_order(rows.groups)
     given = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.dealing import group_number
+from ps2.algorithms.estimators.dealing import group_number, shuffled_in_order
 from ps2.algorithms.estimators.summaries import Summary, TrainingSummary
 from ps2.algorithms.estimators.tables import check_group, column
 from ps2.algorithms.training.faults import ColumnNames
@@ -22,13 +22,11 @@ from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
 
-NONE = np.empty(0)
-
 
 class RankingSummary(Summary):
     """Metrics of a ranking: means over groups, each of which counts 1; a group without a relevant row has 1.
 
-    Among rows of equal predictions, those of smaller labels come first.
+    Rows of equal predictions are in the order of the DataFrame, as in LightGBM.
     """
 
     @property
@@ -63,7 +61,8 @@ class RankingSummary(Summary):
             yield pa.RecordBatch.from_pydict({"total": [total], "groups": [count]})
 
         with plain_job_errors():
-            parts = with_python(ranked).repartition("g").mapInArrow(summed, "total double, groups double").collect()
+            ordered = shuffled_in_order(with_python(ranked), "g")
+            parts = ordered.mapInArrow(summed, "total double, groups double").collect()
         return float(sum(part["total"] for part in parts) / sum(part["groups"] for part in parts))
 
 
@@ -75,13 +74,14 @@ def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[fl
     """Return the sum of a metric over groups, and how many there are.
 
     Args:
-        batches: with columns g (int64: the group), y (labels) and p (predictions), both float64; whole groups.
+        batches: with columns g (int64: the group), y (labels) and p (predictions), both float64; whole groups, whose
+            rows of equal predictions rank in this order.
     """
     parts = [[batch.column(name).to_numpy(zero_copy_only=False) for name in ("g", "y", "p")] for batch in batches]
     if not parts:
         return 0.0, 0.0
     g, y, p = (np.concatenate(column) for column in zip(*parts, strict=True))
-    groups = RowGroups.of(g, y.astype(np.int64), NONE)
+    groups = RowGroups.in_order(g)
     total = (sum_of_ndcg if metric.name == "ndcg" else sum_of_precisions)(p, y, groups, metric.at)
     return total, float(len(groups))
 
