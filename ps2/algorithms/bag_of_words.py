@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from ps2.algorithms.inputs import local_name, reading, shown
+from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown, text_file
 from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python
@@ -106,7 +106,7 @@ def read_vocabulary(spark: Any, path: str, words: int) -> list[str]:
         InputError: there is no such file, or its number of words differs.
     """
     with reading(spark, path):
-        found: list[str] = spark.sparkContext.textFile(path).collect()
+        found: list[str] = text_file(spark, path).collect()
     if len(found) != words:
         raise InputError(
             f"{path}: expected {words:,} words, one a line, as many as documents have, got {len(found):,} lines"
@@ -284,10 +284,10 @@ def _fault_in(spark: Any, lines: Any, number: int, count: int | None) -> str | N
     """
     from pyspark.sql import functions as F
 
-    url = unquote(lines.where(_file() == number).select(F.input_file_name()).first()[0])
-    file = local_name(url)
+    url = lines.where(_file() == number).select(F.input_file_name()).first()[0]
+    file = local_name(unquote(url))
     # Hadoop returns lines in the order of the text.
-    numbered = spark.sparkContext.textFile(url).zipWithIndex()
+    numbered = numbered_lines(spark, url)
     first = [line for line, _ in numbered.take(len(HEAD))]
     limits = (MAX_COUNT, MAX_COUNT)
     if len(first) == len(HEAD) and not any(fault_of(line, 1) for line in first):

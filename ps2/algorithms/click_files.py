@@ -6,27 +6,22 @@ is in double quotes, and no field contains a line break. An empty field is null.
 
 from __future__ import annotations
 
-import csv
 import fnmatch
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from ps2.algorithms.inputs import local_name, local_path, reading, shown
-from ps2.algorithms.labelled import NUMBER
+from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
+from ps2.algorithms.inputs import escaped, first_file, local_name, numbered_lines, reading, shown
+from ps2.algorithms.text_lines import BAD, NUMBER, lines_of
 from ps2.algorithms.training.progress import say
 from ps2.errors import ConfigError, InputError
 
 FormatName = Literal["csv", "tsv", "parquet"]
 FORMATS = ("csv", "tsv", "parquet")
 SEPARATORS = {"csv": ",", "tsv": "\t"}
-# Column of Spark's reader that holds a line whose number of fields differs from that of the first line.
-BAD = "malformed"
-FILE, LINE = "file of the row", "line of the row"
-BYTE_ORDER_MARK = "\ufeff"
 RANGE = re.compile(r"([^\d,]*?)(\d+)\.\.\1(\d+)")
 MAX_IN_RANGE = 10_000
 MIN_PROBABILITY = 1e-15
@@ -160,14 +155,9 @@ def format_of(path: str) -> FormatName:
     Raises:
         ConfigError: it tells none.
     """
-    local = local_path(path)
-    told = [path]
-    if local is not None and os.path.isdir(local):
-        told = sorted(name for _, _, names in os.walk(local) for name in names if not name.startswith((".", "_")))
-    for name in told[:1]:
-        found = re.search(r"\.(csv|tsv|parquet)(\.\w+)?$", name, re.IGNORECASE)
-        if found is not None:
-            return found[1].lower()  # type: ignore[return-value]
+    found = re.search(r"\.(csv|tsv|parquet)(\.\w+)?$", first_file(path), re.IGNORECASE)
+    if found is not None:
+        return found[1].lower()  # type: ignore[return-value]
     raise ConfigError(f"--format: expected {', '.join(FORMATS)}, as the name {path} does not tell it")
 
 
@@ -225,30 +215,48 @@ def _read_parquet(spark: Any, path: str, wanted: ClickColumns) -> ClickRows:
     rows, clicks, faults = frame.agg(F.count(F.lit(1)), F.sum(label), wrong).first()
     if not rows:
         raise InputError(f"{path}: expected rows, got none")
+    _check_files(spark, whole, list(names))
     if faults:
         got = frame.where(~F.coalesce(label.isin(0.0, 1.0), F.lit(False))).select(f"`{columns.label}`").first()[0]
         raise InputError(f"{path}: column {columns.label!r}: expected labels 0 and 1, got {got} ({faults:,} rows)")
     return ClickRows(path, frame.withColumn(columns.label, label), columns, rows, int(clicks))
 
 
+def _check_files(spark: Any, whole: Any, names: Sequence[str]) -> None:
+    """Raise InputError if a Parquet file lacks a column: Spark takes its values as null."""
+    from pyspark.sql import functions as F
+
+    if len(whole.inputFiles()) == 1:
+        return
+    values = [F.count(f"`{name}`").alias(str(at)) for at, name in enumerate(names)]
+    for counts in whole.groupBy(F.input_file_name().alias("file")).agg(*values).collect():
+        if 0 not in counts[1:]:
+            continue
+        file = counts["file"]
+        columns = [name.lower() for name in spark.read.parquet(escaped(unquote(file))).columns]
+        for name, count in zip(names, counts[1:], strict=True):
+            if not count and name.lower() not in columns:
+                found = ", ".join(map(repr, columns))
+                raise InputError(
+                    f"{local_name(unquote(file))}: expected a column {name!r}, as other files have, got {found}"
+                )
+
+
 def _read_text(spark: Any, path: str, separator: str, wanted: ClickColumns, given: Sequence[str]) -> ClickRows:
     from pyspark.sql import functions as F
 
-    lines = spark.read.text(path).select(F.input_file_name().alias(FILE), F.col("value").alias(LINE))
-    first = lines.first()
-    if first is None:
-        raise InputError(f"{path}: line 1: expected the names of columns, got an empty file")
-    header = None if given else first[LINE]
-    names = list(given) or [name.strip() for name in _cells(first[LINE].removeprefix(BYTE_ORDER_MARK), separator)]
+    lines = lines_of(spark, path)
+    headers = [Header("", tuple(given))] if given else read_headers(path, lines, separator)
+    names = headers[0].names
     columns = wanted.found(path, names)
-    line = F.col(f"`{LINE}`")
-    rows = lines.where((F.trim(line) != "") & (F.lit(True) if header is None else line != header))
+    file, line = F.col("file"), F.col("line")
+    rows = lines.where((F.trim(line) != "") & (line != by_header(headers, file, lambda header: F.lit(header.line))))
     schema = ", ".join([*(f"c{at} string" for at in range(len(names))), f"{BAD} string"])
     options = {"sep": separator, "escape": '"', "columnNameOfCorruptRecord": BAD}
-    cells = rows.select(f"`{FILE}`", f"`{LINE}`", F.from_csv(line, F.lit(schema), options).alias("cells"))
+    cells = rows.select(file, line, F.from_csv(line, F.lit(schema), options).alias("cells"))
 
     def cell(name: str) -> Any:
-        return F.col("cells")[f"c{names.index(name)}"]
+        return by_header(headers, file, lambda header: F.col("cells")[f"c{header.names.index(name)}"])
 
     is_wrong = F.col("cells")[BAD].isNotNull()
     for name in columns.values:
@@ -259,8 +267,9 @@ def _read_text(spark: Any, path: str, separator: str, wanted: ClickColumns, give
     if not count:
         raise InputError(f"{path}: expected rows, got none")
     if faults:
-        row = cells.where(is_wrong).select(f"`{FILE}`", f"`{LINE}`").first()
-        raise InputError(_fault(spark, row[FILE], row[LINE], separator, names, columns))
+        row = cells.where(is_wrong).select(file, line).first()
+        names = header_of(headers, row["file"]).names
+        raise InputError(_fault(spark, row["file"], row["line"], separator, names, columns))
     numbers = [cell(name).cast("double").alias(name) for name in columns.values]
     frame = cells.select(*numbers, *(cell(name).alias(name) for name in columns.texts))
     return ClickRows(path, frame, columns, count, int(clicks))
@@ -268,10 +277,9 @@ def _read_text(spark: Any, path: str, separator: str, wanted: ClickColumns, give
 
 def _fault(spark: Any, file: str, line: str, separator: str, names: Sequence[str], columns: ClickColumns) -> str:
     """Describe what is wrong with a line of text."""
-    file = unquote(file)
-    at = spark.sparkContext.textFile(file).zipWithIndex().filter(lambda pair: pair[0] == line).first()[1]
-    place = f"{local_name(file)}: line {at + 1}"
-    cells = _cells(line, separator)
+    at = numbered_lines(spark, file).filter(lambda pair: pair[0] == line).first()[1]
+    place = f"{local_name(unquote(file))}: line {at + 1}"
+    cells = cells_of(line, separator)
     if len(cells) != len(names):
         return f"{place}: expected {len(names)} fields, got {len(cells)}: {shown(line)}"
     for name in columns.values:
@@ -279,11 +287,3 @@ def _fault(spark: Any, file: str, line: str, separator: str, names: Sequence[str
         if (value or name == columns.label) and not NUMBER.fullmatch(value):
             return f"{place}: column {name!r}: expected a number, got {shown(value)}"
     return f"{place}: column {columns.label!r}: expected a label 0 or 1, got {shown(cells[names.index(columns.label)])}"
-
-
-def _cells(line: str, separator: str) -> list[str]:
-    """Return the fields of a line; none if it is malformed."""
-    try:
-        return next(csv.reader([line], delimiter=separator), [])
-    except csv.Error:
-        return []

@@ -33,6 +33,20 @@ def local_path(path: str) -> str | None:
     return None if "HADOOP_CONF_DIR" in os.environ else path  # with that, a path may be one of HDFS
 
 
+def first_file(path: str) -> str:
+    """Return the first file of a local folder or pattern; else the path."""
+    local = local_path(path)
+    if local is None or (SPARKS_PATTERN.search(local) and not os.path.exists(local)):
+        return path
+    for found in sorted(glob.glob(local)) if PATTERN.search(local) and not os.path.exists(local) else [local]:
+        if not os.path.isdir(found):
+            return found
+        files = sorted(name for _, _, names in os.walk(found) for name in names if not name.startswith((".", "_")))
+        if files:
+            return files[0]
+    return path
+
+
 def check_local(path: str) -> None:
     """Raise InputError for faults that are visible without Spark.
 
@@ -121,6 +135,25 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "
                 f"files would not be read; name the files by a pattern, such as {path.rstrip('/')}/*.gz"
             )
+
+
+def escaped(path: str) -> str:
+    """Return the pattern that only this path matches."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
+def text_file(spark: Any, pattern: str) -> Any:
+    """Return an RDD of the lines of files; unlike SparkContext.textFile, a comma in a name does not end a path."""
+    return spark.sparkContext.textFile(pattern.replace(",", r"{\,}"))
+
+
+def numbered_lines(spark: Any, file: str) -> Any:
+    """Return an RDD of the lines of a file, each with its number from 0.
+
+    Args:
+        file: URL as Spark's input_file_name returns it.
+    """
+    return text_file(spark, escaped(unquote(file))).zipWithIndex()
 
 
 def local_name(url: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from ps2.algorithms.inputs import local_name, reading, shown
+from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
@@ -166,10 +166,10 @@ def _find_fault(spark: Any, path: str, features: int) -> str | None:
     faulty = lines.filter(lambda row: fault_of(row[1], features) is not None).take(1)
     if faulty:
         # Spark may read the parts of a file in any order; Hadoop returns lines in the order of the text.
-        file = unquote(faulty[0][0])
-        numbered = spark.sparkContext.textFile(file).zipWithIndex()
+        file = faulty[0][0]
+        numbered = numbered_lines(spark, file)
         line, number = numbered.filter(lambda pair: fault_of(pair[0], features) is not None).first()
-        return f"{local_name(file)}: line {number + 1}: {fault_of(line, features)}"
+        return f"{local_name(unquote(file))}: line {number + 1}: {fault_of(line, features)}"
     is_row = lines.filter(lambda row: row[1].strip() and not row[1].strip().startswith("#"))
     return None if is_row.take(1) else _no_row(path)
 

@@ -1,35 +1,23 @@
 """Ratings in text or CSV files, read by Spark; an error names the file and number of a malformed line.
 
-A line of text is "user item" or "user item rating", separated by white space; lines that begin with # are comments. The
-first line of a CSV file names its columns; a field that contains commas is in double quotes, and no field contains a
-line break.
+A line of text is "user item" or "user item rating" (``text_lines``). The first line of a CSV file names its columns; a
+field that contains commas is in double quotes, and no field contains a line break.
 """
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import unquote
+from typing import Any
 
-from ps2.algorithms.inputs import local_name, reading, shown
+from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
+from ps2.algorithms.inputs import first_file, reading, shown
+from ps2.algorithms.text_lines import BAD, IDS, LineForm, bare, lines_of, read_rows, read_text
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import with_python
 
-LINES = "'user item' or 'user item rating'"
-INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-COMMENT, SEPARATOR = "#", ","
-# White space of Java's regular expressions, beside the space and the end of a line.
-WHITE = "\t\x0b\x0c\r"
-BYTE_ORDER_MARK = "\ufeff"
-# Number of fields without and with a rating.
-SIZES = (2, 3)
-# Of a split line: a column of Spark that holds a line which does not fit its form.
-BAD = "malformed"
+SEPARATOR = ","
 ROLES = ("user", "item", "rating", "weight")
 # Number of hash values that decide which rows are held out.
 HASHES = 1 << 30
@@ -73,104 +61,63 @@ class RatingList:
     roles: tuple[str, ...]
 
 
-class LineForm(Protocol):
-    """What a line has to look like."""
-
-    @property
-    def roles(self) -> Sequence[str]:
-        """Roles of the fields that ``fields`` returns."""
-
-    def fields(self, line: str) -> list[str] | str:
-        """Return the fields of a line in the order of the roles; or what is wrong with it."""
-
-    def skips(self, line: str) -> bool:
-        """Whether a line has no fields: it is blank, a comment or a header."""
-
-    def split(self, line: Any) -> dict[str, Any]:
-        """Return Spark's columns for a column of lines: one for each role, and ``BAD``."""
-
-
-@dataclass(frozen=True)
-class TextForm:
-    """Lines of fields separated by white space.
-
-    Attributes:
-        size: number of fields.
-    """
-
-    size: int
-
-    @property
-    def roles(self) -> Sequence[str]:
-        return ROLES[: self.size]
-
-    def fields(self, line: str) -> list[str] | str:
-        found = line.split()
-        if len(found) not in SIZES:
-            return f"expected {LINES}, got {shown(line.strip())}"
-        if len(found) != self.size:
-            return f"expected {self.size} fields, as the lines before have, got {shown(line.strip())}"
-        return found
-
-    def skips(self, line: str) -> bool:
-        return not line.strip() or line.strip().startswith(COMMENT)
-
-    def split(self, line: Any) -> dict[str, Any]:
-        from pyspark.sql import functions as F
-
-        bare = _bare(line)
-        single = F.when(F.instr(bare, "  ") > 0, F.regexp_replace(bare, " +", " ")).otherwise(bare)
-        # Java splits by one character without a regular expression, which it would compile for each line.
-        fields = F.split(single, " ")
-        found = {role: F.get(fields, F.lit(at)) for at, role in enumerate(self.roles)}
-        return {**found, BAD: F.size(fields) != self.size}
-
-
 @dataclass(frozen=True)
 class CsvForm:
     """Lines of fields separated by commas.
 
     Attributes:
-        header: the first line of each file.
-        places: position of each role's field.
-        size: number of fields.
+        headers: the first lines of the files, all with the same names.
+        columns: the name of each role's column.
     """
 
-    header: str
-    places: dict[str, int]
-    size: int
+    headers: tuple[Header, ...]
+    columns: dict[str, str]
 
     @staticmethod
-    def of(path: str, header: str, columns: CsvColumns) -> CsvForm:
-        """Find the columns by a file's first line; raises InputError if one is missing."""
-        names = [name.strip() for name in _cells(header.removeprefix(BYTE_ORDER_MARK))]
+    def of(path: str, headers: Sequence[Header], columns: CsvColumns) -> CsvForm:
+        """Return the form of files with these headers; raises InputError if a column is missing."""
+        names = headers[0].names
         for role, name in columns.named.items():
             if names.count(name) != 1:
                 found = "got several of this name" if name in names else f"got {', '.join(map(repr, names))}"
                 raise InputError(f"{path}: line 1: expected a column {name!r} of {role}s, {found}")
-        return CsvForm(header, {role: names.index(name) for role, name in columns.named.items()}, len(names))
+        return CsvForm(tuple(headers), columns.named)
 
     @property
     def roles(self) -> Sequence[str]:
-        return tuple(self.places)
+        return tuple(self.columns)
 
-    def fields(self, line: str) -> list[str] | str:
-        found = _cells(line)
-        if len(found) != self.size:
-            return f"expected {self.size} fields, as the first line has, got {len(found)}: {shown(line)}"
-        return [found[at] for at in self.places.values()]
+    def fields(self, line: str, file: str) -> list[str] | str:
+        names, found = header_of(self.headers, file).names, cells_of(line, SEPARATOR)
+        if len(found) != len(names):
+            return f"expected {len(names)} fields, as the first line has, got {len(found)}: {shown(line)}"
+        fields = [found[names.index(name)] for name in self.columns.values()]
+        if set(fields[:IDS]) <= set(names):
+            return f"expected a row, got names of columns in another order than in the first line: {shown(line)}"
+        return fields
 
-    def skips(self, line: str) -> bool:
-        return not line.strip() or line == self.header
+    def skips(self, line: str, file: str) -> bool:
+        return not line.strip() or line == header_of(self.headers, file).line
 
-    def split(self, line: Any) -> dict[str, Any]:
+    def split(self, line: Any, file: Any) -> dict[str, Any]:
         from pyspark.sql import functions as F
 
-        schema = ", ".join([*(f"c{at} string" for at in range(self.size)), f"{BAD} string"])
+        names = self.headers[0].names
+        schema = ", ".join([*(f"c{at} string" for at in range(len(names))), f"{BAD} string"])
         options = {"sep": SEPARATOR, "escape": '"', "columnNameOfCorruptRecord": BAD}
         cells = F.from_csv(line, F.lit(schema), options)
-        found = {role: cells[f"c{at}"] for role, at in self.places.items()}
-        return {**found, BAD: cells[BAD].isNotNull()}
+
+        def cell(name: str) -> Any:
+            return by_header(self.headers, file, lambda header: cells[f"c{header.names.index(name)}"])
+
+        found = {role: cell(name) for role, name in self.columns.items()}
+        user, item = list(found.values())[:IDS]
+        return {**found, BAD: cells[BAD].isNotNull() | (user.isin(*names) & item.isin(*names))}
+
+    def skipped(self, line: Any, file: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        return (bare(line) == "") | (line == by_header(self.headers, file, lambda header: F.lit(header.line)))
 
 
 def read(spark: Any, path: str, columns: CsvColumns | None) -> RatingList:
@@ -226,92 +173,19 @@ def measure(model: Any, ratings: RatingList, implicit: bool) -> dict[str, Any]:
 
 
 def is_csv(path: str) -> bool:
-    """Whether a file's name says that it is CSV: .csv, perhaps followed by the suffix of a compression."""
-    return re.search(r"\.csv(\.\w+)?$", path, re.IGNORECASE) is not None
+    """Whether a file's name says that it is CSV: .csv, perhaps followed by the suffix of a compression.
 
-
-def fault_of(line: str, form: LineForm) -> str | None:
-    """Describe what is wrong with a line; None: nothing."""
-    if form.skips(line):
-        return None
-    fields = form.fields(line)
-    if isinstance(fields, str):
-        return fields
-    for role, value in zip(form.roles, fields, strict=True):
-        if role in ROLES[:2]:
-            if not value:
-                return f"{role}: expected an id, got an empty field in {shown(line)}"
-        elif not NUMBER.fullmatch(value):
-            return f"{role}: expected a number, got {shown(value)}"
-    return None
+    Of a local folder or pattern, the name of its first file says so.
+    """
+    return re.search(r"\.csv(\.\w+)?$", first_file(path), re.IGNORECASE) is not None
 
 
 def _read(spark: Any, path: str, columns: CsvColumns | None) -> RatingList:
-    from pyspark.sql import functions as F
-
-    lines = spark.read.text(path).select(F.input_file_name().alias("file"), F.col("value").alias("line"))
-    form = _form(path, lines, columns)
-    rows = lines.where(~_skipped(form.header if isinstance(form, CsvForm) else None))
-    cells = rows.select(*(value.alias(role) for role, value in form.split(F.col("line")).items()))
-    is_wrong = F.col(BAD) | (F.col("user") == "") | (F.col("item") == "")
-    numbers = [role for role in form.roles if role not in ROLES[:2]]
-    for role in numbers:
-        is_wrong |= ~F.col(role).rlike(f"^({NUMBER.pattern})$")
-    # A field that is null is wrong as well.
-    are_wrong = F.max(F.coalesce(is_wrong, F.lit(True)).cast("int"))
-    integers = [F.min(F.col(role).rlike(f"^({INTEGER.pattern})$").cast("int")).alias(role) for role in ROLES[:2]]
-    found = cells.agg(F.count(F.lit(1)).alias("ratings"), are_wrong.alias("wrong"), *integers).first()
-    if not found["ratings"]:
-        raise InputError(f"{path}: expected ratings, got no line with one")
-    if found["wrong"]:
-        raise InputError(_fault_in(spark, lines, form) or f"{path}: a line is malformed")
-    ids = [F.col(role).cast("long" if found[role] else "string").alias(role) for role in ROLES[:2]]
-    frame = cells.select(*ids, *(F.col(role).cast("double").alias(role) for role in numbers))
-    return RatingList(path, frame, int(found["ratings"]), tuple(form.roles))
-
-
-def _form(path: str, lines: Any, columns: CsvColumns | None) -> LineForm:
-    """Find the form of all lines by the first one."""
-    if columns is not None:
-        first = lines.first()
-        if first is None:
-            raise InputError(f"{path}: line 1: expected the names of columns, got an empty file")
-        return CsvForm.of(path, first["line"], columns)
-    first = lines.where(~_skipped(None)).first()
-    if first is None:
-        raise InputError(f"{path}: expected lines {LINES}, got none")
-    return TextForm(len(first["line"].split()))
-
-
-def _skipped(header: str | None) -> Any:
-    """Return whether a line, of Spark's column ``line``, has no fields; header: of CSV, None: of text."""
-    from pyspark.sql import functions as F
-
-    bare = _bare(F.col("line"))
-    return (bare == "") | (bare.startswith(COMMENT) if header is None else F.col("line") == header)
-
-
-def _bare(line: Any) -> Any:
-    """Return a line, of a column of Spark, with spaces for all white space, and none at its ends."""
-    from pyspark.sql import functions as F
-
-    return F.trim(F.translate(line, WHITE, " " * len(WHITE)))
-
-
-def _fault_in(spark: Any, lines: Any, form: LineForm) -> str | None:
-    """Find a malformed line. Spark may read the parts of a file in any order, so this takes two passes."""
-    faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], form) is not None).take(1)
-    if not faulty:
-        return None
-    file = unquote(faulty[0][0])
-    numbered = spark.sparkContext.textFile(file).zipWithIndex()
-    line, at = numbered.filter(lambda pair: fault_of(pair[0], form) is not None).first()
-    return f"{local_name(file)}: line {at + 1}: {fault_of(line, form)}"
-
-
-def _cells(line: str) -> list[str]:
-    """Return the fields of a line of CSV; none if it is no CSV."""
-    try:
-        return next(csv.reader([line], delimiter=SEPARATOR), [])
-    except csv.Error:
-        return []
+    form: LineForm
+    if columns is None:
+        found, form = read_text(spark, path, ("user", "item", "rating"))
+    else:
+        lines = lines_of(spark, path)
+        form = CsvForm.of(path, read_headers(path, lines, SEPARATOR), columns)
+        found = read_rows(spark, path, lines, form)
+    return RatingList(path, found.frame, found.rows, tuple(form.roles))

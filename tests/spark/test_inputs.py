@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from ps2.algorithms import bag_of_words, edge_lists, labelled, rating_lists
+from ps2.algorithms import bag_of_words, click_files, edge_lists, labelled, rating_lists
 from ps2.errors import InputError
 
 READERS = {
@@ -17,6 +17,11 @@ READERS = {
     "documents": bag_of_words.read,
     "ratings": lambda spark, path: rating_lists.read(spark, path, None),
     "table": lambda spark, path: rating_lists.read(spark, path, rating_lists.CsvColumns()),
+    "clicks": lambda spark, path: click_files.read(spark, path, "csv", click_files.ClickColumns(categories=("site",))),
+    "plays": lambda spark, path: rating_lists.read(spark, path, rating_lists.CsvColumns(rating=None)),
+    "parquet": lambda spark, path: click_files.read(
+        spark, path, "parquet", click_files.ClickColumns(categories=("site",))
+    ),
     "vocabulary": lambda spark, path: bag_of_words.read_vocabulary(spark, path, 3),
 }
 PACKED = gzip.compress(b"".join(b"%d 1:%d 3:1\n" % (i % 2, i) for i in range(3000)))
@@ -27,6 +32,7 @@ FAULTS = {
 }
 
 
+PLAYS, CLICKS = "user,item\n1,2\n3,4\n", "label,site\n1,a\n0,b\n"
 WRONG = [
     ("rows", "# nothing\n\n", "expected .*, got no row|no row"),
     ("rows", "+1 1:1\nwhat\n+1 3:oops\n", "^{path}: line 2: label: "),
@@ -34,6 +40,11 @@ WRONG = [
     ("edges", "1 2\n2 3\n\n3 4 5\n", "^{path}: line 4: expected 2 fields, as the lines before have, got '3 4 5'"),
     ("edges", "# nothing\n", "^{path}: expected lines 'source target' or 'source target weight', got none"),
     ("ratings", "1 2 3\n2 3 1\n\n3 4\n", "^{path}: line 4: expected 3 fields, as the lines before have, got '3 4'"),
+    ("ratings", "1 2 3 978\n", "^{path}: line 1: expected 'user item' or 'user item rating', got '1 2 3 978'"),
+    ("ratings", "1::2::3\n1::2::x\n", "^{path}: line 2: rating: expected a number, got 'x'"),
+    ("ratings", "1,2,3\n1,,2\n", "^{path}: line 2: item: expected an id, got an empty field in '1,,2'"),
+    ("ratings", "user item\n1 2\n2 3\n", "^{path}: expected integers, as other lines have, got first 'user item'"),
+    ("edges", "a,b\n\n2,3\n3,4\n", "^{path}: expected integers, as other lines have, got first 'a,b'"),
     ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
     ("table", "user,item,rating\n1,2,3\n1,3,\n", "^{path}: line 3: rating: expected a number, got ''"),
     (
@@ -51,6 +62,84 @@ def test_a_file_when_it_is_wrong_then_says_where(spark, tmp_path, reader, text, 
         READERS[reader](spark, str(tmp_path / "file"))
 
 
+def folder_of(tmp_path, *texts):
+    """A folder with a comma and characters of patterns in its name; larger files first, as Spark reads them."""
+    folder = tmp_path / "a,b [1] {c,d}"
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number} %20.csv").write_text(text)
+    return folder, str(tmp_path / "a,b *")
+
+
+@pytest.mark.parametrize("text", ["1::2::3\n4::5::6\n", "1,2,3\n# said\n4, 5, 6\n", "1 2\t3\n\n4 5 6"])
+def test_ratings_when_separated_somehow_then_they_are_read(spark, tmp_path, text):
+    (tmp_path / "file").write_text(text)
+    found = READERS["ratings"](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, found.frame.collect())) == [(1, 2, 3.0), (4, 5, 6.0)]
+
+
+def test_edges_when_separated_by_commas_then_they_are_read(spark, tmp_path):
+    (tmp_path / "file").write_text("1, 2\n3, 4\n")
+    assert sorted(map(tuple, READERS["edges"](spark, str(tmp_path / "file")).frame.collect())) == [(1, 2), (3, 4)]
+
+
+def test_classes_when_separated_by_commas_then_they_are_read(spark, tmp_path):
+    (tmp_path / "file").write_text("1, a, b\n2, c\n")
+    assert READERS["classes"](spark, str(tmp_path / "file")) == {1: "a", 2: "c"}
+
+
+@pytest.mark.parametrize(
+    ("reader", "texts", "rows"),
+    [
+        (
+            "plays",
+            ["user,item\n1,2\n3,4\n", "item,user\n6,5\n", "\nuser,item\n7,8\n", ""],
+            [(1, 2), (3, 4), (5, 6), (7, 8)],
+        ),
+        ("table", ["rating,user,item\n3,1,2\n6,4,5\n", "user,item,rating\n7,8,9\n"], [(1, 2, 3), (4, 5, 6), (7, 8, 9)]),
+        ("clicks", ["label,site\n1,a\n0,b\n0,\n", "site,label\nc,1\n"], [(0, None), (0, "b"), (1, "a"), (1, "c")]),
+    ],
+)
+def test_a_folder_when_orders_differ_then_columns_go_by_name(spark, tmp_path, reader, texts, rows):
+    _, path = folder_of(tmp_path, *texts)
+    frame = READERS[reader](spark, path).frame
+    assert sorted(map(tuple, frame.collect()), key=str) == sorted(rows, key=str)
+
+
+@pytest.mark.parametrize(
+    ("reader", "texts", "fault"),
+    [
+        ("plays", [PLAYS, "User,item\n6,5\n"], "line 1: expected the columns of {0}, with 'user', got 'User'"),
+        ("plays", [PLAYS, "5,6\n"], "line 1: expected the columns of {0}, with 'user', 'item', got '5', '6'"),
+        ("clicks", [CLICKS, "label,site,x\n"], "line 1: expected the columns of {0}, with no more, got 'x'"),
+        ("clicks", [CLICKS, "site,label\na,7\n"], "line 2: column 'label': expected a label 0 or 1, got '7'"),
+        ("plays", [PLAYS, "item,user\n6,5\nuser,item\n7,8\n"], "line 3: expected a row, got names of columns"),
+    ],
+)
+def test_a_folder_when_file_has_other_columns_then_it_is_named(spark, tmp_path, reader, texts, fault):
+    folder, path = folder_of(tmp_path, *texts)
+    with pytest.raises(InputError) as raised:
+        READERS[reader](spark, path)
+    assert str(raised.value).startswith(f"{folder}/1 %20.csv: {fault.format(folder / '0 %20.csv')}")
+
+
+def test_parquet_when_a_file_lacks_a_column_then_it_is_named(spark, tmp_path):
+    for name, row in (
+        ("part 0", "1.0 label, 'a' site"),
+        ("part [1]", "0.0 label, 'b' page"),
+        ("part 2", "0.0 label, cast(null as string) site"),
+    ):
+        spark.sql(f"select {row}").coalesce(1).write.parquet(str(tmp_path / name))
+        next((tmp_path / name).glob("*.parquet")).rename(tmp_path / f"{name}.parquet")
+        for file in (tmp_path / name).iterdir():
+            file.unlink()
+        (tmp_path / name).rmdir()
+    with pytest.raises(
+        InputError, match=r"^.*/part \[1\].parquet: expected a column 'site', as other files have, got 'label', 'page'$"
+    ):
+        READERS["parquet"](spark, str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
 )
@@ -64,7 +153,9 @@ def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line
             labelled.read(spark, path, 12)
 
 
-@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != "table"])
+@pytest.mark.parametrize(
+    "reader", [reader for reader in READERS if reader not in ("table", "plays", "clicks", "parquet")]
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_compressed_file_when_broken_then_is_named(spark, tmp_path, reader, fault):
     content, told = FAULTS[fault]

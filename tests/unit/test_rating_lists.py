@@ -1,36 +1,19 @@
-"""Lines of files of ratings, and what is wrong with them."""
+"""Lines of CSV files of ratings, and what is wrong with them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.rating_lists import CsvColumns, CsvForm, TextForm, fault_of, is_csv
+from ps2.algorithms.csv_headers import Header
+from ps2.algorithms.rating_lists import CsvColumns, CsvForm, is_csv
+from ps2.algorithms.text_lines import fault_of
 from ps2.errors import InputError
 
-CSV = CsvForm.of("file", '\ufeffuserId,movieId,"stars",time', CsvColumns("userId", "movieId", "stars"))
+HEADER = '\ufeffuserId,movieId,"stars",time'
+CSV = CsvForm.of("file", [Header.of(HEADER, ",")], CsvColumns("userId", "movieId", "stars"))
 
 
-@pytest.mark.parametrize("line", ["1 2 3", "ann\tfilm .5", "  a   b  -1e-3 ", "# anything, said", "", "  "])
-def test_text_when_it_is_a_rating_or_blank_then_no_fault(line):
-    assert fault_of(line, TextForm(3)) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "size", "fault"),
-    [
-        ("1", 3, "expected 'user item' or 'user item rating', got '1'"),
-        ("1 2 3 4", 3, "expected 'user item' or 'user item rating', got '1 2 3 4'"),
-        ("1 2", 3, "expected 3 fields, as the lines before have, got '1 2'"),
-        ("1 2 3", 2, "expected 2 fields, as the lines before have, got '1 2 3'"),
-        ("1 2 good", 3, "rating: expected a number, got 'good'"),
-        ("1 2 nan", 3, "rating: expected a number, got 'nan'"),
-    ],
-)
-def test_text_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
-    assert fault_of(line, TextForm(size)) == fault
-
-
-@pytest.mark.parametrize("line", ["1,2,3,4", '"a, b",2,3.5,', CSV.header, ""])
+@pytest.mark.parametrize("line", ["1,2,3,4", '"a, b",2,3.5,', HEADER, ""])
 def test_csv_when_it_is_a_rating_or_header_then_no_fault(line):
     assert fault_of(line, CSV) is None
 
@@ -43,6 +26,10 @@ def test_csv_when_it_is_a_rating_or_header_then_no_fault(line):
         ("1,,3,4", "item: expected an id, got an empty field in '1,,3,4'"),
         ("1,2,,4", "rating: expected a number, got ''"),
         ("1,2,inf,4", "rating: expected a number, got 'inf'"),
+        (
+            "movieId,userId,stars,time",
+            "expected a row, got names of columns in another order than in the first line: 'movieId,userId,stars,time'",
+        ),
     ],
 )
 def test_csv_when_it_is_malformed_then_the_fault_says_how(line, fault):
@@ -50,8 +37,8 @@ def test_csv_when_it_is_malformed_then_the_fault_says_how(line, fault):
 
 
 def test_csv_when_columns_are_named_then_found_in_any_place():
-    form = CsvForm.of("file", "weight,item,x,user", CsvColumns(rating=None, weight="weight"))
-    assert (form.fields("1,2,3,4"), form.roles) == (["4", "2", "1"], ("user", "item", "weight"))
+    form = CsvForm.of("file", [Header.of("weight,item,x,user", ",")], CsvColumns(rating=None, weight="weight"))
+    assert (form.fields("1,2,3,4", ""), form.roles) == (["4", "2", "1"], ("user", "item", "weight"))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +50,17 @@ def test_csv_when_columns_are_named_then_found_in_any_place():
 )
 def test_csv_when_a_column_is_missing_then_error_names_it(header, fault):
     with pytest.raises(InputError, match=fault):
-        CsvForm.of("file", header, CsvColumns())
+        CsvForm.of("file", [Header.of(header, ",")], CsvColumns())
 
 
 def test_is_csv_when_name_ends_so_then_true():
     names = ("a.csv", "b.CSV.gz", "a.txt", "csv", "a.csv/b", "hdfs:///x/r.csv.bz2")
     assert [is_csv(name) for name in names] == [True, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("path", ["", "/part-*", "/day=1"])
+def test_is_csv_when_its_files_are_then_true(tmp_path, path):
+    (tmp_path / "day=1").mkdir()
+    for name in ("_SUCCESS", "part-0.csv.gz", "day=1/part-1.csv"):
+        (tmp_path / name).touch()
+    assert is_csv(f"{tmp_path}{path}")

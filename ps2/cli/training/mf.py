@@ -161,8 +161,8 @@ ratings_options = gathered(
 def mf(ratings: Ratings, setting: Setting, held_out: float | None, shown: int, **params: Any) -> None:
     """Factorize ratings of items by users.
 
-    The file has lines "user item rating" (or, with --implicit, "user item"), or it is a CSV file whose first line names
-    its columns. Ids are integers or words.
+    The file has lines "user item rating" (or, with --implicit, "user item"), separated by white space, "::" or commas,
+    or it is a CSV file whose first line names its columns. Ids are integers or words.
     """
     # All other options are named as the estimator's params.
     from ps2.algorithms.spark_session import interruptible

@@ -1,0 +1,57 @@
+"""Lines of two ids and perhaps a number: what separates their fields, and what is wrong with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.text_lines import TextForm, fault_of
+
+NAMES = ("user", "item", "rating")
+CUT = ": cut off what follows the third field"
+
+
+@pytest.mark.parametrize("line", ["1 2 3", "ann\tfilm .5", "  a   b  -1e-3 ", "a b 7.", "# anything, said", "", "  "])
+def test_a_line_when_it_is_a_row_or_blank_then_there_is_no_fault(line):
+    assert fault_of(line, TextForm(NAMES, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "size", "fault"),
+    [
+        ("1", 3, "expected 'user item' or 'user item rating', got '1'"),
+        ("1 2 3 4", 3, "expected 'user item' or 'user item rating', got '1 2 3 4'" + CUT),
+        ("1 2 3 4", 4, "expected 'user item' or 'user item rating', got '1 2 3 4'" + CUT),
+        ("1 2", 3, "expected 3 fields, as the lines before have, got '1 2'"),
+        ("1 2 3", 2, "expected 2 fields, as the lines before have, got '1 2 3'"),
+        ("1 2 good", 3, "rating: expected a number, got 'good'"),
+        ("1 2 nan", 3, "rating: expected a number, got 'nan'"),
+    ],
+)
+def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
+    assert fault_of(line, TextForm(NAMES, size)) == fault
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        (["1 2 5"], ["1", "2", "5"]),
+        (["1::2::5"], ["1", "2", "5"]),
+        (["ann::The Film::5"], ["ann", "The Film", "5"]),
+        (["1,2,5"], ["1", "2", "5"]),
+        (["1, 2, 5"], ["1", "2", "5"]),
+        (["1 , 2"], ["1", "2"]),
+        (["ann,The Film,5"], ["ann", "The Film", "5"]),
+        (["ann,The Film", "bob,Heat"], ["ann", "The Film"]),
+        (["std::set ann,bob 5"], ["std::set", "ann,bob", "5"]),
+        (["ann,bob film", "eve film"], ["ann,bob", "film"]),
+        (["::1 ::2"], ["::1", "::2"]),
+    ],
+)
+def test_lines_when_separated_somehow_then_the_fields_are_found(lines, fields):
+    form = TextForm.of(NAMES, lines)
+    assert (form.fields(lines[0]), form.size) == (fields, len(fields))
+
+
+@pytest.mark.parametrize("line", ["1::2::5::978", "1,2,5,978", "1\t2\t5\t978", "1::2::good"])
+def test_lines_when_no_separator_fits_then_fault_quotes_them(line):
+    assert "'user item rating', got " in str(fault_of(line, TextForm.of(NAMES, [line])))
