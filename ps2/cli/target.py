@@ -93,6 +93,8 @@ def find_target(which: Which) -> NamedFleet:
     if not addresses:
         raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     for address in addresses:
+        if ":" not in address:
+            raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}: --name {address} takes a name")
         split_address(address, "--fleet")
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
     return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_of_environment())

@@ -22,6 +22,11 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     if not servers:
         raise wrong
     for address in servers:
+        if ":" not in address:
+            raise ConfigError(
+                f"fleet: expected HOST:PORT, got {address!r}; for a fleet of that name, ps2 status --name {address} "
+                "prints the addresses"
+            )
         host, port = split_address(address, "fleet")
         if is_wildcard(host) or not port:
             raise ConfigError(

@@ -158,7 +158,8 @@ class _Batch:
             wild = ~np.isfinite(numbers.astype(np.float32))
         if wild.any():
             row = int(np.argmax(wild))
-            self._fail(name, row, "a finite number that fits float32", f"{numbers[row]:g}")
+            hint = ": use null for a missing value, or impute it" if np.isnan(numbers[row]) else ""
+            self._fail(name, row, "a finite number that fits float32", f"{numbers[row]:g}{hint}")
         return numbers, mask
 
     def _crossed(self, field: Field) -> _Pairs:
@@ -276,9 +277,8 @@ def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
     ):
-        hint = (
-            "; numbers have buckets or are numeric" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else ""
-        )
+        is_number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        hint = "; numbers have buckets or are numeric" if is_number else ": cast the column to string"
         raise InputError(f"column {name!r}: expected {CATEGORIES}, got {kind}{hint}")
     is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, ends, text = column.buffers()

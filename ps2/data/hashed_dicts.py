@@ -55,6 +55,13 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
     return KeyRows(indptr, np.array(keys, np.int64), np.array(values, np.float32), np.array(fields, np.int32), width)
 
 
+def is_missing(value: Any) -> bool:
+    """Return True for None, and for what pandas writes for it: NaN, NaT and NA."""
+    if isinstance(value, (float, np.floating)):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
 class _Row:
     """Reads the fields of one row; errors name the column and the row."""
 
@@ -86,7 +93,7 @@ class _Row:
             return []
         seed = self._hasher.seeds[column]
         if isinstance(given, (list, tuple, np.ndarray)):
-            texts = [self._text(column, one) for one in given if one is not None]
+            texts = [self._text(column, one) for one in given if not is_missing(one)]
         else:
             texts = [self._text(column, given)]
         return [xxh3(text, seed) >> 1 for text in texts]
@@ -136,7 +143,7 @@ class _Row:
             raise InputError(
                 f"row {self._at} has no column {column!r}; it has: {there:.300} (None stands for a missing value)"
             )
-        return self._row[column]
+        return None if is_missing(value := self._row[column]) else value
 
     def _list(self, column: str, length: int | None) -> list[Any]:
         given = self._value(column)
@@ -153,7 +160,8 @@ class _Row:
             return b"true" if given else b"false"
         if isinstance(given, (int, np.integer)):
             return str(given).encode()
-        self._fail(column, "a string, an integer or a boolean, or a list of them", given)
+        hint = "" if isinstance(given, numbers.Real) else " (cast others to string)"
+        self._fail(column, f"a string, an integer or a boolean, or a list of them{hint}", given)
 
     def _fail(self, column: str, expected: str, given: Any) -> NoReturn:
         raise InputError(f"column {column!r}, row {self._at}: expected {expected}, got {given!r:.100}")

@@ -56,7 +56,8 @@ class FieldHasher(KeyFields):
         It takes about 1 µs for each field of a row; ``rows`` is many times faster.
 
         Args:
-            rows: mappings with all columns of the fields; None stands for a missing value.
+            rows: mappings with all columns of the fields; None, and NaN, NaT and NA, stand for a missing value, as
+                ``pandas.DataFrame.to_dict("records")`` writes them.
 
         Raises:
             InputError: as ``rows`` does.

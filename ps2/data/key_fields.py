@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
 SEPARATOR = "\x1f"
 # Largest bound of buckets by logarithm.
 LARGEST = 1e18
+
+
+def suggested_cross(text: str) -> str:
+    """Return the columns of a malformed cross in its form: "user:ad" for "user-ad"."""
+    columns = re.findall(r"\w+", text)
+    return ":".join(columns) if len(columns) > 1 else "user:ad"
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ class Fence:
             if self.coordinator and not same and self.silent_s < TAKE_OVER_AFTER_S:
                 raise StaleRouteError(
                     f"this server follows coordinator {self.coordinator}, which gave a sign of life "
-                    f"{self.silent_s:.1f} s ago; got a call of {coordinator}"
+                    f"{self.silent_s:.1f} s ago; got a call of {coordinator}: a fleet has one driver at a time; "
+                    "ps2 launch --name NAME launches another fleet"
                 )
             if route_version < self.route_version or (not same and route_version == self.route_version):
                 raise StaleRouteError(

@@ -31,6 +31,10 @@ def test_server_when_an_address_is_wrong_then_says_so_first(option, given):
     assert str(told).startswith(f"{option}: expected HOST:PORT")
 
 
+def test_fleet_when_it_is_a_name_then_error_has_the_option():
+    assert str(ps2("status", "--fleet", "audit").exception).endswith("got 'audit': --name audit takes a name")
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), ((1 << 20) - 1, "1.0 MiB"), (25 << 30, "25.0 GiB")],

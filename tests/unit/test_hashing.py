@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import date
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import xxhash
@@ -133,7 +135,12 @@ def test_hasher_when_json_or_pickle_then_the_same():
     ("field", "column", "message"),
     [
         (Field.categorical("x"), [1.5], "expected strings, integers or booleans"),
-        (Field.numeric("x"), [1.0, float("nan")], "row 1: expected a finite number that fits float32, got nan"),
+        (
+            Field.categorical("x"),
+            [date(2026, 1, 2)],
+            "or booleans, or arrays of them, got date32.*: cast the column to string",
+        ),
+        (Field.numeric("x"), [1.0, float("nan")], "row 1: .* fits float32, got nan: use null for a missing value"),
         (Field.numeric("x"), [1e300], "row 0: expected a finite number that fits float32, got 1e"),
         (Field.buckets("x"), ["a"], "expected numbers, got string"),
         (Field.keys("x"), [[1], [-2]], r"row 1: expected keys in \[0, 2\*\*63\), got -2"),
@@ -147,11 +154,24 @@ def test_rows_when_column_is_wrong_then_error(field, column, message):
         FieldHasher((field,)).rows(pa.RecordBatch.from_pydict({"x": column}))
 
 
+def test_dicts_when_pandas_made_them_then_nan_is_null():
+    frame = pd.DataFrame(
+        {"s": ["a", None], "n": [None, 2.0], "t": pd.array([1, None], "Int64"), "l": [["a", np.nan], []]}
+    )
+    hasher = FieldHasher((Field.categorical("s"), Field.numeric("n"), Field.cross("s", "t"), Field.categorical("l")))
+    given = hasher.rows_of_dicts(frame.to_dict("records"))
+    expected = hasher.rows_of_dicts(
+        [{"s": "a", "n": None, "t": 1, "l": ["a", None]}, {"s": None, "n": 2.0, "t": None, "l": []}]
+    )
+    assert all(np.array_equal(getattr(given, name), getattr(expected, name)) for name in ("indptr", "keys", "values"))
+
+
 @pytest.mark.parametrize(
     ("field", "row", "message"),
     [
         (Field.categorical("x"), {"x": 1.5}, "column 'x', row 0: expected a string, an integer or a boolean"),
-        (Field.numeric("x"), {"x": float("nan")}, "a finite number that fits float32, got nan"),
+        (Field.categorical("x"), {"x": date(2026, 1, 2)}, r"or a list of them \(cast others to string\), got datetime"),
+        (Field.numeric("x"), {"x": float("inf")}, "a finite number that fits float32, got inf"),
         (Field.numeric("x"), {"x": "a"}, "expected a number, got 'a'"),
         (Field.keys("x"), {"x": [-1]}, r"expected keys in \[0, 2\*\*63\), got -1"),
         (Field.categorical("x"), {"y": 1}, "row 0 has no column 'x'; it has: y"),

@@ -21,6 +21,7 @@ from ps2.algorithms import (
     FMRegressor,
     GBTClassifier,
     GBTRegressor,
+    KeyHasher,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
@@ -303,9 +304,19 @@ def test_recipe_when_some_bounds_are_set_then_rest_are_infinite():
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_estimator_when_param_is_unknown_then_error_lists_params(cls):
-    with pytest.raises(TypeError, match=f"{cls.__name__}: there is no param 'maxiter'; there are: .*maxIter"):
+def test_estimator_when_param_is_misspelt_then_error_has_nearest(cls):
+    with pytest.raises(TypeError, match=rf"{cls.__name__}: there is no param 'maxiter'; did you mean 'maxIter'\?"):
         cls(maxiter=3)
+
+
+def test_estimator_when_no_param_is_near_then_error_lists_all():
+    with pytest.raises(TypeError, match=r"there is no param 'zzz'; there are: .*maxIter"):
+        LogisticRegression(zzz=3)
+
+
+def test_cross_when_separated_otherwise_then_error_writes_it():
+    with pytest.raises(TypeError, match="crosses: expected columns such as u:x, got 'u-x'"):
+        KeyHasher(crosses=["u-x"])
 
 
 @pytest.mark.parametrize("cls", ALL)

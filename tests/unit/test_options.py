@@ -81,6 +81,11 @@ def test_addresses_when_there_are_none_then_the_form_is_named(fleet):
         addresses(fleet)
 
 
+def test_addresses_when_a_name_then_error_says_where_they_are():
+    with pytest.raises(ConfigError, match=r"expected HOST:PORT, got 'audit'; .* ps2 status --name audit prints"):
+        addresses("audit")
+
+
 def test_addresses_when_text_or_list_then_are_equal():
     assert addresses("h:1, [::1]:2,") == addresses(["h:1", "[::1]:2"]) == ("h:1", "[::1]:2")
 

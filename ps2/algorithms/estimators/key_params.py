@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 from ps2.algorithms.estimators.params import ByName, getter, own_param, setter
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
+from ps2.data.key_fields import suggested_cross
 from ps2.errors import ConfigError, InputError
 
 # Separates the columns of a cross.
@@ -42,6 +43,9 @@ def crossed_columns(value: Any) -> list[list[str]]:
     """Convert crosses, each "a:b" or a list of names, to lists of names."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f'crosses: expected a list such as ["user:ad"] or [["user", "ad"]], got {value!r}')
+    for one in value:
+        if isinstance(one, str) and CROSS not in one:
+            raise TypeError(f"crosses: expected columns such as {suggested_cross(one)}, got {one!r}")
     return [TypeConverters.toListString(one.split(CROSS) if isinstance(one, str) else one) for one in value]
 
 
@@ -179,7 +183,9 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
             kind = field.kind if field.kind != "cross" else hasher.parts[name].kind
             expected = _wrong(types[name], kind, is_values=place == 1, in_cross=field.kind == "cross")
             if expected:
-                raise InputError(f"column {name!r}: expected {expected}, got {types[name].simpleString()}")
+                is_other = kind == "categorical" and not isinstance(types[name], (NumericType, ArrayType))
+                hint = ": cast it to string" if is_other else ""
+                raise InputError(f"column {name!r}: expected {expected}, got {types[name].simpleString()}{hint}")
 
 
 def _wrong(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:

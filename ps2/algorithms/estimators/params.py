@@ -5,6 +5,7 @@ The params of pyspark.ml keep its names, defaults, types and docs; they come fro
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from abc import ABCMeta
@@ -181,8 +182,10 @@ class ByName(Params):
         """
         unknown = sorted(name for name in params if not self.hasParam(name))
         if unknown:
-            known = ", ".join(param.name for param in self.params)
-            raise TypeError(f"{type(self).__name__}: there is no param {unknown[0]!r}; there are: {known}")
+            names = {param.name.lower(): param.name for param in self.params}
+            near = difflib.get_close_matches(unknown[0].lower(), names, n=1)
+            hint = f"did you mean {names[near[0]]!r}?" if near else f"there are: {', '.join(names.values())}"
+            raise TypeError(f"{type(self).__name__}: there is no param {unknown[0]!r}; {hint}")
         return self._set(**params)
 
     def _set(self: P, **params: Any) -> P:

@@ -82,13 +82,14 @@ class Clicks:
             ConfigError: no columns are named, or a list is malformed.
         """
         from ps2.algorithms.click_files import ClickColumns
+        from ps2.data.key_fields import suggested_cross
 
         lists = [self._list(name) for name in ("categories", "numbers", "buckets", "crosses")]
         if not any(lists):
             raise ConfigError("--categories: expected names of columns, or --numbers, --buckets or --crosses, got none")
         for cross in lists[3]:
             if cross.count(":") < 1 or not all(cross.split(":")):
-                raise ConfigError(f"--crosses: expected columns such as site:ad, got {cross!r}")
+                raise ConfigError(f"--crosses: expected columns such as {suggested_cross(cross)}, got {cross!r}")
         return ClickColumns(self.label, self.weight, *lists)
 
     def read(self, spark: Any, path: str) -> ClickRows:
