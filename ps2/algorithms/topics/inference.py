@@ -124,8 +124,7 @@ class Sampling:
             id: the document's, for random numbers.
         """
         rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
-        total = times.sum()
-        times = np.floor(times * min(1.0, COUNTED / total)).astype(np.int64)
+        counts = np.floor(times * min(1.0, COUNTED / times.sum())).astype(np.int64)
         theta, mean = self._alpha, np.zeros(len(self._alpha))
         rows = max(1, ROOM // len(theta))
         for sweep in range(LEFT_OUT_LONG + KEPT):
@@ -134,7 +133,7 @@ class Sampling:
                 part = slice(begin, begin + rows)
                 chances = theta * ((self._counts[words[part]] + self._beta) * self._scale)
                 chances /= chances.sum(axis=1, keepdims=True)
-                tokens += rng.multinomial(times[part], chances).sum(axis=0)
+                tokens += rng.multinomial(counts[part], chances).sum(axis=0)
             theta = rng.standard_gamma(tokens + self._alpha)
             theta /= theta.sum()
             if sweep >= LEFT_OUT_LONG:
