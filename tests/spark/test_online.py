@@ -78,7 +78,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_fit_when_partitions_are_many_then_tasks_fill_the_slots_once(ps, spark, rows):
+def test_fit_when_partitions_are_many_then_tasks_fill_slots_once(ps, spark, rows):
     """A Python task takes Spark some hundredths of a second, however few its rows."""
     sc = spark.sparkContext
     sc.setJobGroup("many partitions", "")

@@ -53,7 +53,7 @@ def test_ranker_when_rows_are_unusable_then_error(frame, change, error):
         GBTRanker(**PARAMS).fit(frame.withColumn(change[0], F.expr(change[1])))
 
 
-def test_ranker_when_margins_are_equal_then_validation_and_evaluation_agree(frame, spark):
+def test_ranker_when_margins_are_equal_then_metrics_agree(frame, spark):
     """The NDCG of LightGBM: rows of equal margins are in the order of the DataFrame, wherever workers have them."""
     held = frame.withColumn("held", F.col("query").isin([f"q{n}" for n in range(0, 30, 3)]))
     given = {**PARAMS, "maxIter": 1, "maxDepth": 1, "numWorkers": 2}

@@ -118,7 +118,7 @@ def test_kernel_when_processes_need_it_at_once_then_one_compiles_it(folder):
     assert not list((folder / "cache").rglob("*.lock"))
 
 
-def test_kernel_when_it_cannot_be_compiled_then_others_need_not_wait(folder):
+def test_kernel_when_it_cannot_be_compiled_then_nobody_waits(folder):
     script = "import outer\ntry:\n    outer.whole('a')\nexcept Exception as error:\n    print(type(error).__name__)"
     done = run(script, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
     assert done.stdout.split() == ["TypingError"], done.stderr

@@ -83,11 +83,11 @@ def test_error_of_tasks_when_a_package_is_missing_then_named(module):
     assert "PYSPARK_PYTHON" in str(error)
 
 
-def test_error_of_tasks_when_a_module_of_the_user_is_missing_then_none():
+def test_task_error_when_a_user_module_is_missing_then_none():
     assert python_error(LocalContext("python3"), "ModuleNotFoundError: No module named 'churn'") is None
 
 
-def test_uses_of_python_in_tasks_then_all_choose_the_python_first():
+def test_python_in_tasks_when_used_then_was_chosen_before():
     texts = [path.read_text() for path in ROOT.rglob("*.py") if "run/spark" not in path.as_posix()]
     uses = {text: len(USES.findall(text)) for text in texts}
     assert sum(uses.values()) > 30

@@ -30,7 +30,7 @@ def next_batches(learned, offsets, commits):
     ("lag_s", "text"),
     [(-3.0, "-3.0 s"), (9.25, "9.2 s"), (150.0, "2.5 minutes"), (7200.0, "2.0 hours"), (2297649.2, "26.6 days")],
 )
-def test_progress_when_rows_are_old_then_lag_has_a_unit_of_its_size(lag_s, text):
+def test_progress_when_rows_are_old_then_lag_is_in_large_units(lag_s, text):
     known = Progressive.of(np.zeros_like(tally_of(np.zeros(1), np.zeros(1, np.float32), np.ones(1, np.float32))))
     assert BatchProgress(0, 5, 0, known, known, 1.0, {}, lag_s).described()[-1] == f"lag {text}"
 

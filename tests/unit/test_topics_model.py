@@ -75,7 +75,7 @@ def test_sampled_when_document_moves_then_topics_are_the_same(sampled, x):
     assert (LDATopics(sampled.counts, ALPHA, BETA, seed=1).transform(x) != shares).any()
 
 
-def test_sampled_when_a_document_is_long_then_topics_are_the_same(sampled, monkeypatch):
+def test_sampled_when_document_is_long_then_topics_are_the_same(sampled, monkeypatch):
     """Its cost depends on its distinct words only; the topics are those of sampling token by token."""
     times = np.array([3, 0, 9, 5, 0, 7, 1, 0, 4, 0, 2, 6])
     monkeypatch.setattr(inference, "KEPT", 20_000)
@@ -84,7 +84,7 @@ def test_sampled_when_a_document_is_long_then_topics_are_the_same(sampled, monke
     np.testing.assert_allclose(sampled.transform([times])[0], expected, atol=0.02)
 
 
-def test_sampled_when_counts_are_in_billions_then_shares_are_most_likely(sampled):
+def test_sampled_when_counts_are_billions_then_has_likely_shares(sampled):
     """With so many tokens the prior says nothing; the rows beside it have the topics that they have alone."""
     times = np.array([3, 0, 9, 5, 0, 7, 1, 0, 4, 0, 2, 6])
     rows = np.stack([times, times * 3_000_000_000, times])

@@ -118,7 +118,7 @@ def test_online_when_a_batch_has_no_document_then_lambda_stays(recipe):
     assert np.isnan(found.history.objective).all()
 
 
-def test_online_when_some_batches_are_empty_then_history_is_of_numbers():
+def test_online_when_batches_are_empty_then_history_has_numbers():
     """One document of one token, which is in few batches, neither in the first nor in the last one."""
     one = sp.csr_array(([1.0], ([0], [2])), shape=(1, WORDS))
     ids = ids_of(LocalRows(np.arange(WORDS), one))

@@ -16,8 +16,7 @@ from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
-from ps2.run.spark.backend_lookup import with_python
-from ps2.run.spark.frames import in_one_wave
+from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # Workers number users and items with 32 bits.
 MAX_IDS = 2**31 - 1

@@ -6,6 +6,7 @@ import sys
 from typing import Any, TypeVar
 
 from ps2.errors import ConfigError
+from ps2.run.slots import is_dynamic, most_slots
 from ps2.run.spark.backend import SparkBackend
 
 T = TypeVar("T")
@@ -64,6 +65,16 @@ def with_python(given: T) -> T:
     """
     backend_of(given).configure_python()
     return given
+
+
+def in_one_wave(frame: Any) -> Any:
+    """Return rows for Python tasks in no more partitions than Spark can run tasks at once, where it knows that number.
+
+    A Python task takes some hundredths of a second however few rows it has: thousands of small ones take minutes.
+    """
+    spark = backend_of(frame)
+    slots = most_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
+    return frame if slots is None else frame.coalesce(slots)
 
 
 def require_classic(what: str, given: Any, instead: str) -> None:

@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ps2.run.slots import is_dynamic, most_slots
-from ps2.run.spark.backend_lookup import backend_of
-
-
-def in_one_wave(frame: Any) -> Any:
-    """Return rows for Python tasks in no more partitions than Spark can run tasks at once, where it knows that number.
-
-    A Python task takes some hundredths of a second however few rows it has: thousands of small ones take minutes.
-    """
-    spark = backend_of(frame)
-    slots = most_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
-    return frame if slots is None else frame.coalesce(slots)
-
 
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
     """Return ``frame.mapInArrow(function, schema)``, for columns of any names.

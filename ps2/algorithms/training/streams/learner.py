@@ -24,8 +24,8 @@ from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProg
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
 from ps2.errors import InputError, PS2Error, RecoveryError, RolledBack
-from ps2.run.spark.backend_lookup import backend_of, with_python
-from ps2.run.spark.frames import in_one_wave, map_in_arrow
+from ps2.run.spark.backend_lookup import backend_of, in_one_wave, with_python
+from ps2.run.spark.frames import map_in_arrow
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.backend_lookup import in_one_wave, with_python
 from ps2.run.spark.errors import plain_job_errors
-from ps2.run.spark.frames import in_one_wave
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.table import Table
-from ps2.run.spark.backend_lookup import with_python
-from ps2.run.spark.frames import in_one_wave
+from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # A float64 is a whole number of 53 bits times a power of two; its lower bits are summed up beside the upper ones.
 BITS, LOW_BITS = 53, 27

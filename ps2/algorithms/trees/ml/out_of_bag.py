@@ -21,8 +21,7 @@ from ps2.algorithms.trees.rows import row_ids
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
-from ps2.run.spark.backend_lookup import with_python
-from ps2.run.spark.frames import in_one_wave
+from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 log = logging.getLogger(__name__)
 
