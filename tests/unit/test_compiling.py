@@ -106,7 +106,7 @@ def test_inline_function_when_kernel_is_kept_then_has_no_file(folder):
     assert [file.name.split("-")[0] for file in (folder / "cache").rglob("*.nbi")] == ["outer.whole"]
 
 
-def test_kernel_when_processes_need_it_at_once_then_one_compiles_it(folder):
+def test_kernel_when_processes_need_it_then_one_compiles_it(folder):
     (folder / "inner.py").write_text(FILES["inner.py"].replace("x + STEP", "max(x, x) + STEP") + "import startup\n")
     (folder / "startup.py").write_text(
         "import pathlib, time\npathlib.Path(f'{__file__}-{time.monotonic_ns()}').touch()\n"
