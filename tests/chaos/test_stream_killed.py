@@ -98,6 +98,7 @@ def check_sums(found, folder):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_stream_when_all_is_killed_then_each_row_counts_once(tmp_path):
     """Two servers and two workers, whose pushes come in any order: counts and FTRL's sums are exact."""
     stream_app.write_rows(tmp_path / "in", 60, ROWS)
