@@ -14,10 +14,11 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
-from ps2.algorithms.inputs import escaped, first_file, local_name, numbered_lines, reading, shown
+from ps2.algorithms.inputs import first_file, local_name, numbered_lines, reading, shown
 from ps2.algorithms.text_lines import BAD, NUMBER, lines_of
 from ps2.algorithms.training.progress import say
 from ps2.errors import ConfigError, InputError
+from ps2.run.spark.files import escaped
 
 FormatName = Literal["csv", "tsv", "parquet"]
 FORMATS = ("csv", "tsv", "parquet")

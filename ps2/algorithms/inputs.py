@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
-from ps2.run.spark.files import file_system_of
+from ps2.run.spark.files import escaped, file_system_of
 from ps2.run.spark.jvm import io_error
+from ps2.storage.files import check_encodable
 
 # Characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")
@@ -54,6 +55,7 @@ def check_local(path: str) -> None:
     Python's glob does not know are left to Spark.
     """
     local = local_path(path)
+    check_encodable(path, "path", local is not None)
     if local is None:
         return
     if not PATTERN.search(local):
@@ -112,7 +114,9 @@ def _check_exists(spark: Any, path: str) -> None:
     location, files = file_system_of(spark.sparkContext, path)
     found = files.globStatus(location)
     if found is None or len(found) == 0:
-        raise InputError(f"{path}: there is no such file")
+        is_name = PATTERN.search(path) and files.exists(location)
+        hint = f" that this pattern matches; the pattern of the file of this name is {escaped(path)}" if is_name else ""
+        raise InputError(f"{path}: there is no such file{hint}")
     for each in found:
         if each.isDirectory():
             listed = files.listStatus(each.getPath())
@@ -137,14 +141,9 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
             )
 
 
-def escaped(path: str) -> str:
-    """Return the pattern that only this path matches."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
-
-
 def text_file(spark: Any, pattern: str) -> Any:
-    """Return an RDD of the lines of files; unlike SparkContext.textFile, a comma in a name does not end a path."""
-    return spark.sparkContext.textFile(pattern.replace(",", r"{\,}"))
+    """Return an RDD of the lines of files; unlike SparkContext.textFile, a comma does not separate paths."""
+    return spark.sparkContext.textFile(pattern if "{" in pattern else pattern.replace(",", r"{\,}"))
 
 
 def numbered_lines(spark: Any, file: str) -> Any:
@@ -153,7 +152,7 @@ def numbered_lines(spark: Any, file: str) -> Any:
     Args:
         file: URL as Spark's input_file_name returns it.
     """
-    return text_file(spark, escaped(unquote(file))).zipWithIndex()
+    return spark.sparkContext.textFile(escaped(unquote(file))).zipWithIndex()
 
 
 def local_name(url: str) -> str:

@@ -27,7 +27,7 @@ from ps2.matrix.key_policy import Clock, InitialKind
 from ps2.matrix.partition import Wire
 from ps2.number_checks import is_whole
 from ps2.storage.export_writing import Export
-from ps2.storage.files import place, read_json, write_json
+from ps2.storage.files import place, read_json, remove_folder, write_json
 
 OptimizerName = Literal["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"]
 SETTINGS = "table.json"
@@ -321,7 +321,7 @@ class EmbeddingTable:
         write_json(fs, f"{root}/{SETTINGS}", {**self.settings.to_json(), "rows": rows})
         if before is not None:
             with suppress(OSError, ValueError):
-                fs.rm(f"{root}/{before['rows']}", recursive=True)
+                remove_folder(fs, f"{root}/{before['rows']}")
 
     @classmethod
     def load(cls, url: str, name: str | None = None) -> EmbeddingTable:

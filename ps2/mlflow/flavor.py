@@ -24,7 +24,7 @@ from ps2.algorithms.estimators.model_files import read_local_model, write_local_
 from ps2.algorithms.estimators.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.mlflow.predicting import EXPORT, MODEL, _load_pyfunc, output_types, write_scoring
-from ps2.storage.files import place, reported
+from ps2.storage.files import place, remove_folder, reported
 from ps2.version import __version__
 
 FLAVOR = "ps2"
@@ -243,7 +243,7 @@ class _reachable:
                 for name in fs.ls(root, detail=False):
                     fs.get(name, str(self._folder / Path(name).name), recursive=True)
             if fs.exists(root):
-                fs.rm(root, recursive=True)
+                remove_folder(fs, root)
 
 
 def _is_on_servers(model: Any) -> bool:

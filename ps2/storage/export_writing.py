@@ -30,7 +30,7 @@ from ps2.storage.exports import (
     KeyFiles,
     find_manifest,
 )
-from ps2.storage.files import locked, place, reported, write, write_json
+from ps2.storage.files import locked, place, remove_folder, reported, write, write_json
 from ps2.storage.manifest import SavedFile
 from ps2.version import __version__
 
@@ -254,4 +254,4 @@ def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
 def _remove_folder(fs: Any, path: str) -> None:
     """Remove a folder if possible; a later export removes what stays."""
     with suppress(OSError):
-        fs.rm(path, recursive=True)
+        remove_folder(fs, path)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import json
 import logging
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -61,13 +63,34 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
     except OSError as error:  # no archive of this name, no library for HDFS, or no answer from its host
         (why, *_) = str(error).splitlines() or [type(error).__name__]
         raise RecoveryError(f"{name}: the file system of {url} cannot be opened: {why}") from error
-    return fs, root.replace("\0", "::").rstrip("/") or "/"
+    root = root.replace("\0", "::")
+    check_encodable(root, name, isinstance(fs, LocalFileSystem))
+    return fs, root.rstrip("/") or "/"
 
 
 def shared_url(url: str | os.PathLike[str]) -> str:
     """Return the URL to give to another process, whose current folder may be another: an absolute path, if local."""
     fs, root = place(url)
     return root if isinstance(fs, LocalFileSystem) else str(url)
+
+
+def check_encodable(path: str, name: str, is_local: bool) -> None:
+    """Raise ConfigError if a path has no bytes in the locale's encoding, or was made of bytes that are none of it.
+
+    Args:
+        name: of the setting that holds the path, for errors.
+        is_local: the path is one of this machine; others are UTF-8 whatever the locale is.
+    """
+    try:
+        path.encode()
+        if is_local:
+            os.fsencode(path)
+    except UnicodeEncodeError as error:
+        encoding = sys.getfilesystemencoding()
+        hint = "" if encoding == "utf-8" else ": set LC_ALL=C.UTF-8"
+        raise ConfigError(
+            f"{name}: expected a path in the locale's encoding, {encoding}, got {path!a}{hint}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -91,7 +114,27 @@ def reason(error: BaseException) -> str:
 def remove(fs: Any, path: str) -> None:
     """Remove a file if possible; ignore errors of the file system."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: ``path`` is a folder
-        fs.rm(path)
+        fs.rm_file(path)
+
+
+def remove_folder(fs: Any, path: str) -> None:
+    """Remove a folder and what is in it. ``fs.rm`` would remove all that the path matches as a pattern."""
+    if isinstance(fs, LocalFileSystem) or not glob.has_magic(path):
+        fs.rm(path, recursive=True)
+        return
+    entries = sorted(fs.find(path, withdirs=True, detail=True).values(), key=lambda entry: entry["name"], reverse=True)
+    for entry in (*entries, {"name": path, "type": "directory"}):
+        with contextlib.suppress(FileNotFoundError):  # many stores have no folders without files
+            (fs.rmdir if entry["type"] == "directory" else fs.rm_file)(entry["name"])
+
+
+def _move(fs: Any, source: str, target: str) -> None:
+    """Rename a file; ``fs.mv`` would take its name as a pattern."""
+    if isinstance(fs, LocalFileSystem) or not glob.has_magic(source):
+        fs.mv(source, target)
+        return
+    fs.cp_file(source, target)
+    fs.rm_file(source)
 
 
 def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[int, str]:
@@ -133,7 +176,7 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
     try:
         write(fs, aside, parts, called=path)
         with reported(path, "renaming it into place"):
-            fs.mv(aside, path)
+            _move(fs, aside, path)
     except BaseException:
         remove(fs, aside)
         raise

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
-from ps2.storage.files import FULL, place, read_json, reason, reported, write, write_json
+from ps2.storage.files import FULL, place, read_json, reason, remove_folder, reported, write, write_json
 from ps2.storage.files import remove as remove_file
 from ps2.storage.manifest import FORMAT, Manifest, SavedFile
 from ps2.storage.shard_files import checked
@@ -212,9 +212,9 @@ def remove(url: str) -> None:
     fs, root = place(url)
     with reported(root, "removing"):
         if fs.exists(path := f"{root}/{MANIFEST}"):
-            fs.rm(path)
+            fs.rm_file(path)
         if fs.exists(root):
-            fs.rm(root, recursive=True)
+            remove_folder(fs, root)
 
 
 def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:

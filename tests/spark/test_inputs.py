@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import gzip
 
+import numpy as np
 import pytest
 
-from ps2.algorithms import bag_of_words, click_files, edge_lists, labelled, rating_lists
-from ps2.errors import InputError
+from ps2.algorithms import (
+    KMeans,
+    KMeansClusters,
+    KMeansModel,
+    bag_of_words,
+    click_files,
+    edge_lists,
+    labelled,
+    rating_lists,
+)
+from ps2.errors import ConfigError, InputError
 
 READERS = {
     "rows": lambda spark, path: labelled.read(spark, path, 3),
@@ -184,3 +194,35 @@ def test_a_folder_when_of_a_partitioned_table_then_is_read(spark, tmp_path):
 def test_filesystem_root_when_read_then_error_at_once(spark):
     with pytest.raises(InputError, match=r"^/: expected a file or a folder of files, got a folder with the folder"):
         labelled.count_features(spark, "/")
+
+
+NAMES = ["a,b [1] {c,d}", "x*y?", "b\\c", "é ü%20#"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_when_its_folder_looks_like_a_pattern_then_loads(spark, tmp_path, name):
+    path = str(tmp_path / name)
+    KMeans(k=7).save(f"{path}/estimator")
+    model = KMeansModel(KMeansClusters(np.eye(3), "euclidean"))
+    for _ in range(2):
+        model.write().overwrite().save(f"{path}/model")
+    assert KMeans.load(f"{path}/estimator").getK() == 7
+    assert np.array_equal(KMeansModel.load(f"{path}/model").clusterCenters(), np.eye(3))
+
+
+def test_a_file_when_its_name_is_a_pattern_then_error_writes_it(spark, tmp_path):
+    (tmp_path / "a[1]").write_text("1 2\n")
+    with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name is (.*)$") as raised:
+        edge_lists.read(spark, str(tmp_path / "a[1]"))
+    assert edge_lists.read(spark, str(raised.value).rpartition(" ")[2]).edges == 1
+
+
+def test_a_path_when_java_has_another_locale_then_error_says_so(spark, tmp_path):
+    system, name = spark.sparkContext._jvm.java.lang.System, "sun.jnu.encoding"
+    (tmp_path / "modèle").write_text("1 2\n")
+    before = system.setProperty(name, "ANSI_X3.4-1968")
+    try:
+        with pytest.raises(ConfigError, match=r"ANSI_X3.4-1968 for Spark's Java, got .*xe8le': set LC_ALL=C.UTF-8"):
+            edge_lists.read(spark, str(tmp_path / "modèle"))
+    finally:
+        system.setProperty(name, before)

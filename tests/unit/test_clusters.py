@@ -83,9 +83,10 @@ def test_plus_plus_when_groups_are_apart_then_one_of_each():
     assert len(start.plus_plus(sp.csr_array(x), np.ones(12), 9, 1)) == 3
 
 
-def test_clusters_when_saved_then_load_without_spark(tmp_path):
-    KMeansClusters(rows(n=3), "cosine").save(str(tmp_path / "model"))
-    found = KMeansClusters.load(str(tmp_path / "model"))
+@pytest.mark.parametrize("name", ["model", "m[1]", "{a,b}", "x*", "é ü%20"])
+def test_clusters_when_saved_then_load_without_spark(tmp_path, name):
+    KMeansClusters(rows(n=3), "cosine").save(str(tmp_path / name))
+    found = KMeansClusters.load(str(tmp_path / name))
     assert (found.centres.tolist(), found.distance) == (rows(n=3).tolist(), "cosine")
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from ps2.errors import ConfigError, RecoveryError
-from ps2.storage.files import place, write_whole
+from ps2.storage.files import place, remove_folder, write_whole
 
 
 @pytest.mark.parametrize("url", ["", "  ", "a\0b"])
@@ -80,3 +82,28 @@ def test_write_whole_when_path_is_folder_then_says_so(tmp_path):
     with pytest.raises(RecoveryError, match="expected a file or no file, got a folder"):
         write_whole(fs, path, [b"new"])
     assert (list(tmp_path.iterdir()), list(tmp_path.parent.glob(f"{tmp_path.name}.*"))) == ([], [])
+
+
+NOT_ASCII = "import sys; from ps2.storage.files import place; place(sys.argv[1] or '/tmp/mod\\xe8le', 'output')"
+
+
+@pytest.mark.parametrize(("given", "got"), [("", r"'/tmp/mod\xe8le'"), ("/tmp/modèle", r"'/tmp/mod\udcc3\udca8le'")])
+def test_place_when_the_locale_has_no_such_character_then_error(given, got):
+    locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", NOT_ASCII, given]
+    ended = subprocess.run(command, env=locale, capture_output=True, text=True, check=False)
+    assert "ConfigError: output: expected a path in the locale's encoding, " in ended.stderr
+    assert ended.stderr.strip().endswith(f"got {got}: set LC_ALL=C.UTF-8")
+
+
+@pytest.mark.parametrize("scheme", ["memory://", ""])
+def test_files_when_their_folder_is_a_pattern_then_others_stay(tmp_path, scheme):
+    for name in ("m[1]", "m1", "m*"):
+        fs, root = place(f"{scheme}{tmp_path}/{name}")
+        fs.makedirs(f"{root}/deep", exist_ok=True)
+        write_whole(fs, f"{root}/deep/file", [b"old"])
+        write_whole(fs, f"{root}/deep/file", [b"new"])
+    for name in ("m[1]", "m*"):
+        remove_folder(fs, place(f"{scheme}{tmp_path}/{name}")[1])
+    folder = place(f"{scheme}{tmp_path}")[1]
+    assert fs.find(folder) == [f"{folder}/m1/deep/file"]

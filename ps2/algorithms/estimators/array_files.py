@@ -72,7 +72,9 @@ def load_metadata(path: str) -> dict[str, Any]:
     """
     fs, root = place(path, "path")
     with reported(root, "reading the metadata"):
-        parts = [file for file in sorted(fs.glob(f"{root}/metadata/part-*")) if not file.endswith(".crc")]
+        folder = f"{root}/metadata"
+        files = sorted(fs.ls(folder, detail=False)) if fs.isdir(folder) else []
+        parts = [file for file in files if "/part-" in file and not file.endswith(".crc")]
         lines = [line for file in parts for line in fs.cat_file(file).splitlines()]
     if not lines:
         raise CheckpointMissingError(f"{path}: expected a model, and there is no folder metadata in it")

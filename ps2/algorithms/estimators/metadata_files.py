@@ -10,8 +10,9 @@ from typing import Any
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from ps2.run.spark.backend_lookup import is_connect, with_python
-from ps2.run.spark.files import file_system_of
+from ps2.run.spark.files import escaped, file_system_of
 from ps2.storage.files import place, reported, shared_url, write_whole
+from ps2.storage.files import remove_folder as remove_tree
 
 # What Spark calls the only part of a small text file.
 PART = "part-00000"
@@ -56,7 +57,7 @@ def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] |
 def load_metadata(path: str, spark: Any) -> dict[str, Any]:
     """Read what ``save_metadata`` has written, or pyspark."""
     if not is_connect(spark):
-        return DefaultParamsReader.loadMetadata(path, spark.sparkContext)
+        return DefaultParamsReader.loadMetadata(escaped(path), spark.sparkContext)
     fs, root = place(path)
     with reported(root, "reading the metadata"):
         (part, *_) = sorted(file for file in fs.ls(f"{root}/metadata", detail=False) if "/part-" in file)
@@ -67,4 +68,4 @@ def remove_folder(path: str) -> None:
     """Remove a folder that another object is saved to."""
     fs, root = place(path, "path")
     with reported(root, "removing what is there"):
-        fs.rm(root, recursive=True)
+        remove_tree(fs, root)

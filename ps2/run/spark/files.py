@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from ps2.errors import ConfigError
 from ps2.storage.files import place, reported
 
 
+def escaped(path: str) -> str:
+    """Return the pattern of Hadoop that only this path matches; a comma in it does not separate paths, either."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path).replace(",", r"{\,}")
+
+
 def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
-    location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
-    return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
+    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it.
+
+    Raises:
+        ConfigError: the path is local, and the locale of Spark's Java has no bytes for it.
+    """
+    jvm = spark_context._jvm
+    location = jvm.org.apache.hadoop.fs.Path(path)
+    system = location.getFileSystem(spark_context._jsc.hadoopConfiguration())
+    if not path.isascii() and system.getUri().getScheme() == "file":
+        # Python takes UTF-8 in the locale C, and Java does not: to Java, there is no such file.
+        encoding = jvm.java.lang.System.getProperty("sun.jnu.encoding")
+        net = jvm.java.net
+        if encoding is not None and net.URLDecoder.decode(net.URLEncoder.encode(path, encoding), encoding) != path:
+            raise ConfigError(
+                f"path: expected one in the locale's encoding, {encoding} for Spark's Java, got {path!a}: set "
+                "LC_ALL=C.UTF-8"
+            )
+    return location, system
 
 
 @dataclass(frozen=True)
@@ -84,5 +106,5 @@ class ClientFiles:
         with reported(path, "deleting"):
             for one in (root, f"{folder}/.{name}.crc"):
                 if fs.exists(one):
-                    fs.rm(one)
+                    fs.rm_file(one)
             return not fs.exists(root)
