@@ -104,7 +104,12 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = named_column(batch, name)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    elif not (_is_number(column.type) or pa.types.is_decimal(column.type) or pa.types.is_null(column.type)):
+    # What has no rows may have no type.
+    elif not (
+        _is_number(column.type)
+        or pa.types.is_decimal(column.type)
+        or (pa.types.is_null(column.type) and not len(column))
+    ):
         raise InputError(f"column {name!r}: expected numbers, got {column.type}")
     return column.cast(pa.float64(), safe=False)
 

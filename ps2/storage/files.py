@@ -43,6 +43,8 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
             not support it.
         RecoveryError: the file system cannot be opened.
     """
+    if not isinstance(url, str | os.PathLike):
+        raise ConfigError(f"{name}: expected a path or a URL, got {url!r}")
     if not str(url).strip():
         raise ConfigError(f"{name}: expected a path or a URL, got {url!r}; the current folder is '.'")
     if "\0" in str(url):
