@@ -102,14 +102,18 @@ class _Work:
         self._options, self._fleet, self._rows = options, fleet, rows
         self._ids = row_draws.hashes(rows.x, rows.keys)
         self._x: sp.csr_array | None = None
+        # Codes of all rows with their losses, and the clock that found them.
         self._coded: tuple[sp.csr_array, Float64s] | None = None
+        self._coded_in = 0
 
     def take_part(self, worker: Any, do: str, message: dict[str, Any]) -> None:
+        if worker.clock != self._coded_in + 1:  # a rollback may have gone back to an earlier dictionary
+            self._coded = None
         if do == SURVEY:
             self._survey(worker)
         elif do == CODE:
-            self._coded = None
             self._code(worker, message[DRAW], Scale(*message[SCALE]))
+            self._coded_in = worker.clock
         elif do == SUM:
             self._sum(worker, message, Scale(*message[SCALE]))
 
