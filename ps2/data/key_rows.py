@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float32s, Int32s, Int64s
+from ps2.data.plain_arrays import as_array
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError
 
 
@@ -41,8 +42,9 @@ class KeyRows:
         Raises:
             ShapeError: the keys have another number of dimensions.
             OutOfRangeError: a key is negative, or 2**63 or more.
+            UsageError: the keys are a masked array.
         """
-        given = np.asarray(keys)
+        given = as_array("keys", keys)
         if given.ndim != 2 or (given.size and given.dtype.kind not in "iu"):
             raise ShapeError(f"keys: expected integers of shape (n, width), got {given.dtype} of shape {given.shape}")
         if given.size and (given.min() < 0 or int(given.max()) >= 2**63):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.plain_arrays import as_array
 from ps2.data.sparse_rows import canonical, sparse_matrix
 from ps2.data.used_columns import renumber
 from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError
@@ -394,8 +395,10 @@ def _unpacked(record: Any) -> tuple[Any, ...]:
 def _entries(vector: Any) -> tuple[Array, Array, int]:
     """Return columns, values and size of a vector, without importing pyspark."""
     if hasattr(vector, "indices"):
+        if len(vector.indices) != len(vector.values):
+            raise ValueError("not as many indices as values")
         return vector.indices, vector.values, int(vector.size)
-    values = np.asarray(getattr(vector, "array", vector), np.float64)
+    values = as_array("vector", getattr(vector, "array", vector)).astype(np.float64)
     if values.ndim != 1:
         raise ValueError("not 1-D")
     return np.arange(len(values), dtype=np.int32), values, len(values)

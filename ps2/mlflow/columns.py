@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from ps2.data.columns import VECTOR, VECTORS, listed
+from ps2.data.plain_arrays import as_array
 from ps2.errors import InputError
 
 _STRUCT = pa.struct(
@@ -86,7 +87,7 @@ def _is_null(cell: Any) -> bool:
 
 
 def _as_array(cell: Any) -> Any:
-    values = np.asarray(cell.toArray() if hasattr(cell, "toArray") else cell)
+    values = as_array("features", cell.toArray() if hasattr(cell, "toArray") else cell)
     if values.ndim != 1 or isinstance(cell, (str, bytes)):
         raise TypeError("no vector")
     if values.dtype == object:  # None within a list is a missing value

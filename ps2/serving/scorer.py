@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ps2.array_types import Float32s
 from ps2.data.key_rows import KeyRows
+from ps2.data.plain_arrays import as_array
 from ps2.errors import (
     CheckpointCorruptError,
     ConfigError,
@@ -160,6 +161,7 @@ class Scorer:
         Raises:
             DTypeError: the keys are not integers.
             OutOfRangeError: a key is not in [0, 2**63).
+            UsageError: the keys are a masked array.
         """
         return self.lookUp(keys)[0]
 
@@ -363,8 +365,8 @@ def _keys(keys: Any) -> npt.NDArray[np.int64]:
     if isinstance(keys, (list, tuple)):
         _check_types(keys)
     try:
-        found = np.asarray(keys)
-    except ValueError as error:
+        found = as_array("keys", keys)
+    except ShapeError as error:
         raise DTypeError(f"keys: expected integers, in lists of equal lengths: {error}") from error
     if found.dtype.kind not in "iu" and found.size:
         raise DTypeError(f"keys: expected int64, got {found.dtype}")

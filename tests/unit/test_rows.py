@@ -228,6 +228,8 @@ def test_from_batches_when_dtype_is_not_float_then_config_error():
         ((1, [1, 2, 3, 4, 5], 1, 1), "record 1: expected"),
         ((1, [[1], [2]]), "record 1: expected"),
         (("a", [1, 2, 3, 4, 5]), "record 1: expected"),
+        ((1, np.ma.array([1.0, 2, 3, 4, 5], mask=[0, 1, 0, 0, 0])), "record 1: expected"),
+        ((1, SimpleNamespace(size=5, indices=np.array([1]), values=np.array([1.0, 2.0]))), "record 1: expected"),
         ((1, [1, 2]), "record 1: expected a vector of size 5 as in the records before"),
         ((1, [1, 2, 3, 4, float("nan")]), "record 1: expected finite features that fit float32"),
         ((1, [1, 2, 3, 4, 1e39]), "record 1: expected finite features that fit float32"),

@@ -73,10 +73,22 @@ def _as_array(name: str, expected: str, x: Any) -> Any:
 
 def _canonical(expected: str, x: Any) -> sp.csr_array:
     """Return a sparse matrix as CSR in canonical form; the caller's arrays are not changed."""
-    if x.format in ("csr", "csc"):
-        try:
-            # Only when asked does scipy find columns that the matrix does not have.
-            x.check_format(full_check=True)
-        except ValueError as error:
-            raise ShapeError(f"{expected}, got a malformed sparse matrix: {error}") from error
+    if x.format not in ("csr", "csc", "bsr"):
+        # scipy converts other forms, too, without looking for places that the matrix does not have.
+        x = sp.csr_array(x) if x.format == "lil" else _placed(expected, x.tocoo())
+    try:
+        x.check_format(full_check=True)
+    except ValueError as error:
+        raise ShapeError(f"{expected}, got a malformed sparse matrix: {error}") from error
     return canonical(sp.csr_array(x))
+
+
+def _placed(expected: str, x: Any) -> sp.csr_array:
+    """Return a COO matrix as CSR, if all its entries have places in it."""
+    for places, size in zip((x.col, x.row), reversed(x.shape), strict=False):  # one dimension has no rows
+        if len(places) and not 0 <= places.min() <= places.max() < size:
+            raise ShapeError(
+                f"{expected}, got a malformed sparse matrix: indices must be in [0, {size}), and are "
+                f"{places.min()} to {places.max()}"
+            )
+    return sp.csr_array(x)

@@ -16,12 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
+from ps2.algorithms.estimators.given_rows import given_rows
 from ps2.algorithms.estimators.predictions import Fitted, Head, predicted
 from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim
 from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
+from ps2.data.plain_arrays import as_array
 from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
@@ -45,21 +47,31 @@ _ARRAY = pa.list_(pa.float64())
 
 
 def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
-    """Return a vector of pyspark, an array or a list of numbers as a matrix of one row.
+    """Return a vector of pyspark, an array or a list of numbers, or a sparse row of scipy, as a matrix of one row.
 
     Args:
         missing: whether NaN is a missing value.
 
     Raises:
         InputError: the value is none of these, or does not hold ``dim`` finite numbers.
+        UsageError: the value is a masked array, a list of lists that differ in length, or a malformed sparse row.
     """
-    if hasattr(value, "indices") and hasattr(value, "size"):
+    expected = f"features: expected a vector of {dim} numbers"
+    if sp.issparse(value):
+        row = given_rows("features", value.reshape(1, -1))
+        columns, values, size = row.indices, row.data, row.shape[1]
+    elif hasattr(value, "indices") and hasattr(value, "size"):
         columns, values, size = np.asarray(value.indices), np.asarray(value.values), int(value.size)
+        if len(columns) != len(values) or (len(columns) and not 0 <= columns.min() <= columns.max() < size):
+            raise InputError(f"{expected}, with as many indices as values, in [0, {size}), got {columns!s:.80}")
     else:
+        given = as_array("features", value.toArray() if hasattr(value, "toArray") else value)
         try:
-            values = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"features: expected a vector of {dim} numbers, got {value!r:.100}") from error
+            if given.dtype.kind not in "biufO":
+                raise TypeError("no numbers")
+            values = given.astype(np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{expected}, got {value!r:.100}") from error
         columns, size = np.arange(values.size), values.size
     if size != dim or values.ndim != 1:
         raise InputError(f"features: expected a vector of size {dim}, got {value!r:.100}")
