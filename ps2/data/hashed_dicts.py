@@ -56,9 +56,11 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None, and for what pandas writes for it: NaN, NaT and NA."""
+    """Return True for None, and for what pandas writes for it, or takes for it: NaN, of Decimal too, NaT and NA."""
     if isinstance(value, (float, np.floating)):
         return math.isnan(value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 
@@ -93,6 +95,7 @@ class _Row:
             return []
         seed = self._hasher.seeds[column]
         if isinstance(given, (list, tuple, np.ndarray)):
+            given = self._plain(column, given)
             texts = [self._text(column, one) for one in given if not is_missing(one)]
         else:
             texts = [self._text(column, given)]
@@ -147,15 +150,23 @@ class _Row:
 
     def _list(self, column: str, length: int | None) -> list[Any]:
         given = self._value(column)
-        if not isinstance(given, (list, tuple, np.ndarray)) or (length is not None and len(given) != length):
-            self._fail(column, "a list" if length is None else f"a list of {length}", given)
+        if isinstance(given, (list, tuple, np.ndarray)):
+            found = self._plain(column, given)
+            if length in (None, len(found)):
+                return found
+        self._fail(column, "a list" if length is None else f"a list of {length}", given)
+
+    def _plain(self, column: str, given: Any) -> list[Any]:
+        """Return the values of a list or an array."""
+        if isinstance(given, np.ndarray) and (given.ndim != 1 or isinstance(given, np.ma.MaskedArray)):
+            self._fail(column, "a list, or an array of one dimension without a mask", given)
         return list(given)
 
     def _text(self, column: str, given: Any) -> bytes:
         if isinstance(given, str):
             return given.encode()
-        if isinstance(given, bytes):
-            return given
+        if isinstance(given, (bytes, bytearray)):  # a Row of pyspark holds bytearrays
+            return bytes(given)
         if isinstance(given, (bool, np.bool_)):
             return b"true" if given else b"false"
         if isinstance(given, (int, np.integer)):

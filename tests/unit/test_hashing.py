@@ -109,6 +109,19 @@ def test_dicts_when_a_number_is_a_decimal_then_as_in_a_batch():
     assert hasher.rows_of_dicts([row]).values.tolist() == hasher.rows(pa.RecordBatch.from_pylist([row])).values.tolist()
 
 
+@pytest.mark.parametrize("nan", ["NaN", "-NaN", "sNaN"])
+def test_dicts_when_a_decimal_is_nan_then_null(nan):
+    """As databases' drivers return it, and pandas takes it for missing."""
+    hasher = FieldHasher((Field.categorical("s"), Field.numeric("x")))
+    assert len(hasher.rows_of_dicts([{"s": Decimal(nan), "x": Decimal(nan)}]).keys) == 0
+
+
+def test_dicts_when_a_category_is_a_bytearray_then_as_in_a_batch():
+    """A Row of pyspark has one where its column is binary."""
+    hasher, rows = FieldHasher((Field.categorical("x"),)), [{"x": bytearray(b"a")}, {"x": b"b"}]
+    assert hasher.rows_of_dicts(rows).keys.tolist() == hasher.rows(pa.RecordBatch.from_pylist(rows)).keys.tolist()
+
+
 def test_buckets_when_by_logarithm_then_zero_and_sign_matter():
     rows = FieldHasher((Field.buckets("n"),)).rows(
         pa.RecordBatch.from_pydict({"n": [0.0, 0.9, 1.0, 2.9, 3.0, -0.5, -2]})
@@ -177,6 +190,10 @@ def test_dicts_when_pandas_made_them_then_nan_is_null():
         (Field.categorical("x"), {"y": 1}, "row 0 has no column 'x'; it has: y"),
         (Field.categorical("x"), {"x": "a\ud800"}, "column 'x', row 0: expected a text"),
         (Field.numeric("x"), {"x": 10**400}, "column 'x', row 0: expected a finite number"),
+        (Field.categorical("x"), {"x": np.array("a")}, "column 'x', row 0: expected a list, or an array of one dim"),
+        (Field.categorical("x"), {"x": np.ma.array([1, 2], mask=[0, 1])}, "an array of one dimension without a mask"),
+        (Field.keys("x"), {"x": np.array(3)}, "column 'x', row 0: expected a list, or an array of one dimension"),
+        (Field.keys("x", width=2), {"x": np.ma.array([1, 2], mask=[0, 1])}, "one dimension without a mask"),
     ],
 )
 def test_dicts_when_value_is_wrong_then_error(field, row, message):
