@@ -85,6 +85,7 @@ class Space:
             )
         self.messages = names.messages  # of an earlier driver
         self.is_resumed = names.begun > 0  # vectors have an earlier driver's values
+        self.clocks = names.begun, names.called  # that an earlier driver's workers have finished, and it has called
         # Handles that travel to workers are freed only here.
         self._made = [self._bias, self._weight]
 
@@ -114,6 +115,11 @@ class Space:
     def small(self, columns: int) -> DCV:
         """Make a short float64 vector of zeros, for values of one clock: no later driver needs it."""
         self._made.append(DCV.dense(columns, 1, "float64"))
+        return self._made[-1]
+
+    def kept(self, columns: int) -> DCV:
+        """Make a short float64 vector of zeros that a later driver needs."""
+        self._made.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._made[-1]
 
     def free(self, keep: DCV | None = None) -> None:

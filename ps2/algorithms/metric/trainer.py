@@ -12,7 +12,18 @@ import numpy as np
 
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.options import MetricOptions
-from ps2.algorithms.metric.worker import DISSIMILAR, LARGEST, PAIRS, SCALE, SIMILAR, SQUARES, STEPS, MetricProgram
+from ps2.algorithms.metric.worker import (
+    DISSIMILAR,
+    LARGEST,
+    LAST,
+    LOOKS,
+    PAIRS,
+    SCALE,
+    SIMILAR,
+    SQUARES,
+    STEPS,
+    MetricProgram,
+)
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.replay_journal import ReplayJournal
@@ -74,7 +85,7 @@ def train(
     names = CheckpointNames.of(options.name, ps)
     driver = _Driver(options, dim, Record(on_step), names)
     try:
-        if names.begun > STEPS + options.steps:
+        if names.begun - driver.looks > STEPS + options.steps:
             return driver.trained()
         form, first = options.form(dim, classes), names.begun
         training = Training(table, form, driver.program, driver.on_clock, 0, options.seed, first, driver.journal)
@@ -96,8 +107,13 @@ class _Driver:
         states = 0 if options.optimizer == "sgd" else 1
         weight = names.give(lambda name: DCV.dense(dim * rank, 2 + states, dtype, align=rank, name=name))
         self._states = [names.give(weight.derive) for _ in range(states)]
-        control = names.give(lambda name: DCV.dense(2, 1, "float64", name=name))
-        self.program = MetricProgram(options, dim, weight, weight.derive(), control)
+        control = names.give(lambda name: DCV.dense(3, 1, "float64", name=name))
+        # Clocks without a step: how many there were for earlier drivers, and this one's, which a rollback repeats.
+        self.looks = int(control.pull()[LOOKS]) if names.begun else 0
+        self._looked: set[int] = set()
+        # One that workers have finished, and that was not called, may have no step either.
+        clocks = STEPS + options.steps + 1 + self.looks + (names.begun > names.called)
+        self.program = MetricProgram(options, dim, weight, weight.derive(), control, clocks)
         record.start()
 
     def on_clock(self, clock: int, reports: Sequence[Any]) -> Message | Stop | None:
@@ -108,6 +124,7 @@ class _Driver:
             return None
         record, report = self._record, reports[0]
         record.enter(step - self._before)
+        step -= self.looks + sum(look < clock for look in self._looked)
         record.add(int(report["pairs"]), int(report["bytes"]))
         record.add_gradients(gradients_of(report))
         value = report["loss"] / report["pairs"] if report["pairs"] else math.nan
@@ -116,7 +133,10 @@ class _Driver:
                 f"after step {step} the objective is {value}: stepSize {self._options.step_size:g} is too large"
             )
         record.evaluated(value)
-        if step < self._options.steps:
+        if LAST in report:
+            self._looked.add(clock)
+            self.program.control.add([1.0], [LOOKS])
+        else:
             self._step()
         return None
 
@@ -187,7 +207,7 @@ class _Driver:
             raise InputError("features: the differences of pairs are too large, or too small, to be scaled")
         weight, options = self.program.weight, self._options
         weight.matrix().fillRandom("normal", options.seed, [0], std=1.0 / math.sqrt(options.rank))
-        control = np.zeros(2)
+        control = np.zeros(3)
         control[[SCALE, PAIRS]] = scale, similar + dissimilar
         self.program.control.push(control)
 

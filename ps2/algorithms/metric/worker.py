@@ -23,9 +23,11 @@ SURVEY = FIRST_CLOCK
 STEPS = SURVEY + 1
 # Rows with at least this share of stored values travel as arrays: a stored value takes its sample's number, too.
 DENSE_FROM = 0.8
+# In the report of a clock without a step.
+LAST = "last"
 # Columns of the report on pairs, a row for each worker; and of the control vector.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
-SCALE, PAIRS = range(2)
+SCALE, PAIRS, LOOKS = range(3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,9 @@ class MetricProgram:
         dim: number of features.
         weight: L, feature by feature: ``rank`` columns for each; of scaled features.
         gradient: of all workers' pairs.
-        control: the scale of the features, and the number of all pairs; the driver writes, the workers read.
+        control: the scale of the features, the number of all pairs, and that of clocks without a step, in which earlier
+            drivers' workers looked at the last L; the driver writes, the workers read.
+        clocks: number of all clocks, or more.
     """
 
     options: MetricOptions
@@ -44,6 +48,7 @@ class MetricProgram:
     weight: DCV
     gradient: DCV
     control: DCV
+    clocks: int
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         options, rows = self.options, reading.training
@@ -53,14 +58,17 @@ class MetricProgram:
             pairs = drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, worker.rank]))
         pairs, choice = pairs.subtracted(), FormChoice(options.factors)
         known: tuple[float, ...] | None = None  # the driver writes these once
-        for clock in worker.clocks(STEPS + options.steps + 1):
+        for clock in worker.clocks(self.clocks):
             if clock == SURVEY:
                 worker.report(_surveyed(pairs), merge="concat")
                 continue
             if known is None:
                 known = tuple(self.control.pull().tolist())
-            scale, count = known
-            if clock == STEPS + options.steps:
+            scale, count, looks = known
+            step = clock - STEPS - looks
+            if step > options.steps:
+                return
+            if step == options.steps:
                 worker.report(self._report(pairs, scale))
                 continue
             numbers = pairs.sample(options.fraction, worker.rng())
@@ -104,7 +112,7 @@ class MetricProgram:
         for numbers in pairs.blocks():
             x, similar = pairs.differences(numbers), pairs.similar[numbers]
             loss += evaluate(x, similar, columns, self.options.dissimilar_weight).loss
-        return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
+        return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes, LAST: 1}
 
 
 def columns_of(keys: Int64s, rank: int) -> Int64s:

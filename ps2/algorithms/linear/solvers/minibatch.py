@@ -18,7 +18,11 @@ from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
+from ps2.client.dcv import DCV
 from ps2.run.message import Message, Stop
+
+# In the report of a clock without a step.
+LAST = "last"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,8 @@ class MinibatchWorker:
         fraction: of the rows.
         scale: factor of gradients.
         every: clocks between two looks at the rows held out.
+        looks: number of clocks without a step, in which workers of earlier drivers looked at the last model; a vector
+            that holds it where this driver may find one more.
     """
 
     loss: Loss
@@ -47,18 +53,24 @@ class MinibatchWorker:
     fraction: float
     scale: float
     every: int
+    looks: int | DCV = 0
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         all_columns = columns_of(data.rows.keys, self.model.width)
+        looks = self.looks
         for clock in worker.clocks(clocks):
-            step = clock - self.first_clock
+            if not isinstance(looks, int):
+                looks = int(looks.pull()[0])
+            step = clock - self.first_clock - looks
+            if step > self.steps:
+                return
             is_last = step == self.steps
             rows = data.rows if is_last else data.rows.sample(self.fraction, worker.rng())
             columns = all_columns if rows is data.rows else columns_of(rows.keys, self.model.width)
             before = None if self.catch_up is None else self.catch_up.to_step(step)
             w, b = view.pull(self.model, columns, before)
             if is_last:
-                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before))
+                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before), **{LAST: 1.0})
                 continue
             found, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
             held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
@@ -90,7 +102,14 @@ class Minibatch:
         self._penalty = 0.0
         self._every = math.ceil(1.0 / options.fraction)
         self._takes_steps = options.staleness == 0
-        self.clocks = options.steps + 1
+        # Clocks without a step: how many there were for earlier drivers, and this one's, which a rollback repeats.
+        looks = context.space.kept(1) if options.name else None
+        self._looks = int(looks.pull()[0]) if looks is not None and context.space.is_resumed else 0
+        self._looked, self._kept_looks = set[int](), looks
+        begun, called = context.space.clocks
+        # One that workers have finished, and that was not called, may have no step either.
+        may_find = called < begun <= context.first_clock + options.steps + self._looks
+        self.clocks = options.steps + 1 + self._looks + may_find
         self.worker = MinibatchWorker(
             context.loss,
             GradientForm(context.loss, FormChoice(options.factors)),
@@ -103,21 +122,26 @@ class Minibatch:
             options.fraction,
             1.0 / (options.fraction * context.facts.weight),
             self._every,
+            looks if looks is not None and may_find and self._takes_steps else self._looks,
         )
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
-        context, is_last = self._context, clock == self._context.options.steps
+        context, is_last = self._context, LAST in sums
+        step = clock - self._looks - sum(look < clock for look in self._looked)
+        if is_last and self._kept_looks is not None:
+            self._looked.add(clock)
+            self._kept_looks.add([1.0], [0])
         # A lazy step costs as much as its minibatch; work on all columns is done once per pass over the rows.
-        looks = is_last or self._catch_up is None or clock % self._every == 0
+        looks = is_last or self._catch_up is None or step % self._every == 0
         # While workers are ahead, penalties of this clock would replace those of later ones.
         if looks and self._catch_up is not None and (self._takes_steps or is_last):
-            self._catch_up.to_step(clock)(None)
+            self._catch_up.to_step(step)(None)
         with batch():
             penalty = self._objective.penalty(self._model) if looks else None
             if self._takes_steps and not (is_last or context.options.validate):
-                self._optimizer.step(clock + 1)
+                self._optimizer.step(step + 1)
         self._penalty = self._penalty if penalty is None else penalty()
-        self._objective.note(clock, sums["loss"], sums["weight"], self._penalty)
+        self._objective.note(step, sums["loss"], sums["weight"], self._penalty)
         reason = self._validation.look(sums, self._model) if context.options.validate else None
         if reason is not None:
             self._objective.end()
@@ -126,7 +150,7 @@ class Minibatch:
             self._objective.end()
         elif context.options.validate:
             with batch():
-                self._optimizer.step(clock + 1)
+                self._optimizer.step(step + 1)
         keeps = context.options.name and context.options.validate and sums["held_weight"]
         return Message(validation=context.record.validation[-1]) if keeps else None  # for a later driver
 

@@ -1,0 +1,133 @@
+"""Minibatches and metrics that another driver extends, after a last clock in which workers only looked at the model.
+
+The test's process takes the place of a checkpoint: it keeps the vectors, the clocks and the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.linear import trainer as linear
+from ps2.algorithms.linear.parameters import Space
+from ps2.algorithms.linear.preparation import END
+from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.metric import trainer as metric
+from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.worker import STEPS
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.table import Facts
+from ps2.protocol.plain_data import decode
+from ps2.run.message import Message
+from tests.in_process import ArrayTable, training_context
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(30, 4))
+Y = (X[:, 0] + 0.5 * X[:, 1] > 0).astype(float)
+TABLE = ArrayTable.of(X, Y, workers=2, columns=ColumnNames())
+FACTS = Facts(30, 30.0, 30.0, (30 - Y.sum(), Y.sum()), Y.mean(), Y.std(ddof=1))
+METRIC = MetricOptions(rank=2, pairs=40, optimizer="sgd", step_size=0.1, name="mine")
+BATCHES = SolverOptions(solver="minibatch", optimizer="adam", step_size=0.1, name="mine")
+
+
+def train_metric(ps, steps):
+    return metric.train(ps, TABLE, replace(METRIC, steps=steps), (4, 2)).metric.components
+
+
+def train_batches(ps, steps, **options):
+    model = linear.train(
+        ps, TABLE, Problem("logistic", 4, standardize=False), replace(BATCHES, steps=steps, **options), FACTS
+    )
+    return np.append(model.weight.pull(), model.biases)
+
+
+TRAIN = {
+    "metric": (train_metric, STEPS),
+    "minibatch": (train_batches, END),
+    "lazy": (lambda ps, steps: train_batches(ps, steps, optimizer="ftrl", lazy=True), END),
+}
+
+
+class DriverLost(Exception):
+    """Before the last clock was called."""
+
+
+class Saved:
+    """What a checkpoint keeps of trainings on a context."""
+
+    def __init__(self, ps, is_called):
+        self._ps, self._is_called, self._run = ps, is_called, ps.run
+        self._vectors, self._begun, self._called, self._reports = {}, 0, 0, []
+        self._messages = []
+
+    def names(self, prefix, ps):
+        saved = self
+
+        class Names(CheckpointNames):
+            def give(self, make, mend=None):
+                def keeping(name):
+                    saved._vectors[name] = made = make(name)
+                    return made
+
+                return super().give(keeping, mend)
+
+        find = self._vectors.__getitem__ if self._begun else None
+        return Names(prefix, find, (self._begun, self._called), self._messages)
+
+    def run(self, *given, onClock, firstClock=0, **options):
+        """Run workers as the context does; note the clocks, and lose the driver if the last one is not to be called."""
+        if self._called < self._begun:
+            onClock(self._called, self._reports)
+
+        def called(clock, reports):
+            self._begun, self._reports = clock + 1, reports
+            if clock + 1 == self.last and not self._is_called:
+                raise DriverLost
+            answer = onClock(clock, reports)
+            self._called = clock + 1
+            if isinstance(answer, Message):
+                self._messages.append(decode(answer.encoded))
+            return answer
+
+        return self._run(*given, onClock=called, firstClock=firstClock, **options)
+
+    def train(self, name, steps, last):
+        """Let a driver train; ``last``: the number of its clocks."""
+        self.last = last
+        with (
+            mock.patch.object(CheckpointNames, "of", self.names),
+            mock.patch.object(self._ps, "run", self.run),
+            mock.patch.object(metric._Driver, "free", lambda driver: None),
+            mock.patch.object(Space, "free", lambda space, keep=None: None),
+        ):
+            return TRAIN[name][0](self._ps, steps)
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_training_when_extended_after_its_last_clock_then_all_steps(name):
+    train, before = TRAIN[name]
+    with training_context() as ps, mock.patch.object(CheckpointNames, "of", lambda prefix, ps: CheckpointNames()):
+        expected = train(ps, 7)
+    with training_context() as ps:
+        saved = Saved(ps, is_called=True)
+        saved.train(name, 3, before + 4)
+        saved.train(name, 5, before + 7)
+        found = saved.train(name, 7, before + 10)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_training_when_extended_before_its_last_call_then_all_steps(name):
+    train, before = TRAIN[name]
+    with training_context() as ps, mock.patch.object(CheckpointNames, "of", lambda prefix, ps: CheckpointNames()):
+        expected = train(ps, 7)
+    with training_context() as ps:
+        saved = Saved(ps, is_called=False)
+        with pytest.raises(DriverLost):
+            saved.train(name, 3, before + 4)
+        found = saved.train(name, 7, 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
