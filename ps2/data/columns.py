@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 VECTOR = {"type", "size", "indices", "values"}
 # The most names in a message.
 LISTED = 20
+# What to do with null and NaN where they are no missing values.
+IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
@@ -144,7 +146,9 @@ class _Place:
 
     def fail(self, row: int, what: str, expected: str, more: int = 0) -> NoReturn:
         others = f" (and {more} more of these rows)" if more else ""
-        raise InputError(f"column {self._name!r}, row {self._before + row}: expected {expected}, got {what}{others}")
+        advice = f": {IMPUTE}" if what.startswith(("nan", "null")) else ""
+        where = f"column {self._name!r}, row {self._before + row}"
+        raise InputError(f"{where}: expected {expected}, got {what}{others}{advice}")
 
     def check_rows(self, bad: Array, shown: Array, expected: str) -> None:
         """Raise InputError for the first row where ``bad`` is True; the message shows that row's ``shown``."""

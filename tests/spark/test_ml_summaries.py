@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from pyspark.errors import UnsupportedOperationException
 from pyspark.ml import classification, regression
+from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from ps2 import algorithms
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("ps")
 
@@ -158,3 +161,26 @@ def test_summary_when_inverse_is_known_then_matches_pyspark(intercept, df):
     ours._remember(df, history(metrics={"inverse_diagonal": tuple(inverse)}))
     for name in UNKNOWN:
         np.testing.assert_allclose(getattr(ours.summary, name), getattr(theirs.summary, name), rtol=1e-7, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["multinomial", "linear"])
+def test_evaluate_when_a_row_is_faulty_then_input_error(kind, df):
+    """Spark's metrics take a NaN for one more label, and fail of null with 91 lines."""
+    fitted = KINDS[kind][0]
+    label = fitted.getLabelCol()
+    rows = df.select("features", "weight", F.col(label).cast("double").alias(label)).limit(3)
+    measured = "accuracy" if kind == "multinomial" else "rootMeanSquaredError"
+    for value, shown in (("NaN", "NaN"), (None, "null")):
+        wrong = rows.withColumn(label, F.lit(value).cast("double"))
+        with pytest.raises(InputError, match=f"column '{label}': expected a finite number, got {shown}: impute"):
+            getattr(fitted.evaluate(wrong), measured)
+    wrong = rows.withColumn("features", array_to_vector(F.array(F.lit(1.0), F.lit(2.0), F.lit("NaN").cast("double"))))
+    with pytest.raises(InputError, match=r"^column 'features', row 0: expected finite features .*, got nan in it"):
+        getattr(fitted.evaluate(wrong), measured)
+    as_yes = rows.withColumn(label, F.col(label) > 0)
+    assert getattr(fitted.evaluate(as_yes), measured) >= 0.0
+
+
+def test_evaluate_when_there_are_no_rows_then_input_error(df):
+    with pytest.raises(InputError, match="expected rows to evaluate, got none"):
+        _ = KINDS["linear"][0].evaluate(df.limit(0)).r2

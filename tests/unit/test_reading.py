@@ -111,6 +111,22 @@ def test_read_when_a_vector_is_bad_then_it_is_counted_once(bad, expected):
     assert ";" not in text
 
 
+ADVICE = " (impute null and NaN, or drop these rows)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_absent"),
+    [
+        (batch([FINE, dense(1.0, NAN, 0, 0, 0)]), True),
+        (batch([FINE, FINE], [0, NAN]), True),
+        (batch([FINE, FINE], [None, 1]), True),
+        (batch([FINE, FINE], [0, 5]), False),
+    ],
+)
+def test_read_when_a_number_is_absent_then_says_what_to_do(rows, is_absent):
+    assert message(rows, classes=2).endswith(ADVICE) == is_absent
+
+
 @pytest.mark.parametrize(
     ("label", "classes", "expected"),
     [

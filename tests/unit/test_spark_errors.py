@@ -161,3 +161,24 @@ def test_memory_advice_when_a_limited_worker_died_then_names_it(words):
 @pytest.mark.parametrize(("limit", "words"), [(None, "can't start new thread"), ("2g", "ZeroDivisionError")])
 def test_memory_advice_when_memory_was_not_limited_then_none(limit, words):
     assert memory_advice(limit, words) == ""
+
+
+OF_A_ROW = """An error occurred while calling o2254.accuracy.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 19.0 failed 1 times: {}
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.raiseError(QueryExecutionErrors.scala:2744)
+Driver stacktrace:
+"""
+LABEL = "column 'label': expected a finite number, got NaN"
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        f"org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] {LABEL} SQLSTATE: P0001",
+        f"java.lang.RuntimeException: {LABEL}",  # Spark 3.5
+    ],
+)
+def test_plain_errors_when_a_row_is_faulty_then_its_sentence(raised):
+    with pytest.raises(InputError) as caught, plain_job_errors():
+        raise PySparkException(OF_A_ROW.format(raised))
+    assert str(caught.value) == LABEL

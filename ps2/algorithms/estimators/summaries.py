@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
     MulticlassClassificationEvaluator,
     RegressionEvaluator,
 )
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, NumericType
 
 from ps2.algorithms.estimators.notebook import history_html
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
+from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
+from ps2.errors import InputError
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.errors import plain_job_errors
 from ps2.run.spark.jvm import metrics_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 S = TypeVar("S", bound="HistorySummary")
+
+# In Spark's error.
+NO_ROWS = "Nothing has been added to this summarizer"
 
 
 class Summary:
@@ -63,7 +73,8 @@ class Summary:
     @cached_property
     def numInstances(self) -> int:
         """Number of rows."""
-        return self.predictions.count()
+        with plain_job_errors():
+            return self.predictions.count()
 
     def _measured_by(self, evaluator: Any) -> Any:
         """Return the JVM's metrics, which are computed from the predictions once."""
@@ -75,8 +86,47 @@ class Summary:
                 columns[role] = evaluator.getOrDefault(role)
         # Under names of their own: Spark's evaluators do not find columns whose names have dots.
         evaluator._set(**{role: role for role in columns})
-        chosen = self.predictions.select(*(column(name).alias(role) for role, name in columns.items()))
-        return metrics_of(evaluator, chosen)
+        predictions = self.predictions
+        given = {
+            role: finite_number(predictions, name) if role in ("labelCol", "weightCol") else column(name)
+            for role, name in columns.items()
+        }
+        chosen = predictions.select(*(value.alias(role) for role, value in given.items()))
+        with plain_job_errors():
+            return _PlainMetrics(metrics_of(evaluator, chosen))
+
+
+def finite_number(frame: DataFrame, name: str) -> Column:
+    """Return a column of numbers or booleans as doubles; Spark raises an error where one is null, NaN or infinite.
+
+    Spark's own metrics take NaN for one more label, and fail of null without words.
+    """
+    value = column(name)
+    if not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
+        return value
+    value = value.cast("double")
+    got = F.coalesce(value.cast("string"), F.lit("null"))
+    fault = F.concat(F.lit(f"column {name!r}: expected a finite number, got "), got, F.lit(f": {IMPUTE}"))
+    return F.when(F.abs(value) < math.inf, value).otherwise(F.raise_error(fault))
+
+
+class _PlainMetrics:
+    """The JVM's metrics, whose jobs raise plain errors."""
+
+    def __init__(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            try:
+                with plain_job_errors():
+                    return getattr(self._metrics, name)(*arguments)
+            except IllegalArgumentException as error:
+                if NO_ROWS not in str(error):
+                    raise
+                raise InputError("expected rows to evaluate, got none") from error
+
+        return call
 
 
 class RegressionSummary(Summary):
@@ -236,7 +286,8 @@ class BinaryClassificationSummary(ClassificationSummary):
         return self._curve(self._curves.fMeasureByThreshold(), "threshold", "F-Measure")
 
     def _curve(self, points: Any, *names: str) -> DataFrame:
-        pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
+        with plain_job_errors():
+            pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
         return with_python(self.predictions.sparkSession).createDataFrame(
             pairs, ", ".join(f"`{name}` double" for name in names)
         )

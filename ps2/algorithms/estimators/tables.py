@@ -37,7 +37,7 @@ from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
 from ps2.algorithms.estimators.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, quoted
-from ps2.data.columns import listed
+from ps2.data.columns import IMPUTE, listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -349,6 +349,8 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, found:
         faults = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
         some = frame.where(f"coalesce({wrong}, true)")
         mend = "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1" if counts.get("strange") else ""
+        if role != "validation" and (counts["null"] or counts["NaN"]):
+            mend += f"; {IMPUTE}"
         _fail(some, columns, f"column {name!r}: expected {expected}", faults, total, mend)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.array_types import Float64s, Int64s
-from ps2.data.columns import dense_columns, feature_column, lengths_of, named_column, number_column
+from ps2.data.columns import IMPUTE, dense_columns, feature_column, lengths_of, named_column, number_column
 from ps2.data.rows import Float
 from ps2.errors import InputError
 
@@ -39,6 +39,8 @@ KINDS = {
     "wild margin": ("margin", "hold NaN or an infinite value"),
     "null group": ("group", "hold null"),
 }
+# Those of absent numbers.
+ABSENT = [kind for kind in KINDS if kind.startswith(("null", "wild")) and not kind.endswith(("validation", "group"))]
 # A worker's array: number of rows; size of the first row's features (-1: no row); then, for each kind of fault, the
 # number of faults, the first such row, its value, and its feature (-1: the kind has none).
 _HEAD, _PER_KIND = 2, 4
@@ -359,7 +361,10 @@ def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form 
             f"{columns.shown('features')}: expected one size, got {sizes[0]:.0f} in rdd_partition {with_rows[0]} "
             f"and {sizes[other]:.0f} in rdd_partition {with_rows[other]}"
         )
-    return InputError("; ".join(found)) if found else None
+    kinds = [kind for kind, counts in zip(KINDS, by_kind[:, :, 0].T, strict=True) if counts.any()]
+    are_absent = any(kind in ABSENT and not (form.missing and "features" in kind) for kind in kinds)
+    advice = f" ({IMPUTE})" if are_absent else ""
+    return InputError("; ".join(found) + advice) if found else None
 
 
 def _more(kind: str, found: Float64s, columns: ColumnNames, form: Form) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from ps2 import errors
 from ps2.errors import (
     ConfigError,
+    InputError,
     PS2Error,
     RecoveryError,
     RolledBack,
@@ -33,6 +34,10 @@ LED_TO = re.compile(
 )
 RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
+# What Spark raises for a row of which a prediction's expression says what is wrong with it.
+FAULTY_ROW = re.compile(
+    r"(?:\[USER_RAISED_EXCEPTION\]|java\.lang\.RuntimeException:) (column .*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
 # What fails for want of address space says one of these.
@@ -127,6 +132,7 @@ def plain_job_errors() -> Iterator[None]:
     """Raise what a task of a Spark job raised, if that is an error of PS2, as one sentence; the rest goes to the log.
 
     Raises:
+        InputError: a row cannot be predicted.
         SpillError: a local disk of Spark is full.
     """
     from py4j.protocol import Py4JError
@@ -138,6 +144,8 @@ def plain_job_errors() -> Iterator[None]:
         text = str(error)
         name, _, sentence = (outermost_error(text) or "").partition(": ")
         cls = error_class(name)
+        if cls is None and (row := FAULTY_ROW.search(text)) is not None:
+            cls, sentence = InputError, row[1]
         if cls is None and DISK_FULL.search(text) is None:
             raise
         log.info("%s", text)
