@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ps2.algorithms.training.record import Record
@@ -38,6 +40,19 @@ def test_history_when_training_is_over_then_has_all_of_it(record):
     history = record.history()
     assert (history.objective, history.steps, len(history.seconds)) == ([2.0, 1.0], 1, 1)
     assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
+
+
+def test_objective_when_a_step_had_no_row_then_that_of_the_one_before(record, reports):
+    for value in (math.nan, math.nan, 4.0, math.nan, 3.0, math.nan):
+        record.evaluated(value)
+    assert record.history().objective == [4.0, 4.0, 4.0, 4.0, 3.0, 3.0]
+    assert [report.objective for report in reports][1:] == [4.0, 4.0, 3.0, 3.0]
+
+
+def test_objective_when_no_step_had_a_row_then_is_not_known(record):
+    record.evaluated(math.nan)
+    record.evaluated(math.nan)
+    assert all(map(math.isnan, record.history().objective))
 
 
 def test_record_when_the_fleet_rolls_back_then_drops_later_steps(record):

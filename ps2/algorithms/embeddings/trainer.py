@@ -192,6 +192,7 @@ class _Driver:
         loss = sums[LOSS] / sums[LOSSES] if sums[LOSSES] else math.nan
         if sums[LOSSES]:
             self._check(loss)
+        loss = record.known(loss)
         record.bytes += int(sums[BYTES])
         self._metrics.append(
             {

@@ -181,12 +181,7 @@ class _Driver:
                 "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
             )
         told = {"tokens_per_s": tokens / record.lap_s}
-        if tokens:
-            # Batches without a document that came before the first one with any looked at the same model.
-            record.objective[:] = [-report.bound / tokens if math.isnan(one) else one for one in record.objective]
-            record.step(-report.bound / tokens, told)
-        else:
-            record.step(record.objective[-1] if record.objective else math.nan, told)
+        record.step(record.known(-report.bound / tokens if tokens else math.nan), told)
 
     def _report(self, told: Any) -> BatchReport:
         return AveragedReport(**told) if self._options.sync == "average" else BatchReport(**told)

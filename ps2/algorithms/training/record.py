@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +69,8 @@ class TrainingHistory:
     Attributes:
         objective: the objective before the first step and after each step, or the mean loss of each step's rows at the
             beginning of the step. Linear models have the former, with all penalties, over all rows. With minibatches
-            the rows of the next step estimate it, except for the last value; NaN where the next step had no row.
+            the rows of the next step estimate it, except for the last value; the value before where the next step had
+            no row.
         seconds: duration of each step.
         validation: mean loss of the held-out rows, if there are any.
         steps: number of steps.
@@ -193,6 +195,16 @@ class Record:
         """Seconds since the last step ended."""
         return time.monotonic() - self._last_s
 
+    def known(self, objective: float) -> float:
+        """Return the objective of a step; of one without rows, which is NaN, that of the step before it.
+
+        Steps before the first one with rows have that one's: their model was the same, or nearly.
+        """
+        if math.isnan(objective):
+            return self.objective[-1] if self.objective else objective
+        self.objective[:] = [objective if math.isnan(one) else one for one in self.objective]
+        return objective
+
     def step_before(self, objective: float, seconds: float) -> None:
         """Note a step that an earlier driver took."""
         self.objective.append(float(objective))
@@ -203,8 +215,10 @@ class Record:
         """Note the objective of the model after a step; the first call is for the initial model.
 
         Args:
+            objective: NaN: there was no row.
             earlier_s: seconds of a step that an earlier driver took; None: this driver took the step.
         """
+        objective = self.known(objective)
         if not self.objective:
             self.objective.append(float(objective))
         elif earlier_s is None:
