@@ -15,7 +15,7 @@ from ps2.errors import NotFoundError
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.rpc.run_control import Logged
 from ps2.run.summary import RunTimes, shares_by_category, summary, summary_parts
-from ps2.run.timeline import FIELDS, ClockTable, rows
+from ps2.run.timeline import FIELDS, ClockTable, rounded, rows
 from ps2.text_tables import to_html
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RunResult(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment] # as a list
 
     def __repr__(self) -> str:
-        return f"RunResult({reprlib.repr(list(self))}, seconds={self.seconds:.3g})"
+        return f"RunResult({reprlib.repr(list(self))}, seconds={rounded(self.seconds)})"
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), *summary_parts(self._times))

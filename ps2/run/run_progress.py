@@ -10,7 +10,7 @@ from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.state import RunState
-from ps2.run.timeline import count, discipline
+from ps2.run.timeline import count, discipline, rounded
 
 INTERVAL_S = 0.2
 
@@ -59,6 +59,6 @@ def describe(
         f"clock {least}",
         f"{count(len(applied), 'worker')}, {discipline(staleness)}",
         *([] if newest is None else [f"{newest.name} {newest.value:.6g}"]),
-        *([f"{(least - first) / seconds:.3g} clocks/s"] if seconds >= 1 else []),
+        *([f"{rounded((least - first) / seconds)} clocks/s"] if seconds >= 1 else []),
         *([f"rank {slowest} is {count(most - least, 'clock')} behind"] if most > least else []),
     ]

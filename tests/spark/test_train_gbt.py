@@ -17,7 +17,7 @@ pty = pytest.importorskip("pty")
 
 FEATURES = 4
 PNG = b"\x89PNG"
-LIVE = r"tree \d/8, loss 0\.\d+, validation 0\.\d+, \d+ leaves, [\d.]+ s a tree"
+LIVE = r"tree \d/8, loss 0\.\d+, validation 0\.\d+, \d+ leaves, [\d.]+ [mu]?s a tree"
 BEGUN = 15  # a clock when trees have been grown
 # What no file can be called.
 LONG_NAME = 300 * "x"

@@ -21,10 +21,12 @@ REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
 @pytest.mark.parametrize(
     ("report", "words"),
     [
-        (REPORT, "step 12/100, objective 0.345679, 0.167 s a step, 200K rows/s, 5MB"),
-        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 s a step"),
+        (REPORT, "step 12/100, objective 0.345679, 167 ms a step, 200K rows/s, 5MB"),
+        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09"),
         (StepReport(1, 2.0, 1.0, 999, 1023), "step 1/100, objective 2, 1 s a step, 999 rows/s, 0.999KB"),
         (StepReport(1, 2.0, 1.0, 1_234_000, 3 << 40), "step 1/100, objective 2, 1 s a step, 1.23M rows/s, 3TB"),
+        (StepReport(50, 2.0, 0.001, 0, 0), "step 50/100, objective 2, 20 us a step"),
+        (StepReport(3, 2.0, 9000.0, 0, 0), "step 3/100, objective 2, 50m 0s a step"),
         (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1 s a step, 1M rows/s, 1EB"),
     ],
 )
@@ -36,14 +38,14 @@ OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, metrics={"leaves": 31
 
 
 def test_step_when_family_has_own_words_then_uses_them():
-    metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree"]
+    metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "200 ms a tree"]
     assert progress.describe(OF_TREES, 100) == metrics
 
 
 def test_step_when_value_name_has_several_words_then_splits_them():
     metrics = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
     said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
-    assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "0.5 s an iteration"]
+    assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "500 ms an iteration"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_log_when_steps_are_quick_then_writes_every_few_seconds(clock, caplog):
         for _ in range(30):
             clock[0] += 0.5
             line(REPORT)
-    assert caplog.messages == ["model: step 12/100, objective 0.345679, 0.167 s a step, 200K rows/s, 5MB"] * 3
+    assert caplog.messages == ["model: step 12/100, objective 0.345679, 167 ms a step, 200K rows/s, 5MB"] * 3
 
 
 def test_progress_when_there_is_no_terminal_then_goes_to_the_log(caplog, monkeypatch, clock):
@@ -116,14 +118,14 @@ def seen_in(columns):
 def test_progress_when_on_terminal_then_updates_one_line():
     text = seen_in(120)
     assert "LogisticRegression" in text
-    assert "step 3/100, objective 0.5, 0.333 s a step, 3K rows/s, 2KB" in text
-    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 0.1 s a tree" in text
+    assert "step 3/100, objective 0.5, 333 ms a step, 3K rows/s, 2KB" in text
+    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 100 ms a tree" in text
     assert text.rstrip().endswith("\x1b[2K")  # the line is erased in the end
 
 
 def test_progress_when_terminal_is_narrow_then_line_fits():
     lines = re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", seen_in(80))
-    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 0.1 s a tree" in lines
+    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 100 ms a tree" in lines
     assert max(map(len, lines)) <= 80
 
 

@@ -30,7 +30,7 @@ def test_choose_when_auto_then_takes_the_faster(work, cores, via):
     local_s, servers_s = seconds(work, OPTIONS, cores)
     chosen = choose("auto", None, work, OPTIONS, cores)
     assert (chosen.via, local_s < servers_s) == (via, via == "local")
-    assert "predicted seconds: local" in chosen.reason
+    assert "predicted: local" in chosen.reason
     assert (chosen.workers, chosen.threads) == ((1, cores.one) if via == "local" else (cores.workers, cores.each))
 
 

@@ -18,6 +18,7 @@ from ps2.algorithms.embeddings.schedule import clock_tokens
 from ps2.algorithms.embeddings.servers import piece_tokens
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.run.timeline import rounded
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class StrategyChoice:
         by_way = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
         way = min(STRATEGIES, key=lambda name: by_way[name])
         predicted = ", ".join(
-            f"{name!r} {1e6 * s:.3g}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
+            f"{name!r} {rounded(1e6 * s)}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
         )
         return replace(settings, via=way), f"chosen by predicted microseconds per token: {predicted}"
 

@@ -11,6 +11,7 @@ from pyspark.ml.param import Params
 
 from ps2.algorithms.training.by_step import cells, spaced, titles
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.formats import short_time
 from ps2.text_tables import Column, Table, named_values, to_html
 
 
@@ -18,7 +19,7 @@ def history_html(history: TrainingHistory) -> str:
     """Return the history of a training as HTML, without computing anything."""
     step = history.words.step
     taken_s = sum(history.seconds)
-    pace = f", {1e3 * taken_s / history.steps:.3g} ms {history.words.a_step}" if history.steps else ""
+    pace = f", {short_time(taken_s / history.steps)} {history.words.a_step}" if history.steps else ""
     said = f"{history.steps:,} {plural(step)} in {taken_s:.1f} s{pace}: {history.reason}"
     return f"<div><p>{escape(said)}</p>{_table(history)}{_picture(history)}</div>"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ps2.algorithms.training.placement import Placement, ViaName
+from ps2.formats import short_time
 
 # Of a token: a part of its own, and one for each topic, which is smaller where documents have lists of their topics.
 TOKEN_S, TOPIC_S, LISTED_S, MAX_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
@@ -87,8 +88,8 @@ def place(via: ViaName, size: SamplingSize, wanted: int | None) -> Placement:
         return Placement(servers, 1, "servers", "budgetS is set")
     if size.bytes > MAX_BYTES:
         return Placement(servers, 1, "servers", f"one worker would take {size.bytes >> 20:,} MiB")
-    predicted = f"an iteration is predicted to take {1e3 * size.local_s:.3g} ms with 'local'"
-    reason = f"{predicted}, {1e3 * size.servers_s:.3g} ms with 'servers' and {size.workers} workers"
+    predicted = f"an iteration is predicted to take {short_time(size.local_s)} with 'local'"
+    reason = f"{predicted}, {short_time(size.servers_s)} with 'servers' and {size.workers} workers"
     if size.local_s <= size.servers_s:
         return Placement(1, size.threads, "local", reason)
     return Placement(servers, 1, "servers", reason)

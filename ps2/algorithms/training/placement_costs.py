@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ps2.algorithms.training.placement import Placement, ViaName
 from ps2.errors import ConfigError
+from ps2.formats import short_time
 
 # Fixed cost of a clock on servers: release, two requests each way, the driver's function.
 SERVER_CLOCK_S = 8e-3
@@ -71,8 +72,8 @@ def place(work: Work, slots: int, partitions: int, wanted: int | None, via: ViaN
     if work.why_not_local:
         return Placement(many, 1, "servers", work.why_not_local)
     one_s, many_s = seconds(work, 1, is_local=True), seconds(work, many, is_local=False)
-    told = f"{work.values:,.0f} values and rows take one worker about {one_s:.2g} s by itself, "
-    told += f"{many} by servers {many_s:.2g} s"
+    told = f"{work.values:,.0f} values and rows take one worker about {short_time(one_s)} by itself, "
+    told += f"{many} by servers {short_time(many_s)}"
     if wanted == 1 or one_s <= many_s:
         return Placement(1, 1, "local", told)
     return Placement(many, 1, "servers", told)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ps2.algorithms.training.record import StepReport
+from ps2.formats import short_time
 from ps2.progress_line import ShowProgress, progress_line
 from ps2.run.spark.backend import SparkBackend
 
@@ -46,7 +47,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
         f"{words.objective} {report.objective:.6g}",
         *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
         *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.metrics.items()),
-        f"{report.seconds / report.number:.3g} s {words.a_step}",
+        *([f"{short_time(report.seconds / report.number)} {words.a_step}"] if report.seconds else []),
         *([f"{_short(speed, 1000)} rows/s"] if report.rows else []),
         *([f"{_short(report.bytes, 1024)}B"] if report.bytes else []),
     ]

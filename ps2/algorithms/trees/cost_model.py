@@ -9,6 +9,7 @@ from ps2.algorithms.training.placement import Placement, Via, ViaName
 from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.rows import DENSE_FROM
 from ps2.errors import ConfigError
+from ps2.formats import short_time
 
 # Seconds of one core: to read and bin a stored value; to add one to a histogram; for a row's gradient, its rounding and
 # its way to a leaf; to look at a bin of a node.
@@ -109,7 +110,7 @@ def choose(
     if work.values > MAX_VALUES:
         return _with(there, f"{work.values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker")
     local_s, servers_s = seconds(work, options, cores)
-    predicted = f"predicted seconds: local {local_s:.3g}, servers {servers_s:.3g}"
+    predicted = f"predicted: local {short_time(local_s)}, servers {short_time(servers_s)}"
     return _with(here if local_s <= servers_s else there, predicted)
 
 
