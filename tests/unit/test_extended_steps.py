@@ -20,7 +20,9 @@ from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.worker import STEPS
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Facts
+from ps2.errors import ConfigError
 from ps2.protocol.plain_data import decode
 from ps2.run.message import Message
 from tests.in_process import ArrayTable, training_context
@@ -95,22 +97,22 @@ class Saved:
 
         return self._run(*given, onClock=called, firstClock=firstClock, **options)
 
-    def train(self, name, steps, last):
+    def train(self, name, steps, last, **changed):
         """Let a driver train; ``last``: the number of its clocks."""
         self.last = last
         with (
             mock.patch.object(CheckpointNames, "of", self.names),
             mock.patch.object(self._ps, "run", self.run),
-            mock.patch.object(metric._Driver, "free", lambda driver: None),
-            mock.patch.object(Space, "free", lambda space, keep=None: None),
+            mock.patch.object(metric._Driver, "free"),
+            mock.patch.object(Space, "free"),
         ):
-            return TRAIN[name][0](self._ps, steps)
+            return TRAIN[name][0](self._ps, steps, **changed)
 
 
 @pytest.mark.parametrize("name", TRAIN)
 def test_training_when_extended_after_its_last_clock_then_all_steps(name):
     train, before = TRAIN[name]
-    with training_context() as ps, mock.patch.object(CheckpointNames, "of", lambda prefix, ps: CheckpointNames()):
+    with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames()):
         expected = train(ps, 7)
     with training_context() as ps:
         saved = Saved(ps, is_called=True)
@@ -120,10 +122,33 @@ def test_training_when_extended_after_its_last_clock_then_all_steps(name):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"optimizer": "momentum"}, "optimizer was 'adam', and is 'momentum'"),
+        ({"validate": True}, "validate was False, and is True"),
+    ],
+)
+def test_training_when_vectors_are_of_other_settings_then_refused(changed, message):
+    """They would be taken for others: squares of gradients for velocities."""
+    with training_context() as ps:
+        saved = Saved(ps, is_called=True)
+        saved.train("minibatch", 3, END + 4)
+        with pytest.raises(ConfigError, match=f"the training 'mine' in the checkpoint is another one: {message}"):
+            saved.train("minibatch", 5, END + 7, **changed)
+
+
+def test_journal_when_no_clock_was_called_then_its_driver_opens_it():
+    """Workers had finished the first one."""
+    names = CheckpointNames("mine", lambda name: None, (1, 0))
+    message = ReplayJournal.of(names, {"rank": 2}).message(opening=True)
+    assert decode(message.encoded)["journal"]["training"] == "mine"
+
+
 @pytest.mark.parametrize("name", TRAIN)
 def test_training_when_extended_before_its_last_call_then_all_steps(name):
     train, before = TRAIN[name]
-    with training_context() as ps, mock.patch.object(CheckpointNames, "of", lambda prefix, ps: CheckpointNames()):
+    with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames()):
         expected = train(ps, 7)
     with training_context() as ps:
         saved = Saved(ps, is_called=False)

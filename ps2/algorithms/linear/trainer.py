@@ -30,6 +30,7 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.algorithms.training.table import Facts, Table
@@ -99,6 +100,7 @@ def train(
         on_step: called in the driver after each step.
 
     Raises:
+        ConfigError: the training in the checkpoint is another one.
         LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
         InputError: a row cannot be used; says how many, and names one.
         DivergedError: the step size is too large.
@@ -108,7 +110,7 @@ def train(
     # Weights do not travel to workers with the options.
     start, options = options.start, replace(options, start=None)
     names = CheckpointNames.of(options.name, ps)
-    begun = names.begun
+    begun, journal = names.begun, ReplayJournal.of(names, _settings(problem, options))
     if not begun:
         check_fleet(problem, options, [Room(*room) for room in ps.memory()])
     space = Space(problem, rows_of(options), names, options.all_columns)
@@ -177,6 +179,7 @@ def train(
             spill=options.spilling,
             on_spilled=record.add_spilled,
             first=begun,
+            journal=journal,
         )
         made = run_training(ps, training, trained)
         result = made.weight
@@ -189,6 +192,13 @@ def form_of(problem: Problem) -> Form:
     """Return the form that rows must have."""
     dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
     return Form(problem.dim, problem.classes, dtype)
+
+
+def _settings(problem: Problem, options: SolverOptions) -> dict[str, Any]:
+    """Return what a driver that goes on cannot change: the vectors on the servers are of it."""
+    of_problem = ("loss", "dim", "width", "fit_intercept", "standardize")
+    of_options = ("solver", "optimizer", "lazy", "validate")
+    return {name: getattr(one, name) for one, names in ((problem, of_problem), (options, of_options)) for name in names}
 
 
 def _centers(problem: Problem, options: SolverOptions) -> bool:

@@ -62,7 +62,7 @@ class ReplayJournal:
         if not names.prefix:
             return ReplayJournal()
         wanted = json.dumps(settings)
-        if not names.begun:
+        if not names.called:  # perhaps workers have finished the first clock, whose message this driver sends
             return ReplayJournal(names.prefix, wanted)
         messages, opening = _opened(names)
         if differing := _differing(json.loads(opening[SETTINGS]), json.loads(wanted)):

@@ -103,7 +103,7 @@ def _driver(
 def begun_via(ps: Any, name: str) -> Via | None:
     """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
     names = CheckpointNames.of(name, ps) if name and ps.conf.restore is not None else UNNAMED
-    settings = ReplayJournal.settings_of(names) if names.begun else {}
+    settings = ReplayJournal.settings_of(names) if names.called else {}
     return settings.get("via")
 
 
