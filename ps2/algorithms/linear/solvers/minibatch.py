@@ -70,7 +70,7 @@ class MinibatchWorker:
             before = None if self.catch_up is None else self.catch_up.to_step(step)
             w, b = view.pull(self.model, columns, before)
             if is_last:
-                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before), **{LAST: 1.0})
+                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before), last=1.0)
                 continue
             found, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
             held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
