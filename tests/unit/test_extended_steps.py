@@ -110,7 +110,7 @@ class Saved:
 
 
 @pytest.mark.parametrize("name", TRAIN)
-def test_training_when_extended_after_its_last_clock_then_all_steps(name):
+def test_steps_when_extended_after_the_last_clock_then_all(name):
     train, before = TRAIN[name]
     with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames()):
         expected = train(ps, 7)
@@ -129,7 +129,7 @@ def test_training_when_extended_after_its_last_clock_then_all_steps(name):
         ({"validate": True}, "validate was False, and is True"),
     ],
 )
-def test_training_when_vectors_are_of_other_settings_then_refused(changed, message):
+def test_training_when_settings_changed_vectors_then_refused(changed, message):
     """They would be taken for others: squares of gradients for velocities."""
     with training_context() as ps:
         saved = Saved(ps, is_called=True)
@@ -138,7 +138,7 @@ def test_training_when_vectors_are_of_other_settings_then_refused(changed, messa
             saved.train("minibatch", 5, END + 7, **changed)
 
 
-def test_journal_when_no_clock_was_called_then_its_driver_opens_it():
+def test_journal_when_no_clock_was_called_then_it_begins():
     """Workers had finished the first one."""
     names = CheckpointNames("mine", lambda name: None, (1, 0))
     message = ReplayJournal.of(names, {"rank": 2}).message(opening=True)
@@ -146,7 +146,7 @@ def test_journal_when_no_clock_was_called_then_its_driver_opens_it():
 
 
 @pytest.mark.parametrize("name", TRAIN)
-def test_training_when_extended_before_its_last_call_then_all_steps(name):
+def test_steps_when_extended_before_the_last_call_then_all(name):
     train, before = TRAIN[name]
     with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames()):
         expected = train(ps, 7)

@@ -183,7 +183,7 @@ def test_rank_when_too_large_then_error_says_how_many():
         Metric(np.zeros((1, 20_000))).matrix()
 
 
-def test_objective_when_minibatches_have_no_pair_then_known_all_the_same():
+def test_objective_when_minibatches_have_no_pair_then_is_known():
     options = MetricOptions(rank=2, steps=20, pairs=2, fraction=0.02, seed=1)
     history = trained(rows_of(12), options).history
     assert len(history.objective) == 21

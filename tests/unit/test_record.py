@@ -42,7 +42,7 @@ def test_history_when_training_is_over_then_has_all_of_it(record):
     assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
 
 
-def test_objective_when_a_step_had_no_row_then_that_of_the_one_before(record, reports):
+def test_objective_when_a_step_had_no_row_then_the_one_before(record, reports):
     for value in (math.nan, math.nan, 4.0, math.nan, 3.0, math.nan):
         record.evaluated(value)
     assert record.history().objective == [4.0, 4.0, 4.0, 4.0, 3.0, 3.0]
