@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown, text_file
+from ps2.algorithms.text_lines import NOT_UTF8
 from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python
@@ -111,6 +112,9 @@ def read_vocabulary(spark: Any, path: str, words: int) -> list[str]:
         raise InputError(
             f"{path}: expected {words:,} words, one a line, as many as documents have, got {len(found):,} lines"
         )
+    for number, word in enumerate(found, 1):
+        if NOT_UTF8 in word:
+            raise InputError(f"{path}: line {number}: expected UTF-8, got {shown(word)}")
     return found
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
 from ps2.algorithms.inputs import first_file, local_name, numbered_lines, reading, shown
-from ps2.algorithms.text_lines import BAD, NUMBER, lines_of
+from ps2.algorithms.text_lines import BAD, NOT_UTF8, NUMBER, lines_of
 from ps2.algorithms.training.progress import say
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.files import escaped
@@ -262,6 +262,8 @@ def _read_text(spark: Any, path: str, separator: str, wanted: ClickColumns, give
     is_wrong = F.col("cells")[BAD].isNotNull()
     for name in columns.values:
         is_wrong |= ~F.coalesce(cell(name).rlike(f"^({NUMBER.pattern})$"), F.lit(name != columns.label))
+    for name in columns.texts:
+        is_wrong |= F.coalesce(cell(name).contains(NOT_UTF8), F.lit(False))
     label = F.when(is_wrong, None).otherwise(cell(columns.label)).cast("double")
     is_wrong |= ~F.coalesce(label.isin(0.0, 1.0), F.lit(False))
     count, clicks, faults = cells.agg(F.count(F.lit(1)), F.sum(label), F.max(is_wrong.cast("int"))).first()
@@ -287,4 +289,7 @@ def _fault(spark: Any, file: str, line: str, separator: str, names: Sequence[str
         value = cells[names.index(name)]
         if (value or name == columns.label) and not NUMBER.fullmatch(value):
             return f"{place}: column {name!r}: expected a number, got {shown(value)}"
+    for name in columns.texts:
+        if NOT_UTF8 in (text := cells[names.index(name)]):
+            return f"{place}: column {name!r}: expected UTF-8, got {shown(text)}"
     return f"{place}: column {columns.label!r}: expected a label 0 or 1, got {shown(cells[names.index(columns.label)])}"

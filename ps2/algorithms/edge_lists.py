@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.inputs import reading, shown, text_file
-from ps2.algorithms.text_lines import COMMENT, INTEGER, fields_of, read_text, separator_of
+from ps2.algorithms.text_lines import COMMENT, INTEGER, NOT_UTF8, fields_of, read_text, separator_of
 from ps2.errors import InputError
 
 ROLES = ("source", "target", "weight")
@@ -63,6 +63,8 @@ def read_classes(spark: Any, path: str) -> dict[Any, str]:
         fields = fields_of(line, separator)
         if len(fields) < 2:
             raise InputError(f"{path}: line {number}: expected 'vertex class ...', got {shown(line)}")
+        if NOT_UTF8 in "".join(fields[:2]):
+            raise InputError(f"{path}: line {number}: expected UTF-8, got {shown(line)}")
         classes[fields[0]] = fields[1]
     if all(INTEGER.fullmatch(vertex) for vertex in classes):
         return {int(vertex): name for vertex, name in classes.items()}

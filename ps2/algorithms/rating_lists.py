@@ -13,7 +13,7 @@ from typing import Any
 
 from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
 from ps2.algorithms.inputs import first_file, reading, shown
-from ps2.algorithms.text_lines import BAD, IDS, LineForm, bare, lines_of, read_rows, read_text
+from ps2.algorithms.text_lines import BAD, IDS, LineForm, bare, lines_of, read_rows, read_text, trimmed
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
 
@@ -91,7 +91,7 @@ class CsvForm:
         names, found = header_of(self.headers, file).names, cells_of(line, SEPARATOR)
         if len(found) != len(names):
             return f"expected {len(names)} fields, as the first line has, got {len(found)}: {shown(line)}"
-        fields = [found[names.index(name)] for name in self.columns.values()]
+        fields = [found[names.index(name)].strip() for name in self.columns.values()]
         if set(fields[:IDS]) <= set(names):
             return f"expected a row, got names of columns in another order than in the first line: {shown(line)}"
         return fields
@@ -110,7 +110,7 @@ class CsvForm:
         def cell(name: str) -> Any:
             return by_header(self.headers, file, lambda header: cells[f"c{header.names.index(name)}"])
 
-        found = {role: cell(name) for role, name in self.columns.items()}
+        found = {role: trimmed(cell(name)) for role, name in self.columns.items()}
         user, item = list(found.values())[:IDS]
         return {**found, BAD: cells[BAD].isNotNull() | (user.isin(*names) & item.isin(*names))}
 

@@ -1,7 +1,8 @@
 """Lines of text files that hold two ids and perhaps a number, read by Spark.
 
-White space, ``::`` or commas separate the fields, whatever fits the first lines. Lines that begin with # are comments.
-An error names the file and number of a malformed line.
+White space, tabs alone, ``::`` or commas separate the fields, whatever fits the first lines; if several fit and give
+other fields, that is an error. Files are UTF-8. Lines that begin with # are comments. An error names the file and
+number of a malformed line.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 COMMENT = "#"
 # None: white space.
-SEPARATORS = (None, "::", ",")
+SEPARATORS = (None, "\t", "::", ",")
 # White space of Java's regular expressions, beside the space and the end of a line.
 WHITE = "\t\x0b\x0c\r"
+# What Spark reads where bytes are not UTF-8.
+NOT_UTF8 = "\ufffd"
 IDS = 2
 # Number of fields without and with a number.
 SIZES = (IDS, IDS + 1)
@@ -67,9 +70,20 @@ class TextForm:
     separator: str | None = None
 
     @staticmethod
-    def of(names: tuple[str, str, str], lines: Sequence[str]) -> TextForm:
-        """Return the form of the first lines of a file; the first of all has as many fields as all must have."""
+    def of(names: tuple[str, str, str], lines: Sequence[str], file: str = "") -> TextForm:
+        """Return the form of the first lines of a file; the first of all has as many fields as all must have.
+
+        Raises:
+            InputError: several separators fit, and give other fields; the message names ``file``.
+        """
         separator = separator_of(lines, are_fields)
+        for rival in _rivals_of(separator, lines):
+            line = next(line for line in lines if fields_of(line, separator) != fields_of(line, rival))
+            one, two = (" and ".join(map(repr, fields_of(line, each))) for each in (separator, rival))
+            raise InputError(
+                f"{file}: {shown(line)} can be read as {one}, or as {two}: separate fields by what no id contains, "
+                "such as a tab"
+            )
         return TextForm(names, len(fields_of(lines[0], separator)), separator)
 
     @property
@@ -96,14 +110,15 @@ class TextForm:
     def split(self, line: Any, file: Any) -> dict[str, Any]:
         from pyspark.sql import functions as F
 
-        text = bare(line)
+        text = trimmed(line)
         if self.separator is None:
+            text = bare(line)
             single = F.when(F.instr(text, "  ") > 0, F.regexp_replace(text, " +", " ")).otherwise(text)
             # Java splits by one character without a regular expression, which it would compile for each line.
             fields = F.split(single, " ")
         else:
             fields = F.split(text, self.separator)
-        found = {role: F.trim(F.get(fields, F.lit(at))) for at, role in enumerate(self.roles)}
+        found = {role: trimmed(F.get(fields, F.lit(at))) for at, role in enumerate(self.roles)}
         return {**found, BAD: F.lit(self.size not in SIZES) | (F.size(fields) != self.size)}
 
     def skipped(self, line: Any, file: Any = None) -> Any:
@@ -113,7 +128,7 @@ class TextForm:
 
 def fields_of(line: str, separator: str | None) -> list[str]:
     """Return the fields of a line, without white space around them."""
-    return [field.strip() for field in line.split(separator)]
+    return [field.strip() for field in line.strip().split(separator)]
 
 
 def are_fields(fields: Sequence[str]) -> bool:
@@ -131,17 +146,41 @@ def separator_of(lines: Sequence[str], are_fields: Callable[[Sequence[str]], boo
         are_fields: whether fields are those of a line.
     """
 
-    def count(line: str, separator: str | None) -> int:
-        fields = fields_of(line, separator)
-        # The first id of "1, 2" is not "1,".
-        is_cut = separator is None and any(field.strip(",") != field or field.endswith("::") for field in fields[:IDS])
-        return len(fields) if are_fields(fields) and all(fields[:IDS]) and not is_cut else 0
-
     def fit(separator: str | None) -> tuple[int, int]:
-        counts = [count(line, separator) for line in lines]
-        return sum(map(bool, counts)), sum(counts)
+        fields = _readings(lines, separator, are_fields)
+        return len(fields), sum(map(len, fields))
 
     return max(SEPARATORS, key=fit)
+
+
+def _readings(
+    lines: Sequence[str], separator: str | None, are_fields: Callable[[Sequence[str]], bool]
+) -> list[list[str]]:
+    """Return the fields of the lines that a separator fits."""
+
+    def is_cut(field: str) -> bool:
+        # The first id of "1, 2" is not "1,".
+        return "\t" in field or (separator is None and (field.strip(",") != field or field.endswith("::")))
+
+    split = (fields_of(line, separator) for line in lines)
+    return [
+        fields for fields in split if are_fields(fields) and all(fields[:IDS]) and not any(map(is_cut, fields[:IDS]))
+    ]
+
+
+def _rivals_of(separator: str | None, lines: Sequence[str]) -> list[str | None]:
+    """Return the other separators that fit as many lines, and give other fields.
+
+    If white space makes a third field, a number, of all lines, ids may contain "::" and commas.
+    """
+    fields = _readings(lines, separator, are_fields)
+    rivals = []
+    for other in SEPARATORS:
+        others = _readings(lines, other, are_fields)
+        is_surer = separator is None and other != "\t" and sum(map(len, others)) < sum(map(len, fields))
+        if others != fields and len(others) == len(fields) and not is_surer:
+            rivals.append(other)
+    return rivals
 
 
 @dataclass(frozen=True)
@@ -182,7 +221,7 @@ def read_text(
     first = lines.where(~expected.skipped(lines["line"])).head(SAMPLE_LINES)
     if not first:
         raise InputError(f"{path}: expected lines {expected.expected}, got none")
-    form = TextForm.of(names, [row["line"] for row in first])
+    form = TextForm.of(names, [row["line"] for row in first], local_name(unquote(first[0]["file"])))
     found = read_rows(spark, path, lines, form, one_kind)
     counts = set(found.words.values())
     is_header = not any(INTEGER.fullmatch(field) for field in fields_of(first[0]["line"], form.separator)[:IDS])
@@ -213,7 +252,10 @@ def read_rows(spark: Any, path: str, lines: Any, form: LineForm, one_kind: bool 
     ids = form.roles[:IDS]
     is_wrong = F.col(BAD)
     for role in form.roles:
-        is_wrong |= F.col(role) == "" if role in ids else ~F.col(role).rlike(f"^({NUMBER.pattern})$")
+        if role in ids:
+            is_wrong |= (F.col(role) == "") | F.col(role).contains(NOT_UTF8)
+        else:
+            is_wrong |= ~F.col(role).rlike(f"^({NUMBER.pattern})$")
     # A field that is null is wrong as well.
     are_wrong = F.max(F.coalesce(is_wrong, F.lit(True)).cast("int"))
     integers = [F.sum(F.col(role).rlike(f"^({INTEGER.pattern})$").cast("int")).alias(role) for role in ids]
@@ -240,6 +282,8 @@ def fault_of(line: str, form: LineForm, file: str = "") -> str | None:
     for role, value in zip(form.roles[:IDS], fields, strict=False):
         if not value:
             return f"{role}: expected an id, got an empty field in {shown(line)}"
+        if NOT_UTF8 in value:
+            return f"{role}: expected UTF-8, got {shown(value)}"
     for role, value in zip(form.roles[IDS:], fields[IDS:], strict=True):
         if not NUMBER.fullmatch(value):
             return f"{role}: expected a number, got {shown(value)}"
@@ -251,6 +295,13 @@ def bare(line: Any) -> Any:
     from pyspark.sql import functions as F
 
     return F.trim(F.translate(line, WHITE, " " * len(WHITE)))
+
+
+def trimmed(text: Any) -> Any:
+    """Return a column of Spark without white space at its ends."""
+    from pyspark.sql import functions as F
+
+    return F.btrim(text, F.lit(f" {WHITE}"))
 
 
 def _fault_in(spark: Any, lines: Any, form: LineForm) -> str | None:

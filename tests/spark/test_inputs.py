@@ -81,11 +81,42 @@ def folder_of(tmp_path, *texts):
     return folder, str(tmp_path / "a,b *")
 
 
-@pytest.mark.parametrize("text", ["1::2::3\n4::5::6\n", "1,2,3\n# said\n4, 5, 6\n", "1 2\t3\n\n4 5 6"])
+@pytest.mark.parametrize(
+    ("reader", "text", "fault"),
+    [
+        ("ratings", "ann film 3\nandr\xe9 film 5\nandr\xe8 film 1\n", "line 2: user: expected UTF-8, got 'andr\ufffd'"),
+        ("edges", "a caf\xe9\n", "line 1: target: expected UTF-8"),
+        ("table", "user,item,rating\n1,caf\xe9,5\n", "line 2: item: expected UTF-8"),
+        ("clicks", "label,site\n1,caf\xe9\n", "line 2: column 'site': expected UTF-8"),
+        ("classes", "1 caf\xe9\n", "line 1: expected UTF-8"),
+        ("vocabulary", "a\nb\ncaf\xe9\n", "line 3: expected UTF-8"),
+    ],
+)
+def test_a_file_when_it_is_not_utf8_then_says_where(spark, tmp_path, reader, text, fault):
+    (tmp_path / "file").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=f"^{tmp_path / 'file'}: {fault}"):
+        READERS[reader](spark, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    "text", ["1\t2\t3\n4\t5\t6 \r\n", "1::2::3\n4::5::6\n", "1,2,3\n# said\n4, 5, 6\n", "1 2\t3\n\n4 5 6"]
+)
 def test_ratings_when_separated_somehow_then_they_are_read(spark, tmp_path, text):
     (tmp_path / "file").write_text(text)
     found = READERS["ratings"](spark, str(tmp_path / "file"))
     assert sorted(map(tuple, found.frame.collect())) == [(1, 2, 3.0), (4, 5, 6.0)]
+
+
+def test_ratings_when_tabs_separate_then_ids_contain_spaces(spark, tmp_path):
+    (tmp_path / "file").write_text("ann\tThe  Film\t5\n\tbob \t Heat\t4\t\r\n")
+    found = READERS["ratings"](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, found.frame.collect())) == [("ann", "The  Film", 5.0), ("bob", "Heat", 4.0)]
+
+
+def test_edges_when_lines_read_in_two_ways_then_file_is_named(spark, tmp_path):
+    (tmp_path / "file").write_text("2001:db8::1 2001:db8::2\n2001:db8::3 2001:db8::4\n")
+    with pytest.raises(InputError, match=f"^{tmp_path / 'file'}: '2001:db8::1 2001:db8::2' can be read as"):
+        READERS["edges"](spark, str(tmp_path / "file"))
 
 
 def test_edges_when_separated_by_commas_then_they_are_read(spark, tmp_path):
@@ -106,7 +137,11 @@ def test_classes_when_separated_by_commas_then_they_are_read(spark, tmp_path):
             ["user,item\n1,2\n3,4\n", "item,user\n6,5\n", "\nuser,item\n7,8\n", ""],
             [(1, 2), (3, 4), (5, 6), (7, 8)],
         ),
-        ("table", ["rating,user,item\n3,1,2\n6,4,5\n", "user,item,rating\n7,8,9\n"], [(1, 2, 3), (4, 5, 6), (7, 8, 9)]),
+        (
+            "table",
+            ["rating,user,item\n3,1,2\n6,4,5\n", "user, item, rating\n7, 8, 9\n"],
+            [(1, 2, 3), (4, 5, 6), (7, 8, 9)],
+        ),
         ("clicks", ["label,site\n1,a\n0,b\n0,\n", "site,label\nc,1\n"], [(0, None), (0, "b"), (1, "a"), (1, "c")]),
     ],
 )

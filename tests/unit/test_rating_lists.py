@@ -36,6 +36,11 @@ def test_csv_when_it_is_malformed_then_the_fault_says_how(line, fault):
     assert fault_of(line, CSV) == fault
 
 
+def test_csv_when_spaces_follow_commas_then_they_are_cut_off():
+    form = CsvForm.of("file", [Header.of("user, item, rating", ",")], CsvColumns())
+    assert form.fields("1, 2 , 5", "") == ["1", "2", "5"]
+
+
 def test_csv_when_columns_are_named_then_found_in_any_place():
     form = CsvForm.of("file", [Header.of("weight,item,x,user", ",")], CsvColumns(rating=None, weight="weight"))
     assert (form.fields("1,2,3,4", ""), form.roles) == (["4", "2", "1"], ("user", "item", "weight"))

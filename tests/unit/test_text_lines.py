@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.text_lines import TextForm, fault_of
+from ps2.errors import InputError
 
 NAMES = ("user", "item", "rating")
 CUT = ": cut off what follows the third field"
@@ -36,15 +37,19 @@ def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
     [
         (["1 2 5"], ["1", "2", "5"]),
         (["1::2::5"], ["1", "2", "5"]),
-        (["ann::The Film::5"], ["ann", "The Film", "5"]),
+        (["ann::The Film::5", "bob::Heat::4"], ["ann", "The Film", "5"]),
+        (["ann\tThe Film\t5", "bob\tHeat\t4"], ["ann", "The Film", "5"]),
+        (["2001:db8::1\t2001:db8::2"], ["2001:db8::1", "2001:db8::2"]),
+        (["1\tA, B", "2\tC, D"], ["1", "A, B"]),
         (["1,2,5"], ["1", "2", "5"]),
         (["1, 2, 5"], ["1", "2", "5"]),
         (["1 , 2"], ["1", "2"]),
-        (["ann,The Film,5"], ["ann", "The Film", "5"]),
+        (["ann,The Film,5", "bob,Heat,4"], ["ann", "The Film", "5"]),
         (["ann,The Film", "bob,Heat"], ["ann", "The Film"]),
         (["std::set ann,bob 5"], ["std::set", "ann,bob", "5"]),
         (["ann,bob film", "eve film"], ["ann,bob", "film"]),
         (["::1 ::2"], ["::1", "::2"]),
+        (["db8::1 db8::2", "a b"], ["db8::1", "db8::2"]),
     ],
 )
 def test_lines_when_separated_somehow_then_the_fields_are_found(lines, fields):
@@ -55,3 +60,24 @@ def test_lines_when_separated_somehow_then_the_fields_are_found(lines, fields):
 @pytest.mark.parametrize("line", ["1::2::5::978", "1,2,5,978", "1\t2\t5\t978", "1::2::good"])
 def test_lines_when_no_separator_fits_then_fault_quotes_them(line):
     assert "'user item rating', got " in str(fault_of(line, TextForm.of(NAMES, [line])))
+
+
+@pytest.mark.parametrize(
+    ("lines", "readings"),
+    [
+        (["2001:db8::1 2001:db8::2"] * 2, "'2001:db8' and '1 2001:db8' and '2', or as '2001:db8::1' and '2001:db8::2'"),
+        (["u,1 i,5", "u,2 i,3"], "'u' and '1 i' and '5', or as 'u,1' and 'i,5'"),
+        (["db8::1,db8::2"], "'db8' and '1,db8' and '2', or as 'db8::1' and 'db8::2'"),
+        (["1\tHeat 1995", "2\tAlien 1979"], "'1' and 'Heat' and '1995', or as '1' and 'Heat 1995'"),
+        (["1::Heat 1995", "2::Alien 1979"], "'1::Heat' and '1995', or as '1' and 'Heat 1995'"),
+    ],
+)
+def test_lines_when_they_read_in_two_ways_then_error_says_both(lines, readings):
+    with pytest.raises(InputError) as raised:
+        TextForm.of(NAMES, lines, "file")
+    assert str(raised.value).startswith(f"file: {lines[0]!r} can be read as {readings}: separate fields by")
+
+
+def test_a_line_when_it_is_not_utf8_then_the_fault_says_so():
+    line = "andr\ufffd film 5"
+    assert fault_of(line, TextForm(NAMES, 3)) == "user: expected UTF-8, got 'andr\ufffd'"
