@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ps2.listening import open_files
 from ps2.logs import SparseWarning
@@ -129,9 +129,11 @@ class _Connections:
         self._answering.discard(connection)
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+class _Connection(H11Protocol):
     """A connection that ends when the head of a request has not come ``HEAD_S`` after its first byte, or its opening.
 
+    h11 reads it, which ends at heads of more than 64 KiB. httptools, which uvicorn prefers where it is installed, keeps
+    heads of any length: a client without a token could fill the memory.
     uvicorn itself limits the time between two requests (``timeout_keep_alive``), but only until the first byte.
     """
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import select
 import socket
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -25,6 +28,26 @@ from ps2.serving.exposition import ScoringMetrics
 from tests import certificates
 from tests.exporting import export, values_of
 
+LONG_HEAD = """
+import socket, threading, uvicorn
+from ps2.http_server import HttpServer
+from ps2.listening import listening_socket
+
+async def answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+listener = listening_socket("127.0.0.1", [0], 8)
+server = HttpServer(uvicorn.Config(answer, log_config=None, lifespan="off"), 8)
+thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+thread.start()
+for length in (1 << 10, 1 << 17):
+    with socket.create_connection(listener.getsockname(), timeout=10) as client:
+        client.sendall(b"GET / HTTP/1.1\\r\\nHost: h\\r\\nX: " + b"x" * length + b"\\r\\n" * (length < 1 << 16) * 2)
+        print(client.recv(100).split()[1].decode())
+server.should_exit = True
+thread.join()
+"""
 TOKEN = "a-token-of-enough-characters-0123456789"
 
 
@@ -129,6 +152,16 @@ def test_body_when_half_is_sent_then_408(endpoint, monkeypatch):
     with socket.create_connection(endpoint.listener.getsockname(), timeout=10) as client:
         client.sendall(b"POST /vectors HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{")
         assert client.makefile().readline() == "HTTP/1.1 408 Request Timeout\n"
+
+
+def test_head_when_long_then_refused_with_httptools_as_well(tmp_path):
+    """httptools, which uvicorn would take, has no limit. The one here is empty: who takes it answers nothing."""
+    (tmp_path / "httptools.py").touch()
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    answers = subprocess.run(
+        [sys.executable, "-c", LONG_HEAD], env=os.environ | path, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert answers.split() == ["204", "400"]
 
 
 def test_head_when_half_is_sent_then_the_connection_ends(endpoint, monkeypatch):
