@@ -177,6 +177,15 @@ def test_a_job_is_told_where_the_servers_are(tmp_path):
     assert subprocess.run(command[:1], check=False, env=given, capture_output=True).returncode == 2
 
 
+@pytest.mark.parametrize("servers", ["0", "-1", "eight", "2.5"])
+def test_a_job_when_servers_are_no_number_then_not_submitted(tmp_path, servers):
+    given = {"SPARK_SUBMIT": "echo", "IMAGE": "ps2:dev", "SERVERS": servers, "PATH": os.defpath}
+    command = [FOLDER / "job" / "submit.sh", "https://cluster:6443", "local:///train.py"]
+    submitted = subprocess.run(command, check=False, env=given, capture_output=True, text=True)
+    assert (submitted.returncode, submitted.stdout) == (2, "")
+    assert submitted.stderr == f"SERVERS: expected a number of servers from 1 on, got '{servers}'\n"
+
+
 @pytest.mark.parametrize("overlay", ["dev", "production"])
 def test_an_overlay_names_what_is_in_the_base(overlay):
     folder = FOLDER / "overlays" / overlay

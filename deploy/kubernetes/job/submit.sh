@@ -12,6 +12,8 @@ set -eu
 master=$1
 shift
 namespace=${NAMESPACE:-ps2} servers=${SERVERS:-8} name=${FLEET:-ps2}
+# Without servers in PS2_FLEET, the job would start a fleet of its own.
+[ "$servers" -ge 1 ] 2>/dev/null || { echo "SERVERS: expected a number of servers from 1 on, got '$servers'" >&2; exit 2; }
 
 fleet=
 index=0
