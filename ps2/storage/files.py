@@ -50,6 +50,8 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
     if "\0" in str(url):
         raise ConfigError(f"{name}: expected a path or a URL without NUL characters, got {url!r}")
     plain = str(url)
+    if re.fullmatch(r"(file|local):(//)?", plain):
+        raise ConfigError(f"{name}: expected a path behind {plain}, got none")
     if host := LOCAL_HOST.match(plain):
         # RFC 8089, as Hadoop reads it; fsspec would take the host for a folder in the current one.
         if host[1].lower() != "localhost":

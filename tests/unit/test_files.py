@@ -49,6 +49,12 @@ def test_place_when_a_chain_of_file_systems_then_all_of_it(url, tmp_path):
     assert fs.cat_file(path) == b"here"
 
 
+@pytest.mark.parametrize("url", ["file:", "file://", "local://"])
+def test_place_when_a_url_has_no_path_then_error_says_so(url):
+    with pytest.raises(ConfigError, match=f"^path: expected a path behind {url}, got none"):
+        place(url, "path")
+
+
 def test_place_when_a_file_of_localhost_then_its_path():
     for url in ("file://localhost/tmp/x", "local://LOCALHOST/tmp/x/", "file:///tmp/x"):
         assert place(url)[1] == "/tmp/x"
