@@ -27,6 +27,7 @@ Examples:
 \b
 Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
 """
+ENDED = TransientError("its process has ended")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def status(which: Which, output: Format) -> None:
             print_table(table.columns, table.rows)
     missing = [f"{server.address}: {_reason(server.error)}" for server in found.servers if server.error]
     if missing:
-        is_gone = target.launched is not None and len(missing) == len(found.servers) and not target.launched.alive()
+        has_ended = all(server.error == str(ENDED) for server in found.servers)
+        is_gone = has_ended and target.launched is not None and not target.launched.alive()
         advice = "; 'ps2 launch' starts a new fleet" if is_gone else ""
         text = f"{len(missing)} of {len(found.servers)} servers unreachable: {'; '.join(missing)}{advice}"
         click.echo(f"ps2: {text}", err=True)
@@ -83,8 +85,7 @@ def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
         lambda control, address: _Answer(control.status(address), control.hello(address).catalog),
         [address for address in target.addresses if address not in ended],
     )
-    gone = TransientError("its process has ended")
-    return {address: gone if address in ended else answers[address] for address in target.addresses}
+    return {address: ENDED if address in ended else answers[address] for address in target.addresses}
 
 
 def _names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:

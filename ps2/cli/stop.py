@@ -50,7 +50,10 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
 
     replaced = replaced_servers(fleet, target.token, target.tls)
     if replaced:
-        _stop_foreign(replace(target, addresses=tuple(sorted(replaced))))
+        try:
+            _stop_foreign(replace(target, addresses=tuple(sorted(replaced))))
+        except UnavailableError as error:
+            raise UnavailableError(f"{error}; the fleet's token stays in {fleet.folder}") from error
     elif not fleet.alive():
         remove(fleet)
         click.echo(f"fleet {fleet.name!r} had ended before; removed its folder")

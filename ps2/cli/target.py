@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,7 @@ import click
 from ps2.certificates import TlsFiles, tls_files
 from ps2.cli.tls import add_tls_options, tls_of_environment
 from ps2.config import TOKEN_FILE_VARIABLE, WireConfig, read_token, split_address
-from ps2.errors import AuthError, ConfigError, PS2Error, TransientError
+from ps2.errors import AuthError, ConfigError, DeadlineError, PS2Error, TransientError
 
 if TYPE_CHECKING:
     from ps2.cli.state import LaunchedFleet
@@ -142,6 +142,7 @@ def ask_all(
 def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | None) -> set[str]:
     """Return the addresses where a server answers with the fleet's token, but the process launched there has ended.
 
+    One that takes connections and answers nothing in time, such as a stopped process, counts: it may be the fleet's.
     The servers of other fleets that were launched on this host, which may share the token, do not count.
     """
     from ps2.cli.state import servers_of_others
@@ -155,9 +156,12 @@ def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | No
     ended = [address for address in ended if address not in {server.address for server in others}]
 
     def is_replaced(address: str) -> bool:
-        with suppress(PS2Error):
+        try:
             return control.status(address).pid not in pids
-        return False
+        except DeadlineError:
+            return True
+        except PS2Error:
+            return False
 
     with controlled(token, tls) as control:
         answers = call_concurrently(ended, is_replaced)

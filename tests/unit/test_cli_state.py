@@ -5,20 +5,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from ps2 import processes
 from ps2.cli import state
+from ps2.cli.main import cli
+from ps2.config import write_token
 from ps2.errors import InputError, LaunchError, UnavailableError
 from ps2.processes import ProcessId
+from ps2.rpc import control
 
 # Of this test's process: it is certainly alive.
 ME = ProcessId.of(os.getpid())
@@ -164,3 +170,23 @@ def test_root_when_user_has_no_home_then_error_names_variable():
     said = done.stderr.splitlines()[-1]
     assert said.startswith("ps2.errors.ConfigError")
     assert "XDG_STATE_HOME" in said
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("status", "1 of 1 servers unreachable: {address}: Deadline Exceeded"),
+        ("stop", "1 of 1 servers unreachable: {address}: .*; the fleet's token stays in {folder}/ads$"),
+    ],
+)
+def test_fleet_when_server_in_its_place_hangs_then_not_ended(folder, monkeypatch, verb, message):
+    """A stopped process takes connections and answers nothing, as a socket that listens does."""
+    monkeypatch.setattr(control, "SIGN_OF_LIFE_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"127.0.0.1:{hanging.getsockname()[1]}"
+        fleet = state.claim("ads", EARLIER, None)
+        write_token(fleet.token_file, "t" * 20)
+        fleet.with_servers((state.LaunchedServer(address, EARLIER),))
+        result = CliRunner().invoke(cli, [verb, "--name", "ads"])
+    assert re.search(message.format(address=address, folder=folder), f"{result.stderr}{result.exception}")
+    assert fleet.token_file.exists()
