@@ -411,6 +411,13 @@ def fit_deep(ps: Any, frame: Any, call: Call, estimator: Callable[..., Any]) -> 
     return Result(layers, objective)
 
 
+def assert_learned_once(result: Result, expected: Result, rtol: float) -> None:
+    """What was learned is equal. A batch that a worker does again is predicted by what it has taught: its loss is lower."""
+    assert_equal(replace(result, objective=expected.objective), expected, rtol)
+    (loss,), (undisturbed,) = result.objective, expected.objective
+    assert 0.9 * undisturbed < loss <= undisturbed * (1 + 1e-12)
+
+
 def fit_online(ps: Any, frame: Any, call: Call) -> Result:
     learner = OnlineLogisticRegression(categoricalCols=["user", "ad"], batchSize=50, maxIter=4, numWorkers=1)
     with observing(call.on_step):
@@ -451,10 +458,15 @@ def dying_learners(batches: Sequence[int], workers: int, folder: str) -> Iterato
 # By family and kind.
 TRAININGS = {
     "clusters/k-means": Training(points(), find_clusters),
-    "deep/factorization machine": Training(clicks, functools.partial(fit_deep, estimator=DeepFM)),
-    "deep/two towers": Training(
-        clicks, functools.partial(fit_deep, estimator=functools.partial(TwoTower, userCols=["user"]))
-    ),
+    **{
+        f"deep/{name}": Training(
+            clicks, functools.partial(fit_deep, estimator=estimator), check=assert_learned_once, spared=4
+        )
+        for name, estimator in (
+            ("factorization machine", DeepFM),
+            ("two towers", functools.partial(TwoTower, userCols=["user"])),
+        )
+    },
     "dictionary/dictionary": Training(sums_of_parts(), learn_dictionary),
     **{
         f"embeddings/{kind}": Training(

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 FIELDS, IDS = 5, 40
 # Of a worker for 50 rows; slow while somebody is left to harm, so that tasks are met on any machine.
-PACE_S, SLOW_PACE_S = 0.05, 0.2
+PACE_S, SLOW_PACE_S = 0.05, 0.6
 # A file in the stream's folder while so.
 HARM_LEFT = "harm-left"
 SCHEMA = "label double, keys array<bigint>"

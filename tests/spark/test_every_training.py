@@ -42,7 +42,7 @@ def cells():
         chosen = next(usual[at % len(usual)] for at in itertools.count(row) if usual[at % len(usual)] in left)
         for failure in filter(left.__contains__, FAILURES):
             marks = () if failure == chosen else pytest.mark.nightly
-            made.append(pytest.param(name, failure, id=f"{name}, {failure}", marks=marks))
+            made.append(pytest.param(name, failure, id=f"{name}, {failure.replace(' ', '-')}", marks=marks))
     return made
 
 

@@ -9,6 +9,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
+from faults.while_training import FAILURES
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,11 @@ def test_parts_when_a_file_has_nightly_tests_then_one_runs_it(nightly):
         if nightly.MARK in path.read_text()
     ]
     assert set(marked) <= set(files)
-    assert len(files) == len(set(files))
+    assert len(files) - len(FAILURES) == len(set(files)) - 1
+
+
+def test_parts_when_failures_are_listed_then_each_has_one(nightly):
+    assert [failure.replace(" ", "-") for failure in FAILURES] == list(nightly.FAILURES)
 
 
 def test_slice_when_commits_differ_then_each_part_has_its_turn(nightly):
