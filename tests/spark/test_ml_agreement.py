@@ -65,6 +65,7 @@ def test_fit_when_it_takes_no_step_then_is_pysparks_model(df, package, name, par
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_recorded_fits_when_pyspark_fits_again_then_are_the_same(spark):
     theirs, recorded = fits.computed(spark), fits.recorded()
     assert theirs.keys() == recorded.keys() - {"pyspark"}
