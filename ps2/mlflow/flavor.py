@@ -240,8 +240,10 @@ class _reachable:
         fs, root = place(self._shared, "sharedDir")
         with reported(root, "moving the model"):
             if kind is None:
-                for name in fs.ls(root, detail=False):
-                    fs.get(name, str(self._folder / Path(name).name), recursive=True)
+                for name in fs.find(root):  # fs.get would take names as patterns
+                    target = self._folder / name.removeprefix(root).lstrip("/")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    fs.get_file(name, str(target))
             if fs.exists(root):
                 remove_folder(fs, root)
 

@@ -46,6 +46,7 @@ from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest, TreeBuilder
 from ps2.errors import CheckpointMissingError, ConfigError, InputError, LimitError, UsageError
 from ps2.mlflow import predicting
+from ps2.storage.files import place
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of MLflow's own type hints
@@ -178,6 +179,17 @@ def test_pyfunc_of_keys_when_loaded_then_as_transform(family, rows, tmp_path):
     assert ours.transform(rows).select("prediction").collect() == model.transform(rows).select("prediction").collect()
     ours.free()
     model.free()
+
+
+@pytest.mark.parametrize("shared", ["memory://models[1]/{a,b}*", "runs [1]"])
+def test_shared_folder_when_it_looks_like_a_pattern_then_model_moves(shared, tmp_path):
+    model = KMeansModel(KMeansClusters(RNG.normal(size=(2, DIM))))
+    folder = shared if "://" in shared else str(tmp_path / shared)
+    ps2.mlflow.save_model(model, str(tmp_path / "saved"), sharedDir=folder)
+    fs, root = place(folder)
+    assert not fs.exists(root) or not fs.find(root)
+    loaded = ps2.mlflow.load_model(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(loaded.clusterCenters(), model.clusterCenters())
 
 
 def test_pyfunc_when_loaded_in_another_process_then_no_java(tmp_path):
