@@ -17,8 +17,11 @@ from ps2.algorithms.inputs import local_name, numbered_lines, shown
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
-INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+# An id such as "007" is none: it differs from "7".
+INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# A line "user item 4,5" or "user;item;4,5".
+DECIMAL_COMMA = re.compile(r"([^\s;|]+(\s+|\s*[;|]\s*)){2}[+-]?\d+,\d+", re.ASCII)
 COMMENT = "#"
 # None: white space.
 SEPARATORS = (None, "\t", "::", ",")
@@ -74,9 +77,12 @@ class TextForm:
         """Return the form of the first lines of a file; the first of all has as many fields as all must have.
 
         Raises:
-            InputError: several separators fit, and give other fields; the message names ``file``.
+            InputError: several separators fit, and give other fields; or numbers have decimal commas, which would be
+                taken for separators. The message names ``file``.
         """
         separator = separator_of(lines, are_fields)
+        if separator == "," and all(DECIMAL_COMMA.fullmatch(line.strip()) for line in lines):
+            raise InputError(f"{file}: expected a number with a decimal point, got {shown(lines[0])}")
         for rival in _rivals_of(separator, lines):
             line = next(line for line in lines if fields_of(line, separator) != fields_of(line, rival))
             one, two = (" and ".join(map(repr, fields_of(line, each))) for each in (separator, rival))
@@ -224,7 +230,7 @@ def read_text(
     form = TextForm.of(names, [row["line"] for row in first], local_name(unquote(first[0]["file"])))
     found = read_rows(spark, path, lines, form, one_kind)
     counts = set(found.words.values())
-    is_header = not any(INTEGER.fullmatch(field) for field in fields_of(first[0]["line"], form.separator)[:IDS])
+    is_header = not any(NUMBER.fullmatch(field) for field in fields_of(first[0]["line"], form.separator)[:IDS])
     if is_header and len(counts) == 1 and 2 * max(counts) < found.rows and max(counts) <= len(lines.inputFiles()):
         raise InputError(
             f"{local_name(unquote(first[0]['file']))}: expected integers, as other lines have, got first "

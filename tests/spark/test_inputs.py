@@ -107,6 +107,15 @@ def test_ratings_when_separated_somehow_then_they_are_read(spark, tmp_path, text
     assert sorted(map(tuple, found.frame.collect())) == [(1, 2, 3.0), (4, 5, 6.0)]
 
 
+@pytest.mark.parametrize(
+    ("reader", "text"), [("ratings", "007 2\n7 2\n+7 2\n"), ("plays", "user,item\n007,2\n7,2\n+7,2\n")]
+)
+def test_ratings_when_ids_begin_with_zeros_then_they_differ(spark, tmp_path, reader, text):
+    (tmp_path / "file").write_text(text)
+    found = READERS[reader](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, found.frame.collect())) == [("+7", 2), ("007", 2), ("7", 2)]
+
+
 def test_ratings_when_tabs_separate_then_ids_contain_spaces(spark, tmp_path):
     (tmp_path / "file").write_text("ann\tThe  Film\t5\n\tbob \t Heat\t4\t\r\n")
     found = READERS["ratings"](spark, str(tmp_path / "file"))

@@ -46,6 +46,7 @@ def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
         (["1 , 2"], ["1", "2"]),
         (["ann,The Film,5", "bob,Heat,4"], ["ann", "The Film", "5"]),
         (["ann,The Film", "bob,Heat"], ["ann", "The Film"]),
+        (["Apollo 13,1970", "Blade Runner 2,1982"], ["Apollo 13", "1970"]),
         (["std::set ann,bob 5"], ["std::set", "ann,bob", "5"]),
         (["ann,bob film", "eve film"], ["ann,bob", "film"]),
         (["::1 ::2"], ["::1", "::2"]),
@@ -76,6 +77,12 @@ def test_lines_when_they_read_in_two_ways_then_error_says_both(lines, readings):
     with pytest.raises(InputError) as raised:
         TextForm.of(NAMES, lines, "file")
     assert str(raised.value).startswith(f"file: {lines[0]!r} can be read as {readings}: separate fields by")
+
+
+@pytest.mark.parametrize("lines", [["1 2 4,5", "3 4 3,0"], ["1;2;4,5"], ["ann | film | -4,25"]])
+def test_lines_when_numbers_have_commas_then_error_says_so(lines):
+    with pytest.raises(InputError, match=r"^file: expected a number with a decimal point, got '"):
+        TextForm.of(NAMES, lines, "file")
 
 
 def test_a_line_when_it_is_not_utf8_then_the_fault_says_so():
