@@ -1,7 +1,7 @@
 """Reads rows of named columns with labels 0 and 1 from CSV, TSV or Parquet files, with Spark.
 
 The first line of a CSV or TSV file names its columns, unless the names are given. A field that contains the separator
-is in double quotes, and no field contains a line break. An empty field is null.
+is in double quotes, and a quote that does not end on its line is an error. An empty field is null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
+from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers, split_cells
 from ps2.algorithms.inputs import first_file, local_name, numbered_lines, reading, shown
 from ps2.algorithms.text_lines import BAD, NOT_UTF8, NUMBER, lines_of
 from ps2.algorithms.training.progress import say
@@ -252,9 +252,7 @@ def _read_text(spark: Any, path: str, separator: str, wanted: ClickColumns, give
     columns = wanted.found(path, names)
     file, line = F.col("file"), F.col("line")
     rows = lines.where((F.trim(line) != "") & (line != by_header(headers, file, lambda header: F.lit(header.line))))
-    schema = ", ".join([*(f"c{at} string" for at in range(len(names))), f"{BAD} string"])
-    options = {"sep": separator, "escape": '"', "columnNameOfCorruptRecord": BAD}
-    cells = rows.select(file, line, F.from_csv(line, F.lit(schema), options).alias("cells"))
+    cells = rows.select(file, line, split_cells(line, separator, len(names)).alias("cells"))
 
     def cell(name: str) -> Any:
         return by_header(headers, file, lambda header: F.col("cells")[f"c{header.names.index(name)}"])

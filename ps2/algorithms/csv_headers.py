@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ps2.algorithms.inputs import local_name
+from ps2.algorithms.text_lines import BAD
 from ps2.errors import InputError
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -90,11 +91,22 @@ def header_of(headers: Sequence[Header], file: str) -> Header:
 
 
 def cells_of(line: str, separator: str) -> list[str]:
-    """Return the fields of a line of CSV; none if it is malformed."""
+    """Return the fields of a line of CSV, without one whose quote does not end there; none if it is malformed."""
     try:
-        return next(csv.reader([line], delimiter=separator), [])
+        return next(csv.reader([line + separator], delimiter=separator), [])[:-1]
     except csv.Error:
         return []
+
+
+def split_cells(line: Any, separator: str, count: int) -> Any:
+    """Return Spark's column of the fields of lines, c0, c1, ..., and of ``BAD``, null for lines of ``count`` fields."""
+    from pyspark.sql import functions as F
+
+    # A quote that does not end on its line hides the separator behind it.
+    names = [*(f"c{at}" for at in range(count + 1)), BAD]
+    options = {"sep": separator, "escape": '"', "columnNameOfCorruptRecord": BAD}
+    schema = ", ".join(f"{name} string" for name in names)
+    return F.from_csv(F.concat(line, F.lit(separator)), F.lit(schema), options)
 
 
 def _difference(file: str, header: Header, first: Header) -> str:

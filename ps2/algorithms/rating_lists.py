@@ -1,7 +1,7 @@
 """Ratings in text or CSV files, read by Spark; an error names the file and number of a malformed line.
 
 A line of text is "user item" or "user item rating" (``text_lines``). The first line of a CSV file names its columns; a
-field that contains commas is in double quotes, and no field contains a line break.
+field that contains commas is in double quotes, and a quote that does not end on its line is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers
+from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers, split_cells
 from ps2.algorithms.inputs import first_file, reading, shown
 from ps2.algorithms.text_lines import BAD, IDS, LineForm, bare, lines_of, read_rows, read_text, trimmed
 from ps2.algorithms.training.progress import say
@@ -100,12 +100,8 @@ class CsvForm:
         return not line.strip() or line == header_of(self.headers, file).line
 
     def split(self, line: Any, file: Any) -> dict[str, Any]:
-        from pyspark.sql import functions as F
-
         names = self.headers[0].names
-        schema = ", ".join([*(f"c{at} string" for at in range(len(names))), f"{BAD} string"])
-        options = {"sep": SEPARATOR, "escape": '"', "columnNameOfCorruptRecord": BAD}
-        cells = F.from_csv(line, F.lit(schema), options)
+        cells = split_cells(line, SEPARATOR, len(names))
 
         def cell(name: str) -> Any:
             return by_header(self.headers, file, lambda header: cells[f"c{header.names.index(name)}"])

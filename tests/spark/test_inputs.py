@@ -56,6 +56,8 @@ WRONG = [
     ("ratings", "user item\n1 2\n2 3\n", "^{path}: expected integers, as other lines have, got first 'user item'"),
     ("edges", "a,b\n\n2,3\n3,4\n", "^{path}: expected integers, as other lines have, got first 'a,b'"),
     ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
+    ("table", 'user,item,rating,text\n1,2,3,"a\n4,5,1,b"\n', "^{path}: line 2: expected 4 fields"),
+    ("clicks", 'label,site\n1,"a\n0,b"\n', "^{path}: line 2: expected 2 fields, got 1: "),
     ("table", "user,item,rating\n1,2,3\n1,3,\n", "^{path}: line 3: rating: expected a number, got ''"),
     (
         "table",

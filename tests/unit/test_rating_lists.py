@@ -22,6 +22,7 @@ def test_csv_when_it_is_a_rating_or_header_then_no_fault(line):
     ("line", "fault"),
     [
         ("1,2,3", "expected 4 fields, as the first line has, got 3: '1,2,3'"),
+        ('1,2,3,"a', "expected 4 fields, as the first line has, got 3: '1,2,3,\"a'"),
         (",2,3,4", "user: expected an id, got an empty field in ',2,3,4'"),
         ("1,,3,4", "item: expected an id, got an empty field in '1,,3,4'"),
         ("1,2,,4", "rating: expected a number, got ''"),
