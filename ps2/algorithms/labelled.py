@@ -14,6 +14,8 @@ from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
+# An entry of libffm, "field:index:value", of which Spark would take the index for the value.
+TWO_COLONS = ":[^ ]*:"
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
 # Number of hash values that decide which rows are held out.
@@ -92,6 +94,7 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
         found = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()
+        _check_entries(spark, path, features)
     if not found:
         raise InputError(_no_row(path))
     return LabelledRows(path, frame, {row["label"]: row["count"] for row in found})
@@ -157,6 +160,14 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
             if found is None:
                 raise
             raise InputError(found) from error
+
+
+def _check_entries(spark: Any, path: str, features: int) -> None:
+    from pyspark.sql import functions as F
+
+    line = F.trim("value")
+    if spark.read.text(path).where(line.rlike(TWO_COLONS) & ~line.startswith("#")).head(1):
+        raise InputError(_find_fault(spark, path, features) or f"{path}: a line is malformed")
 
 
 def _find_fault(spark: Any, path: str, features: int) -> str | None:

@@ -47,6 +47,7 @@ WRONG = [
     ("rows", "# nothing\n\n", "expected .*, got no row|no row"),
     ("rows", "+1 1:1\nwhat\n+1 3:oops\n", "^{path}: line 2: label: "),
     ("rows", "+1 1:1\n-1 4:1\n", "^{path}: line 2: index: expected an integer"),
+    ("rows", "+1 1:1\n# 1:1:1\n-1 1:3:.5 2:1:1\n", "^{path}: line 3: value: expected a number, got '3:.5' in '1:3:.5'"),
     ("edges", "1 2\n2 3\n\n3 4 5\n", "^{path}: line 4: expected 2 fields, as the lines before have, got '3 4 5'"),
     ("edges", "# nothing\n", "^{path}: expected lines 'source target' or 'source target weight', got none"),
     ("ratings", "1 2 3\n2 3 1\n\n3 4\n", "^{path}: line 4: expected 3 fields, as the lines before have, got '3 4'"),
@@ -197,7 +198,7 @@ def test_parquet_when_a_file_lacks_a_column_then_it_is_named(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
+    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2", "1 2:1:3"]
 )
 def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line):
     path = str(tmp_path / "rows")
