@@ -29,6 +29,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # fsspec's chains: an archive in a file system, or a layer over one. Any other "::" belongs to the path.
 LAYERS = "zip|tar|libarchive|reference|dir|simplecache|filecache|blockcache|cached"
 CHAIN = re.compile(rf"(?:{LAYERS})(?:://|::(?:/|.*://))")
+# As Hadoop and Databricks write paths of a scheme's default host; fsspec would take them for local ones.
+NO_HOST = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 LOCAL_HOST = re.compile(r"(?:file|local)://([^/]+)")
 
 
@@ -39,8 +41,8 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
         name: of the setting that holds the URL, for errors.
 
     Raises:
-        ConfigError: the URL is empty (which would mean the current folder), is of another host's files, or fsspec does
-            not support it.
+        ConfigError: the URL is empty (which would mean the current folder), is of another host's files, has one slash
+            behind its scheme, or fsspec does not support it.
         RecoveryError: the file system cannot be opened.
     """
     if not isinstance(url, str | os.PathLike):
@@ -57,6 +59,8 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
         if host[1].lower() != "localhost":
             raise ConfigError(f"{name}: expected a path, or file:///PATH of this host, got {url!r}")
         plain = plain[host.end() :] or "/"
+    if (short := NO_HOST.match(plain)) and short[1] not in ("file", "local"):
+        raise ConfigError(f"{name}: expected {short[1]}://..., or ./{plain} for a local path, got {url!r}")
     # fsspec splits at "::" wherever it is. There is no NUL in the URL.
     whole = plain if CHAIN.match(plain) else plain.replace("::", "\0")
     try:

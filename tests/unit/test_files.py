@@ -55,6 +55,15 @@ def test_place_when_a_url_has_no_path_then_error_says_so(url):
         place(url, "path")
 
 
+@pytest.mark.parametrize("url", ["hdfs:/models/x", "dbfs:/x", "s3a:/bucket/x", "memory:/x"])
+def test_place_when_a_scheme_has_one_slash_then_config_error(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"^path: expected {url.split(':')[0]}://..., or ./{url} for a local path"):
+        place(url, "path")
+    assert place(f"./{url}")[1] == str(tmp_path / url)
+    assert place("file:/tmp/x")[1] == "/tmp/x"
+
+
 def test_place_when_a_file_of_localhost_then_its_path():
     for url in ("file://localhost/tmp/x", "local://LOCALHOST/tmp/x/", "file:///tmp/x"):
         assert place(url)[1] == "/tmp/x"
