@@ -24,7 +24,7 @@ def variable_of(name: str) -> str:
 
 
 def of_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
-    """Return the settings given by environment variables. Empty variables are ignored.
+    """Return the settings given by environment variables, without white space around them. Empty ones are ignored.
 
     Args:
         environment: the variables.
@@ -41,7 +41,7 @@ def of_variables(environment: Mapping[str, str], names: Collection[str], parsed:
             log.warning("environment variable %s is no setting of PS2Conf; %s is", variable, near[0])
     values = {}
     for variable, name in variables.items():
-        if text := environment.get(variable):
+        if text := environment.get(variable, "").strip():  # files of secrets end with a line break
             values[name] = _value(f"environment variable {variable}", text) if name in parsed else text
     return values
 

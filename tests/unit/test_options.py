@@ -110,8 +110,14 @@ def test_load_when_file_variable_keyword_differ_then_last_wins(tmp_path, variabl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_load_when_a_variable_is_empty_then_it_says_nothing(name, variables):
-    variables(**{variable_of(name): ""})
-    assert PS2Conf.load() == PS2Conf()
+    for text in ("", " \r\n"):
+        variables(**{variable_of(name): text})
+        assert PS2Conf.load() == PS2Conf()
+
+
+def test_load_when_a_variable_has_a_line_break_then_cut_off(variables):
+    variables(PS2_CHECKPOINT_DIR="/data/checkpoints\n", PS2_TOKEN_FILE=" /run/token\r", PS2_SERVERS="4\r\n")
+    assert PS2Conf.load() == PS2Conf(checkpointDir="/data/checkpoints", tokenFile="/run/token", servers=4)
 
 
 @pytest.mark.parametrize(
