@@ -26,6 +26,7 @@ PAUSE_S = 0.1
 BACKLOG = 32
 # Path of readiness probes, such as a kubelet's.
 READY_PATH = "/ready"
+SCRAPED_PATHS = ("/", "/metrics")
 NOT_READY = b"no driver has given this server its shards yet\n"
 
 
@@ -135,12 +136,16 @@ class _Silent(WSGIRequestHandler):
 
 
 def _with_ready(scrape: Callable[..., Any], ready: Callable[[], bool]) -> Callable[..., Any]:
-    """Return a WSGI application that answers readiness probes, and passes other requests to ``scrape``."""
+    """Return a WSGI application that answers readiness probes, and passes requests of metrics to ``scrape``."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        if environ.get("PATH_INFO") != READY_PATH:
+        path = environ.get("PATH_INFO")
+        if path in SCRAPED_PATHS:
             return scrape(environ, start_response)
-        status, text = ("200 OK", b"ready\n") if ready() else ("503 Service Unavailable", NOT_READY)
+        if path != READY_PATH:  # a probe of another path, such as /readyz, must not succeed
+            status, text = "404 Not Found", b"expected /metrics or /ready\n"
+        else:
+            status, text = ("200 OK", b"ready\n") if ready() else ("503 Service Unavailable", NOT_READY)
         start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
         return [text]
 

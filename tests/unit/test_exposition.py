@@ -201,6 +201,17 @@ def test_exposition_when_probed_then_status_tells_readiness(collector):
         exposition.stop()
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/ready/", "/healthz", "/favicon.ico"])
+def test_exposition_when_path_is_another_then_not_found(collector, path):
+    """A probe that is misspelt would always succeed if it were answered with metrics."""
+    exposition = Exposition(collector, LISTEN, SETTING, never)
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{exposition.address}{path}", timeout=10)
+    finally:
+        exposition.stop()
+
+
 def split(address):
     host, port = address.split(":")
     return host, int(port)
