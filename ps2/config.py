@@ -25,6 +25,12 @@ ANY_PORT = range(1)
 MIN_TOKEN_CHARS = 16
 MAX_TOKENS = 2
 MAX_BYTES = 2**63 - 1  # of an int64
+OFF = ("0", "false", "no", "off")
+
+
+def _is_on(variable: str) -> bool:
+    """Return False if an environment variable turns something off."""
+    return os.environ.get(variable, "").strip().lower() not in OFF
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,8 @@ class WireConfig:
     keepalive_timeout_s: float = 5.0
     connect_s: float = 5.0
     request_timeout_s: float = 600.0
-    unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
-    fast_path: bool = field(default_factory=lambda: os.environ.get(FAST_PATH_VARIABLE, "1") != "0")
+    unix_sockets: bool = field(default_factory=lambda: _is_on(UNIX_SOCKETS_VARIABLE))
+    fast_path: bool = field(default_factory=lambda: _is_on(FAST_PATH_VARIABLE))
     tls: Tls | None = None
 
 

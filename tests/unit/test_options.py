@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from ps2.config import WireConfig
 from ps2.coordinator.conf import NAMES, PS2Conf, over
 from ps2.coordinator.options import addresses
 from ps2.coordinator.settings import variable_of
@@ -118,6 +119,18 @@ def test_load_when_a_variable_is_empty_then_it_says_nothing(name, variables):
 def test_load_when_a_variable_has_a_line_break_then_cut_off(variables):
     variables(PS2_CHECKPOINT_DIR="/data/checkpoints\n", PS2_TOKEN_FILE=" /run/token\r", PS2_SERVERS="4\r\n")
     assert PS2Conf.load() == PS2Conf(checkpointDir="/data/checkpoints", tokenFile="/run/token", servers=4)
+
+
+@pytest.mark.parametrize("text", ["0", "0\n", "false", "Off", "no"])
+def test_wire_when_variables_turn_paths_off_then_both_are_off(variables, text):
+    variables(PS2_UNIX_SOCKETS=text, PS2_FAST_PATH=text)
+    assert (WireConfig().unix_sockets, WireConfig().fast_path) == (False, False)
+
+
+@pytest.mark.parametrize("text", ["", "1", "true"])
+def test_wire_when_variables_turn_nothing_off_then_both_are_on(variables, text):
+    variables(PS2_UNIX_SOCKETS=text, PS2_FAST_PATH=text)
+    assert (WireConfig().unix_sockets, WireConfig().fast_path) == (True, True)
 
 
 @pytest.mark.parametrize(
