@@ -213,6 +213,8 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
 
 async def _body(request: Request) -> bytes:
     """Read the body; raise _TooLarge as soon as it has too many bytes."""
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:  # h11 has checked that it is a number
+        raise _TooLarge
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

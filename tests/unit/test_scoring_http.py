@@ -147,6 +147,14 @@ def test_body_when_too_large_then_413(endpoint, monkeypatch):
     assert endpoint.post("/vectors", data=b" " * 101)[0] == 413
 
 
+def test_body_when_announced_too_large_then_413_before_it_comes(endpoint):
+    """A client that asks whether to send it (curl does) is told, and need not send."""
+    head = b"POST /vectors HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2147483648\r\n\r\n"
+    with socket.create_connection(endpoint.listener.getsockname(), timeout=10) as client:
+        client.sendall(head)
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
 def test_body_when_half_is_sent_then_408(endpoint, monkeypatch):
     monkeypatch.setattr(http, "BODY_S", 0.05)
     with socket.create_connection(endpoint.listener.getsockname(), timeout=10) as client:
