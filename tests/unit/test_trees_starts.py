@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
+import xgboost
 
 from ps2.algorithms import GBTClassifier, GBTRegressor
 from ps2.errors import ConfigError, InputError
+from ps2.onnx import export
 from tests.tree_estimators import data, fit, xgboosts
 
 PARAMS = {"stepSize": 0.5, "maxDepth": 3}
@@ -104,3 +107,15 @@ def test_predictions_when_first_trees_are_asked_then_their_sum():
     assert short.predictProbability(X[0])[1] == expected != made.predictProbability(X[0])[1]
     with pytest.raises(ConfigError, match="numTrees: expected a number from 1 to 4, got 5"):
         made.setNumTrees(5).predict(X[0])
+
+
+@pytest.mark.parametrize("file", ["model.json", "model.onnx"])
+def test_files_when_first_trees_are_asked_then_hold_these(tmp_path, file):
+    made, path = fit(GBTRegressor(maxIter=4, maxDepth=3), X, Y).setNumTrees(2), str(tmp_path / file)
+    if file == "model.json":
+        made.saveXGBoost(path)
+        predictions = xgboost.Booster(model_file=path).predict(xgboost.DMatrix(X))
+    else:
+        export(made, path)
+        predictions = onnxruntime.InferenceSession(path).run(["prediction"], {"features": X.astype(float)})[0]
+    np.testing.assert_allclose(predictions, made.fitted.predict(X), atol=1e-6)

@@ -195,13 +195,14 @@ class ForestModel(FleetModel, TreeParams):
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, as far as float32 goes.
 
-        xgboost takes what a sparse matrix does not hold for missing: as this model, if ``absentAsMissing`` was set.
+        The file has the first ``numTrees`` trees if that is set. xgboost takes what a sparse matrix does not hold for
+        missing: as this model, if ``absentAsMissing`` was set.
 
         Raises:
             UsageError: xgboost, whose numbers are float32, would part rows of training otherwise, or round leaves away.
             RecoveryError: the file system refuses.
         """
-        self._trained.saveXGBoost(path)
+        self._predicting.saveXGBoost(path)
 
     def _write_content(self, url: str) -> dict[str, Any]:
         return write_forest(url, self._trained.forest)
