@@ -187,6 +187,7 @@ class _TreeDriver:
         self.program = TreeProgram(problem, options, self._quantiles, self._leaf_quantiles, names.begun)
         self._fleet: TreeMatrices | None = None
         self._states: list[_State] = []  # by clock, from ``END`` on
+        self._is_between = True  # False within the work after a clock, which a rollback may end anywhere
         self._growth: Growth | None = None
         self._sums: dict[str, Any] = {}  # what the workers reported of the clock
         self._told: dict[str, Any] = {}  # the message for the next one
@@ -230,9 +231,11 @@ class _TreeDriver:
         """Go on after a clock of the trees."""
         self.record.enter(at)
         self._roll_back(at)
+        self._is_between = False
         with self.journal.page(END + at):
             state = self._states[at]
             self._states.append(self._following(state))
+        self._is_between = True
 
     def _following(self, state: _State) -> _State:
         """Return the next state, after all workers have finished a clock, and write their message."""
@@ -259,8 +262,8 @@ class _TreeDriver:
         self.record.start()
 
     def _roll_back(self, at: int) -> None:
-        """Forget the states after a clock, if the fleet has rolled back."""
-        if at == len(self._states) - 1:
+        """Forget the states after a clock, and what was changed since, if the fleet has rolled back."""
+        if at == len(self._states) - 1 and self._is_between:
             return
         state = self._states[at]
         del self._states[at + 1 :], self.boosting.trees[state.trees :]
