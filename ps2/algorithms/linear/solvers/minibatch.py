@@ -99,7 +99,7 @@ class Minibatch:
         if self._optimizer.follows_sums and not context.space.is_resumed:
             self._model.bias.zero()  # such weights begin at 0
         self._objective = ObjectiveMonitor(context, self._optimizer.decayed)
-        self._penalty = 0.0
+        self._penalties: dict[int, float] = {}  # by clock; the fleet may roll back
         self._every = math.ceil(1.0 / options.fraction)
         self._takes_steps = options.staleness == 0
         # Clocks without a step: how many there were for earlier drivers, and this one's, which a rollback repeats.
@@ -140,8 +140,8 @@ class Minibatch:
             penalty = self._objective.penalty(self._model) if looks else None
             if self._takes_steps and not (is_last or context.options.validate):
                 self._optimizer.step(step + 1)
-        self._penalty = self._penalty if penalty is None else penalty()
-        self._objective.note(step, sums["loss"], sums["weight"], self._penalty)
+        self._penalties[clock] = self._penalties.get(clock - 1, 0.0) if penalty is None else penalty()
+        self._objective.note(step, sums["loss"], sums["weight"], self._penalties[clock])
         reason = self._validation.look(sums, self._model) if context.options.validate else None
         if reason is not None:
             self._objective.end()
