@@ -33,7 +33,13 @@ MASTER = "in-process:0"
 
 
 class InProcessServers:
-    """A network to engines of this process, and to a master of their own."""
+    """A network to engines of this process, and to a master of their own.
+
+    Attributes:
+        engines: by address.
+        control: calls to single servers.
+        master: the master.
+    """
 
     def __init__(self, servers: int, memory_limit_bytes: int, allow_udf: bool = False) -> None:
         """Create the engines and their master.
@@ -45,14 +51,15 @@ class InProcessServers:
         """
         self.memory_limit_bytes = memory_limit_bytes
         self.engines = {f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf) for index in range(servers)}
-        self._master = Master(ServerControl(self), FleetConfig())
+        self.control = ServerControl(self)
+        self.master = Master(self.control, FleetConfig(), id="inprocess")
         self._servicers: dict[str, Any] = {
             address: ServerServicer(engine, f"id-{address}", WireConfig(), _stays)
             for address, engine in self.engines.items()
         }
-        self._servicers[MASTER] = MasterServicer(self._master)
+        self._servicers[MASTER] = MasterServicer(self.master)
         for index, address in enumerate(self.engines):
-            self._master.registry.register(index, f"id-{address}", address)
+            self.master.registry.register(index, f"id-{address}", address)
 
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         return {address: [self._outcome(address, request) for request in mine] for address, mine in requests.items()}

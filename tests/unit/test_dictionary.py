@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -112,27 +110,6 @@ def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
 
     expected = trained(digits(60), iterations=4)
     monkeypatch.setattr(trainer, "DictionaryProgram", StartsAgain)
-    np.testing.assert_array_equal(trained(digits(60), iterations=4).dictionary, expected.dictionary)
-
-
-def test_fit_when_fleet_rolls_back_then_is_the_same(monkeypatch):
-    class GoesBack(worker.DictionaryProgram):
-        """Before each clock that adds up sums, its worker has been in the next one, with another dictionary."""
-
-        def __call__(self, task, reading):
-            work, products = worker._Work(self.options, self.fleet, reading.training), self.fleet.products
-            for clock in task.clocks(FIRST_CLOCK + self.clocks):
-                message = task.message or {"do": worker.SURVEY}
-                if message["do"] == worker.SUM:
-                    later = SimpleNamespace(clock=clock + 1, rank=task.rank, report=lambda *report: None)
-                    before = products.pull()
-                    products.push(3.0 * before + 1.0)
-                    work.take_part(later, worker.CODE, {**message, worker.DRAW: 1})
-                    products.push(before)
-                work.take_part(task, message["do"], message)
-
-    expected = trained(digits(60), iterations=4)
-    monkeypatch.setattr(trainer, "DictionaryProgram", GoesBack)
     np.testing.assert_array_equal(trained(digits(60), iterations=4).dictionary, expected.dictionary)
 
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import CLOCKS, Quantiles, _Part
 from ps2.data.rows import LocalRows
+from ps2.errors import RolledBack
 from tests.in_process import training_context
 
 ROWS, BINS = 600, 40
@@ -101,3 +103,23 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
     if sparse:
         dense = cut(x, 2, weights)
         np.testing.assert_array_equal(one.cuts, dense.cuts)
+
+
+def test_cuts_when_fleet_rolls_back_then_workers_begin_again():
+    class ReadsOnItsWayBack:
+        """In its second clock, the servers are back at their first: no row has been counted."""
+
+        epoch = 0
+
+        def clocks(self, n):
+            yield FIRST_CLOCK
+            sums.held.zero()
+            yield FIRST_CLOCK + 1
+            self.epoch = 1
+            yield FIRST_CLOCK
+
+    x = features()
+    sums = Quantiles.make(TreeProblem(Objective("logistic"), x.shape[1], (0.0,)), BINS, None, least=1)
+    with pytest.raises(RolledBack, match="back to clock 1"):
+        sums.take_part(ReadsOnItsWayBack(), LocalRows(np.arange(x.shape[1]), full(x), np.zeros(len(x)), None))
+    sums.free()

@@ -18,7 +18,7 @@ from ps2.algorithms.clusters.options import KMeansOptions, check_worker
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.phases import END
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -107,7 +107,7 @@ class ClusteringProgram:
     def __call__(self, worker: Any, reading: Reading) -> None:
         check_worker(self.options, len(reading.training.keys), free_bytes())
         work = _Work(self.options, self.fleet, reading.training)
-        for _ in worker.clocks(FIRST_CLOCK + self.clocks):
+        for _ in clocks_until_rollback(worker, FIRST_CLOCK + self.clocks):
             message = worker.message or {}
             work.take_part(worker, message.get(DO, SURVEY), message)
 

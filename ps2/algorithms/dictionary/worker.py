@@ -16,7 +16,7 @@ from ps2.algorithms.dictionary import coding, kernels
 from ps2.algorithms.dictionary.options import DictionaryOptions, check_worker
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -92,7 +92,7 @@ class DictionaryProgram:
     def __call__(self, worker: Any, reading: Reading) -> None:
         check_worker(self.options, len(reading.training.keys), free_bytes())
         work = _Work(self.options, self.fleet, reading.training)
-        for _ in worker.clocks(FIRST_CLOCK + self.clocks):
+        for _ in clocks_until_rollback(worker, FIRST_CLOCK + self.clocks):
             message = worker.message or {}
             work.take_part(worker, message.get(DO, SURVEY), message)
 
@@ -102,18 +102,15 @@ class _Work:
         self._options, self._fleet, self._rows = options, fleet, rows
         self._ids = row_draws.hashes(rows.x, rows.keys)
         self._x: sp.csr_array | None = None
-        # Codes of all rows with their losses, and the clock that found them.
+        # Codes of all rows with their losses.
         self._coded: tuple[sp.csr_array, Float64s] | None = None
-        self._coded_in = 0
 
     def take_part(self, worker: Any, do: str, message: dict[str, Any]) -> None:
-        if worker.clock != self._coded_in + 1:  # a rollback may have gone back to an earlier dictionary
-            self._coded = None
         if do == SURVEY:
             self._survey(worker)
         elif do == CODE:
+            self._coded = None
             self._code(worker, message[DRAW], Scale(*message[SCALE]))
-            self._coded_in = worker.clock
         elif do == SUM:
             self._sum(worker, message, Scale(*message[SCALE]))
 

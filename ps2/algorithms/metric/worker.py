@@ -11,7 +11,7 @@ from ps2.algorithms.metric.objective import evaluate
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, given_pairs
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
@@ -58,7 +58,7 @@ class MetricProgram:
             pairs = drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, worker.rank]))
         pairs, choice = pairs.subtracted(), FormChoice(options.factors)
         known: tuple[float, ...] | None = None  # the driver writes these once
-        for clock in worker.clocks(self.clocks):
+        for clock in clocks_until_rollback(worker, self.clocks):
             if clock == SURVEY:
                 worker.report(_surveyed(pairs), merge="concat")
                 continue

@@ -16,7 +16,7 @@ from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Table
 from ps2.data.row_spill import RowSpill, Spilled
 from ps2.data.spilling import Spill
-from ps2.errors import RecoveryError
+from ps2.errors import RecoveryError, RolledBack
 from ps2.run.message import Message, Stop
 
 T = TypeVar("T")
@@ -72,6 +72,22 @@ class Training:
     journal: ReplayJournal = field(default_factory=ReplayJournal)
     spill: Spill | None = None
     on_spilled: Callable[[list[Spilled]], None] = lambda spilled: None
+
+
+def clocks_until_rollback(worker: Any, n: int) -> Iterator[int]:
+    """Yield the clocks of ``worker.clocks(n)``, for a program that keeps what it computes from one clock to the next.
+
+    After a rollback that may be of a later clock, or of vectors that the worker has read as the servers went back. Then
+    the run calls the program again, from its beginning.
+
+    Raises:
+        RolledBack: the fleet has rolled back.
+    """
+    epoch = worker.epoch
+    for clock in worker.clocks(n):
+        if worker.epoch != epoch:
+            raise RolledBack(f"the fleet rolled back to clock {clock}: the worker forgets what it knows", clock)
+        yield clock
 
 
 def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: None) -> T:  # type: ignore[assignment,return-value]

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
-from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.algorithms.trees import feature_columns
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
 from ps2.algorithms.trees.binning import Bins, bins_of, categories_of
@@ -184,7 +184,8 @@ class Quantiles:
 
     def _take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
         part, used = None, rows
-        for clock in (clock - FIRST_CLOCK for clock in worker.clocks(END)):
+        self._kept.clear()  # cells may be of sums that were read as the fleet went back
+        for clock in (clock - FIRST_CLOCK for clock in clocks_until_rollback(worker, END)):
             if clock == 0:
                 self._count(rows)
                 continue

@@ -15,6 +15,7 @@ from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
+from ps2.algorithms.training.run import clocks_until_rollback
 from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
@@ -58,7 +59,7 @@ class MinibatchWorker:
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         all_columns = columns_of(data.rows.keys, self.model.width)
         looks = self.looks
-        for clock in worker.clocks(clocks):
+        for clock in clocks_until_rollback(worker, clocks):
             if not isinstance(looks, int):
                 looks = int(looks.pull()[0])
             step = clock - self.first_clock - looks
