@@ -31,8 +31,9 @@ MODULES = (
     "ps2.onnx",
     "ps2.serving",
 )
-# Members of pyspark's classes: they differ between its versions.
-PYSPARKS = {name for cls in (Estimator, Model, Transformer) for name in dir(cls)}
+# Members of classes of pyspark and Python, and params of Spark 4: they differ between versions.
+OTHERS = {name for cls in (Estimator, Model, Transformer, Exception) for name in dir(cls)}
+SPARK_4 = {"intermediateStorageLevel", "pruneTree"}
 Description = dict[str, Any]
 
 
@@ -51,8 +52,8 @@ def describe(value: Any) -> Description:
     if not inspect.isclass(value):
         return {"call": signature(value)} if callable(value) else {"type": type(value).__name__}
     settings = params(value) if issubclass(value, Params) else {}
-    accessors = {verb + name[0].upper() + name[1:] for name in settings for verb in ("get", "set")}
-    names = {name for name in dir(value) if not name.startswith("_")} - accessors - set(settings) - PYSPARKS
+    accessors = {verb + name[0].upper() + name[1:] for name in {*settings, *SPARK_4} for verb in ("get", "set")}
+    names = {name for name in dir(value) if not name.startswith("_")} - accessors - set(settings) - OTHERS - SPARK_4
     found = {"call": signature(value), "members": {name: member(value, name) for name in sorted(names)}}
     return found | ({"params": settings} if settings else {})
 
@@ -69,7 +70,8 @@ def signature(value: Any) -> str:
         whole = inspect.signature(value)
     except ValueError:  # a class of Python's own, such as an exception
         return ""
-    return str(whole.replace(parameters=list(map(untyped, whole.parameters.values())), return_annotation=whole.empty))
+    arguments = [untyped(one) for one in whole.parameters.values() if one.name not in SPARK_4]
+    return str(whole.replace(parameters=arguments, return_annotation=whole.empty))
 
 
 def untyped(argument: inspect.Parameter) -> inspect.Parameter:
@@ -80,7 +82,7 @@ def untyped(argument: inspect.Parameter) -> inspect.Parameter:
 
 def params(cls: type[Params]) -> dict[str, list[str]]:
     """Return each param's doc, where it is not pyspark's, and which of its getter and setter there are."""
-    names = [name for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), Param)]
+    names = [name for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), Param) and name not in SPARK_4]
     return {
         name: [
             "" if is_pysparks(cls, name) else getattr(cls, name).doc,

@@ -412,7 +412,7 @@ def fit_deep(ps: Any, frame: Any, call: Call, estimator: Callable[..., Any]) -> 
 
 
 def assert_learned_once(result: Result, expected: Result, rtol: float) -> None:
-    """What was learned is equal. A batch that a worker does again is predicted by what it has taught: its loss is lower."""
+    """Compare what was learned. A batch that a worker does again is predicted by what it taught: its loss is lower."""
     assert_equal(replace(result, objective=expected.objective), expected, rtol)
     (loss,), (undisturbed,) = result.objective, expected.objective
     assert 0.9 * undisturbed < loss <= undisturbed * (1 + 1e-12)

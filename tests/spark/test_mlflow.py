@@ -182,7 +182,7 @@ def test_pyfunc_of_keys_when_loaded_then_as_transform(family, rows, tmp_path):
 
 
 @pytest.mark.parametrize("shared", ["memory://models[1]/{a,b}*", "runs [1]"])
-def test_shared_folder_when_it_looks_like_a_pattern_then_model_moves(shared, tmp_path):
+def test_shared_folder_when_like_a_pattern_then_model_moves(shared, tmp_path):
     model = KMeansModel(KMeansClusters(RNG.normal(size=(2, DIM))))
     folder = shared if "://" in shared else str(tmp_path / shared)
     ps2.mlflow.save_model(model, str(tmp_path / "saved"), sharedDir=folder)

@@ -189,7 +189,7 @@ def alternating_least_squares(given, options):
         for target, weight, count in zip(targets, weights, counts, strict=True):
             a = np.vstack([np.sqrt(weight)[:, None] * others, np.sqrt(options.reg * count) * np.eye(options.rank)])
             b = np.append(np.sqrt(weight) * target, np.zeros(options.rank))
-            rows.append(scipy.optimize.nnls(a, b)[0] if options.nonnegative else np.linalg.lstsq(a, b)[0])
+            rows.append(scipy.optimize.nnls(a, b)[0] if options.nonnegative else np.linalg.lstsq(a, b, rcond=None)[0])
         return np.array(rows)
 
     for _ in range(8):

@@ -31,9 +31,11 @@ print(*{HEAVY} & set(sys.modules))
 OTHERS = ("ps2.algorithms.trees", "ps2.algorithms.deep", "ps2.algorithms.online", "scipy.linalg", "scipy.optimize")
 FIT_SCRIPT = f"""
 import sys
+import scipy.sparse  # which needs some of them in older versions
+loaded = set(sys.modules)
 from ps2.algorithms.classification import LogisticRegression
 from ps2.algorithms.regression import LinearRegression
-print(*{{*{OTHERS}}} & set(sys.modules))
+print(*{{*{OTHERS}}} & set(sys.modules) - loaded)
 """
 
 # What tasks unpickle of three families. pyspark.ml imports pandas.
