@@ -475,10 +475,14 @@ TRAININGS = {
         for kind in ("local", "rows", "servers", "edges")
     },
     **{
-        f"factors/{solver}": Training(ratings, functools.partial(factorize, solver=solver), spared=11)
+        f"factors/{solver}": Training(
+            ratings, functools.partial(factorize, solver=solver), spared=11 if solver == "sgd" else 1
+        )
         for solver in FACTORS
     },
-    "linear/factorization machine": Training(lambda spark: linear_rows().frame(spark), fit_machine, resumable=False),
+    "linear/factorization machine": Training(
+        lambda spark: linear_rows().frame(spark), fit_machine, resumable=False, spared=3
+    ),
     **{
         f"linear/{solver}": Training(
             lambda spark: linear_rows().frame(spark),
@@ -496,6 +500,7 @@ TRAININGS = {
             functools.partial(documents, workers=1 if kind == "local" else 2),
             functools.partial(sample_topics, kind=kind),
             check=assert_tokens_counted,
+            spared=4,
         )
         for kind in SAMPLED
     },
