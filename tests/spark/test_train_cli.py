@@ -413,7 +413,7 @@ def test_train_when_checkpoint_features_differ_then_says_so(killed, train, plain
     code, _, stderr = train("--input", other, "--steps", 3, "--workers", 1, "--restore", killed[1])
     assert code != 0
     assert_one_line(stderr)
-    assert f"is of {FEATURES} weights and 1 biases, and this one of {FEATURES + 3} and 1" in stderr
+    assert f"in the checkpoint is another one: dim was {FEATURES}, and is {FEATURES + 3}" in stderr
 
 
 def test_train_when_fleet_has_tls_then_uses_its_certificates(train, serving, token_file, write, tmp_path):

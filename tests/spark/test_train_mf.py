@@ -26,7 +26,7 @@ def files(tmp_path_factory):
     ratings = rng.normal(size=(USERS, 2)) @ rng.normal(size=(2, ITEMS)) + 3
     cells = [(u, i, round(float(ratings[u, i]), 3)) for u in range(USERS) for i in range(ITEMS)]
     train = [cell for cell in cells if (cell[0] + 2 * cell[1]) % 5]
-    lines = [f"{u}\t{i} {r}\n" if u else f"  {u} \t {i}  {r} \n" for u, i, r in train]
+    lines = [f"{u} {i} {r}\n" if u else f"  {u}  {i}   {r} \n" for u, i, r in train]
     (folder / "ratings").write_text(" # a comment\n \t\n" + "".join(lines))
     (folder / "test").write_text("".join(f"{u} {i} {r}\n" for u, i, r in cells if not (u + 2 * i) % 5) + "99 3 1\n")
     with gzip.open(folder / "named.csv.gz", "wt") as file:
