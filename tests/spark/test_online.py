@@ -100,7 +100,7 @@ def test_training_when_on_terminal_then_line_shows_rows_and_loss(ps, rows, strea
     monkeypatch.setattr(sys, "stderr", Terminal())
     OnlineLogisticRegression(maxIter=2).fit(rows)
     assert "OnlineLogisticRegression" in sys.stderr.getvalue()
-    assert re.search(r"pass 2/2, log loss 0\.\d+, 0\.\d+ AUC, \S+ s a pass, \S+ rows/s", sys.stderr.getvalue())
+    assert re.search(r"pass 2/2, log loss 0\.\d+, 0\.\d+ AUC, \S+ m?s a pass, \S+ rows/s", sys.stderr.getvalue())
     write(tmp_path / "in", 300, 400)
     training = OnlineLogisticRegression().fitStream(stream(), str(tmp_path / "c"), trigger={"availableNow": True})
     assert training.awaitTermination()
