@@ -32,7 +32,7 @@ def servers():
 @pytest.fixture
 def clock(servers):
     """A clock whose time is its ``now_s``."""
-    made = KeyClock(servers._master, servers, "test/keys", lambda: made.now_s)
+    made = KeyClock(servers.master, servers, "test/keys", lambda: made.now_s)
     made.now_s = 1000.0
     return made
 
