@@ -13,6 +13,7 @@ from faults.rules import CutAfterApply, CutReply, CutRequest, Drop, Duplicate, R
 pytestmark = pytest.mark.usefixtures("fleet")
 
 
+@pytest.mark.nightly
 def test_count_when_attempts_throw_at_random_then_exact(spark, network, job, counted):
     network.rules = []
     throwing = job(tasks=16, throwing=0.4)

@@ -9,6 +9,7 @@ from ps2 import PS2Context
 RECOVERY_S = 60
 
 
+@pytest.mark.nightly
 def test_count_when_server_is_killed_twice_then_exact(spark, job, counted, until):
     slowly = job(tasks=24, adds=8, pause_s=0.1, throwing=0.1, disturbers=1)
     with PS2Context.getOrCreate(spark, servers=2, replicas=1) as ps:

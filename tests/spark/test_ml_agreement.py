@@ -18,6 +18,7 @@ def df(spark):
     return fits.frame(spark, fits.scaled())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["two, elastic, unscaled", "three"])
 def test_logistic_when_pyspark_fits_the_same_then_agree(df, name):
     theirs, ours = (
@@ -27,6 +28,7 @@ def test_logistic_when_pyspark_fits_the_same_then_agree(df, name):
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("solver", ["l-bfgs", "normal"])
 def test_linear_when_pyspark_fits_the_same_then_agree(df, solver):
     params = {"labelCol": "value", "regParam": 0.3, "weightCol": "weight", "solver": solver, **fits.EXACT}
@@ -34,6 +36,7 @@ def test_linear_when_pyspark_fits_the_same_then_agree(df, solver):
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
+@pytest.mark.nightly
 def test_svc_when_pyspark_fits_the_same_then_objectives_agree(df):
     """The hinge has no gradient at its corner, where both stop near the minimum."""
     table = fits.scaled()

@@ -344,6 +344,7 @@ def test_cross_validation_when_saved_and_loaded_then_same(side, many, tmp_path):
     assert predictions(loaded_model, many) == predictions(model, many)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("collected")
 @both_nightly
 def test_train_validation_split_when_saved_and_loaded_then_same(side, many, tmp_path):

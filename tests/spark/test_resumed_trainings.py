@@ -180,6 +180,7 @@ def test_linear_when_driver_is_lost_then_another_has_the_best(spark, tmp_path):
 # -- embeddings --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_line_when_both_orders_are_running_then_each_resumes(spark, tmp_path):
     pairs = [(a, b) for a in range(12) for b in range(a + 1, 12) if a // 6 == b // 6]
     edges = spark.createDataFrame(pairs, "src long, dst long").coalesce(1).persist()

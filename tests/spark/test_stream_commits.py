@@ -28,7 +28,10 @@ def write(folder, *numbers, names=("user", "ad")):
 
 @pytest.mark.parametrize(
     "estimator",
-    [OnlineLogisticRegression(**COLUMNS), DeepFM(**COLUMNS, factorSize=2, hiddenLayers=[4])],
+    [
+        OnlineLogisticRegression(**COLUMNS),
+        pytest.param(DeepFM(**COLUMNS, factorSize=2, hiddenLayers=[4]), marks=pytest.mark.nightly),
+    ],
     ids=["online", "deep"],
 )
 def test_stream_when_one_commit_is_missing_then_rows_count_once(ps, spark, tmp_path, estimator):

@@ -110,6 +110,7 @@ def test_train_when_it_measures_then_score_is_of_saved_model(as_json, plain):
     assert measured == pytest.approx(accuracy(load(as_json[1]), plain))
 
 
+@pytest.mark.nightly
 def test_train_when_seed_repeats_with_one_worker_then_same_model(as_json, train, plain, tmp_path):
     train("--input", plain, "--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--workers", 1)
     first, second = (LogisticRegressionModel.load(str(path)) for path in (as_json[1], tmp_path / "model"))
@@ -392,10 +393,12 @@ def killed(start_training, until, tmp_path_factory):
     return servers, folder, newest_clock(folder)
 
 
+@pytest.mark.nightly
 def test_train_when_its_driver_is_killed_then_its_servers_end(killed, until):
     until(lambda: not alive(killed[0]), "servers end", END_S)
 
 
+@pytest.mark.nightly
 def test_train_when_resumed_from_checkpoint_then_same_weights(killed, train, plain, tmp_path):
     _, folder, clock = killed
     options = ["--input", plain, "--steps", clock, "--workers", 1, "-o", "json", "--output"]
@@ -407,6 +410,7 @@ def test_train_when_resumed_from_checkpoint_then_same_weights(killed, train, pla
     assert (again.coefficients, again.intercept) == (whole.coefficients, whole.intercept)
 
 
+@pytest.mark.nightly
 def test_train_when_checkpoint_features_differ_then_says_so(killed, train, plain, tmp_path):
     other = tmp_path / "other.libsvm"
     other.write_text(f"+1 1:1\n-1 1:-1 {FEATURES + 3}:1\n")
@@ -416,6 +420,7 @@ def test_train_when_checkpoint_features_differ_then_says_so(killed, train, plain
     assert f"in the checkpoint is another one: dim was {FEATURES}, and is {FEATURES + 3}" in stderr
 
 
+@pytest.mark.nightly
 def test_train_when_fleet_has_tls_then_uses_its_certificates(train, serving, token_file, write, tmp_path):
     files = certificates.write(tmp_path / "certificates")
     told = ["--input", write(make_lines()), "--steps", "2"]

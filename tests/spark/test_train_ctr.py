@@ -88,6 +88,7 @@ def test_ctr_when_tsv_or_parquet_then_learns(train, files, options):
     assert json.loads(stdout)["passes"][-1]["auc"] > 0.7
 
 
+@pytest.mark.nightly
 def test_ctr_when_deep_is_restored_then_it_goes_on(train, files, tmp_path):
     """Wide & Deep: its crosses are wide. The first command leaves checkpoints of its steps."""
     folder, plots = tmp_path / "checkpoints", tmp_path / "plots"
