@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from faults.replaced import killed_twice
 
 from ps2 import PS2Context
