@@ -139,6 +139,7 @@ class RelayedQuery:
         self._spark, self._session, self._handle = spark, spark.session, handle
         self._key = f"ps2.batches.{uuid.uuid4().hex}"
         self._frames = self._session  # the connection to the session of the batches' DataFrames
+        self._frames_lock = threading.Lock()
         self._closing = threading.Event()
         self._lost: StoppedError | None = None
         self._answer = Answer()
@@ -204,9 +205,10 @@ class RelayedQuery:
 
     def _close_connection(self) -> None:
         """Close the connection to the query's session, but not the session."""
-        if self._frames is not self._session:
-            self._frames.client.close()
-            self._frames = self._session
+        with self._frames_lock:
+            frames, self._frames = self._frames, self._session
+        if frames is not self._session:
+            frames.client.close()
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_S):
@@ -264,7 +266,14 @@ class RelayedQuery:
         if ask.session != self._frames.session_id:
             # A query that was started again has another session.
             self._close_connection()
-            self._frames = _connection_to(self._session, ask.session)
+            frames = _connection_to(self._session, ask.session)
+            with self._frames_lock:
+                if (
+                    self._closing.is_set()
+                ):  # nobody would close it: an open client calls the server when the program ends
+                    frames.client.close()
+                    raise StoppedError(f"batch {ask.batch}: the query is to end")
+                self._frames = frames
         return self._frames._create_remote_dataframe(ask.relation)
 
 
