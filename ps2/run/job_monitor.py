@@ -18,8 +18,6 @@ EXECUTOR_TIMEOUT_S = 120.0
 # Spark's listeners may be late.
 CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
-# For the logs of executors.
-MAX_LOOKS = 5
 
 
 class WorkerTasks:
@@ -31,7 +29,8 @@ class WorkerTasks:
         self._run = run
         self._since_s: float | None = None
         self._checked_s = 0.0
-        self._lost = self._looks = 0
+        self._lost = self._checks = 0
+        self._has_logs = False
 
     def check(self) -> None:
         """Raise SlotsError if ranks have had no task for long and Spark is not starting one.
@@ -62,14 +61,15 @@ class WorkerTasks:
         """Note where the workers' executors keep their logs, once all workers are there, and after losses."""
         lost = sum(self._run.attempts_lost.values())
         if lost != self._lost:
-            self._lost, self._looks = lost, 0
-        if self._spark.is_local or self._looks == MAX_LOOKS or self._run.absent():
+            self._lost, self._checks, self._has_logs = lost, 0, False
+        if self._spark.is_local or self._has_logs or self._run.absent():
             return
-        self._looks += 1  # Spark's records of tasks may be late
-        found = self._spark.log_urls(self._tag)
-        self._run.log_urls.update(found)
-        if len(found) == self._run.workers:
-            self._looks = MAX_LOOKS
+        self._checks += 1
+        if self._checks & (self._checks - 1):  # Spark's records of tasks may be late: look at each power of two
+            return
+        urls = self._spark.log_urls(self._tag)
+        self._run.log_urls.update(urls)
+        self._has_logs = len(urls) == self._run.workers
 
     def _check_workers_reach_driver(self) -> None:
         """Raise ConfigError if a worker ended because it could not reach the driver, and no worker has reached it.
